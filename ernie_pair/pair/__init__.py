@@ -1,0 +1,1 @@
+"""Sentence-pair classification in dynamic graph."""
