@@ -71,9 +71,7 @@ def _parser_of(config_class) -> ArgumentParser:
         settings = {"required": True} if required else {"default": item.default}
         if hints[item.name] is bool:
             settings.update(nargs="?", const=True)
-        parser.add_argument(
-            f"--{item.name}", type=hints[item.name], help=item.metadata["help"], **settings
-        )
+        parser.add_argument(f"--{item.name}", type=hints[item.name], help=item.metadata["help"], **settings)
     return parser
 
 

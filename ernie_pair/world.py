@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 
 from data_tools.errors import InputError
+from data_tools.hashing import mix_all
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,5 @@ def passes_per_update(global_batch_size: int, micro_batch_size: int, data_ranks:
 
 
 def seed_of(*parts: int) -> int:
-    """A 31-bit seed for (run seed, rank, step, pass): random state is derived, never stored.
-
-    splitmix64 over the parts, so that neighbouring numbers give unrelated seeds.
-    """
-    state = 0
-    for part in parts:
-        state = (state + part + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        state ^= state >> 31
-    return state & 0x7FFFFFFF
+    """A 31-bit seed for (run seed, rank, step, pass): random state is derived, never stored."""
+    return mix_all(*parts) & 0x7FFFFFFF

@@ -1,0 +1,63 @@
+"""Batches made ahead of time by worker processes, in order, the same for any number of them."""
+
+import ctypes
+import itertools
+import multiprocessing
+import signal
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Callable, Iterable, Iterator, Sequence
+
+from data_tools.errors import PeerError
+
+BATCHES_AHEAD = 4  # per worker
+
+_make_batch: Callable  # what a worker process makes its batches with
+
+
+class Loader:
+    """``collate([dataset[i] for i in indices])`` for each of ``batches_of_indices``."""
+
+    def __init__(self, dataset, batches_of_indices: Iterable[Sequence[int]], collate: Callable, num_workers: int):
+        self.indices = iter(batches_of_indices)
+        self.make = lambda indices: collate([dataset[index] for index in indices])
+        self.num_workers = num_workers
+        self.pool = None
+
+    def __enter__(self) -> Iterator:
+        if not self.num_workers:
+            return map(self.make, self.indices)
+        # Forked, so that the memory-mapped corpus is shared and nothing has to be pickled.
+        self.pool = ProcessPoolExecutor(
+            self.num_workers, multiprocessing.get_context("fork"), initializer=_start_worker, initargs=(self.make,)
+        )
+        return self._from_workers()
+
+    def __exit__(self, *reason) -> None:
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+
+    def _from_workers(self) -> Iterator:
+        ahead = deque()
+        try:
+            for indices in itertools.islice(self.indices, self.num_workers * BATCHES_AHEAD):
+                ahead.append(self.pool.submit(_work, indices))
+            while ahead:
+                batch = ahead.popleft().result()
+                for indices in itertools.islice(self.indices, 1):
+                    ahead.append(self.pool.submit(_work, indices))
+                yield batch
+        except BrokenProcessPool:
+            raise PeerError("a loader process died (out of memory?); lower --num_workers and start again") from None
+
+
+def _start_worker(make: Callable) -> None:
+    global _make_batch
+    _make_batch = make
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run itself decides what Ctrl-C means
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed run leaves no worker behind
+
+
+def _work(indices: Sequence[int]):
+    return _make_batch(indices)

@@ -1,0 +1,17 @@
+"""Pretrain ERNIE 1.0 in static graph; start the same command again to resume.
+
+python -m paddle.distributed.launch --gpus 0,1 scripts/run_pretrain_static.py --dp_degree 2 \
+    --model_name_or_path ernie-1.0 --input_dir data --output_dir output
+"""
+
+from data_tools.command_line import run_command
+from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.run import pretrain
+
+
+def main() -> None:
+    run_command(pretrain, PretrainConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Words become '##' continuations where they stand in the text."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_tools.chinese_words import mark_words, presegmented, segmenter
+from data_tools.errors import InputError
+from data_tools.wordpiece import WordPiece
+
+CHARACTERS = list("我爱北京天安门，恤") + ["t", "ok", "2022", "##k", "a"]
+TWINS = ["##" + c for c in "我爱北京天安门"]
+PIECES = WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *TWINS, "[UNK]"])
+
+
+def mark(*words):
+    pieces = PIECES.pieces("".join(words))
+    marked = mark_words(words, pieces.ids, pieces.starts, PIECES.twin_of)
+    assert marked.dtype == np.int32
+    return " ".join(PIECES.tokens[i] for i in marked)
+
+
+def test_the_second_and_later_characters_of_a_word_are_marked():
+    assert mark("我", "爱", "北京", "天安门") == "我 爱 北 ##京 天 ##安 ##门"
+
+
+def test_a_repeated_word_is_marked_only_where_it_is_a_word():
+    assert mark("北京", "，", "北", "京") == "北 ##京 ， 北 京"
+
+
+def test_a_word_of_any_length_is_marked_whole():
+    assert mark("北京天安门我爱北京天安门").count("##") == 11
+
+
+@pytest.mark.parametrize("stranger", ["㐀", "OK", "２０２２", " ", "\u200b", "🙂", "2022 ok", "e\u0301"])
+def test_what_stands_between_two_words_does_not_shift_them(stranger):
+    assert mark(stranger, "北京", stranger, "天安门").count("北 ##京") == 1
+    assert mark(stranger, "北京", stranger, "天安门").endswith("天 ##安 ##门")
+
+
+def test_an_unknown_character_inside_a_word_keeps_the_word_together():
+    assert mark("北", "我㐀京") == "北 我 [UNK] ##京"
+
+
+def test_a_character_without_a_twin_stays_as_it_is():
+    assert mark("T恤", "我T恤") == "t 恤 我 t 恤"
+
+
+def test_a_character_after_a_letter_of_its_word_is_marked():
+    assert mark("A京") == "a ##京"
+
+
+def test_a_word_that_begins_with_what_vanishes_does_not_join_the_word_before():
+    assert mark("我", "\u200b北京") == "我 北 ##京"
+
+
+def test_an_empty_text_has_no_pieces():
+    assert mark() == ""
+
+
+WORDS = st.lists(st.text(alphabet="我爱北京天安门，恤a2 㐀\u0301\u200b", min_size=1, max_size=5), max_size=8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(WORDS)
+def test_taking_the_marks_away_gives_the_ids_of_the_plain_text(words):
+    pieces = PIECES.pieces("".join(words))
+    marked = mark_words(words, pieces.ids, pieces.starts, PIECES.twin_of)
+    twins = np.flatnonzero(marked != pieces.ids)
+    assert np.array_equal(PIECES.plain_of[marked[twins]], pieces.ids[twins])
+
+
+@pytest.mark.parametrize("name", ["rjieba", "jieba"])
+@pytest.mark.parametrize("text", ["我爱北京天安门，OK! 1.5元", " 空格　和\t制表 ", "", "Ｑ＆Ａ🙂é\u200b\x00㐀"])
+def test_the_words_of_a_segmenter_join_to_the_text(name, text):
+    pytest.importorskip(name)
+    assert "".join(segmenter(name)(text)) == text
+
+
+def test_an_unknown_segmenter_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="--cn_seg_func lac is not known; choose one of rjieba, jieba"):
+        segmenter("lac")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("我 爱 北京", ["我", "爱", "北京"]),
+        ("我 爱 deep learning 2.0 版", ["我", "爱", "deep", " ", "learning", " ", "2.0", "版"]),
+        ("你好 , world !", ["你好", ",", "world", "!"]),
+        ("  我  爱 ", ["我", "爱"]),
+        ("", []),
+    ],
+)
+def test_given_words_join_as_they_are_written(text, words):
+    assert presegmented(" ")(text) == words
+
+
+def test_given_words_may_have_any_separator():
+    assert presegmented("/ ")("我/ hello/ world/ 爱") == ["我", "hello", " ", "world", "爱"]
