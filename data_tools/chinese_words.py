@@ -24,7 +24,7 @@ def mark_words(words: Sequence[str], ids: np.ndarray, starts: np.ndarray, twin_o
     ``twin_of`` int32[vocab_size] is the vocabulary's. A piece is inside a word when the piece before
     it belongs to the same word.
     """
-    word_of_character = np.repeat(np.arange(len(words)), [len(word) for word in words])
+    word_of_character = np.repeat(np.arange(len(words)), np.fromiter(map(len, words), dtype=np.int64))
     word_of_piece = word_of_character[starts]
     inside = np.zeros(len(ids), dtype=bool)
     inside[1:] = word_of_piece[1:] == word_of_piece[:-1]

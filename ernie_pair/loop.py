@@ -77,8 +77,7 @@ def train(
     """Update until ``rhythm.max_steps``, starting wherever ``state`` stands.
 
     ``updates`` yields the micro batches of one update each, already positioned at
-    ``state.consumed_samples``. ``judge`` sees every validation result before the checkpoint is
-    written. Raises NumbersError when the loss is not finite: nothing is published from it.
+    ``state.consumed_samples``. ``judge`` sees every validation result, the last one included. Raises NumbersError when the loss is not finite: nothing is published from it.
     """
     if state.step == 0:
         log.scalars("valid", job.evaluate("valid"), state)
@@ -95,10 +94,10 @@ def train(
             valid = job.evaluate("valid")
             log.scalars("valid", valid, state)
             judge(state, valid)
-        if rhythm.saves_at(state.step):
-            save(state)
         if rhythm.exports_at(state.step):
             export(state)
+        if rhythm.saves_at(state.step):  # last, so that a run killed before it does all of the above again
+            save(state)
         started = time.monotonic()  # the clock covers waiting for data and updating, nothing else
 
 

@@ -4,24 +4,28 @@ import os
 import sys
 
 from data_tools.errors import InputError
+from ernie_pair.cpu_math import cpu_threads, math_path
 from ernie_pair.world import World
 
 
 def start_device(device: str, world: World) -> str:
-    """Make ``cpu`` or ``gpu`` Paddle's current device and return Paddle's name of it.
+    """Make ``cpu`` or ``gpu`` Paddle's current device and return what it is, in words.
 
     Raises InputError when a GPU is asked for and there is none for this process.
     """
     import paddle
 
     if device == "cpu":
-        return paddle.set_device("cpu")
+        paddle.set_device("cpu")
+        paddle.base.core.set_num_threads(cpu_threads())
+        return f"cpu, {cpu_threads()} thread(s), {math_path()}"
     if not paddle.is_compiled_with_cuda():
         raise InputError("--device gpu, but this Paddle is the CPU build; install .[gpu], or pass --device cpu")
     if paddle.device.cuda.device_count() == 0:
         raise InputError("--device gpu, but no GPU is visible; check the driver, or pass --device cpu")
     local = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])
-    return paddle.set_device(f"gpu:{local}")
+    paddle.set_device(f"gpu:{local}")
+    return f"gpu:{local}, {paddle.device.cuda.get_device_name(local)}"
 
 
 def default_device() -> str:

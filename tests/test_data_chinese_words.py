@@ -72,7 +72,9 @@ def test_taking_the_marks_away_gives_the_ids_of_the_plain_text(words):
 
 
 @pytest.mark.parametrize("name", ["rjieba", "jieba"])
-@pytest.mark.parametrize("text", ["我爱北京天安门，OK! 1.5元", " 空格　和\t制表 ", "", "Ｑ＆Ａ🙂é\u200b\x00㐀"])
+@pytest.mark.parametrize(
+    "text", ["我爱北京天安门，OK! 1.5元", " 空格　和\t制表 ", "", "Ｑ＆Ａ🙂é\u200b\x00㐀"]
+)
 def test_the_words_of_a_segmenter_join_to_the_text(name, text):
     pytest.importorskip(name)
     assert "".join(segmenter(name)(text)) == text

@@ -37,7 +37,9 @@ def foreign(tmp_path):
 def save(prefix, ids=None, **index):
     if ids is not None:
         np.save(f"{prefix}_ids.npy", ids)
-    np.savez(f"{prefix}_idx.npz", **{"lens": np.array([2, 1, 3], np.int32), "docs": np.array([0, 2, 3]), **index})
+    np.savez(
+        f"{prefix}_idx.npz", **{"lens": np.array([2, 1, 3], np.int32), "docs": np.array([0, 2, 3]), **index}
+    )
 
 
 def test_the_example_of_the_docstring_is_what_is_stored(prefix):
@@ -52,7 +54,11 @@ def test_sentences_come_back_one_by_one(prefix):
     corpus = Corpus(prefix)
     assert [corpus[i].tolist() for i in range(len(corpus))] == [[7, 8], [9], [5, 6, 7]]
     assert corpus[-1].tolist() == [5, 6, 7]
-    assert (corpus.num_documents, corpus.docs.tolist(), corpus.starts.tolist()) == (2, [0, 2, 3], [0, 2, 3, 6])
+    assert (corpus.num_documents, corpus.docs.tolist(), corpus.starts.tolist()) == (
+        2,
+        [0, 2, 3],
+        [0, 2, 3, 6],
+    )
     with pytest.raises(ValueError, match="read-only"):
         corpus.ids[0] = 1
 
@@ -155,7 +161,8 @@ def test_an_index_that_does_not_fit_is_refused(foreign, index, what):
 
 
 @pytest.mark.parametrize(
-    "ids", [np.zeros((2, 3), np.uint16), np.zeros(6), np.zeros(6, bool), np.zeros(6, ">u2"), np.zeros(6, np.int64)]
+    "ids",
+    [np.zeros((2, 3), np.uint16), np.zeros(6), np.zeros(6, bool), np.zeros(6, ">u2"), np.zeros(6, np.int64)],
 )
 def test_ids_of_another_kind_are_refused(foreign, ids):
     np.save(f"{foreign}_ids.npy", ids)

@@ -78,7 +78,7 @@ def open_data(config: PretrainConfig, world: World, pieces: WordPiece, model_pos
     prefix = find_corpus(Path(config.input_dir))
     corpus = Corpus(prefix)
     refuse_foreign_ids(corpus, pieces)
-    documents = document_ranges(config.split, len(corpus.docs) - 1)
+    documents = document_ranges(config.split, corpus.num_documents)
     rule = masking_rule(
         pieces,
         masked_lm_prob=config.masked_lm_prob,
@@ -115,11 +115,7 @@ def refuse_foreign_ids(corpus: Corpus, pieces: WordPiece) -> None:
             f"{corpus.prefix} was made with another vocab.txt than the model's; make it again with "
             "create_pretraining_data.py and the model's vocabulary"
         )
-    if corpus.max_id >= pieces.vocab_size:
-        raise InputError(
-            f"{corpus.prefix} holds id {corpus.max_id}, the model's vocabulary has {pieces.vocab_size}; "
-            "make the corpus again with the model's vocabulary"
-        )
+    corpus.check_ids(pieces.vocab_size)
 
 
 def _sample_map(config: PretrainConfig, corpus: Corpus, split: str, documents: range) -> np.ndarray:

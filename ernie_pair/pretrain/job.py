@@ -1,12 +1,13 @@
 """What one update of static pretraining is, and what a checkpoint of it holds."""
 
+import json
 from typing import Dict, Iterator, List, Tuple
 
 import numpy as np
 import paddle
 
 from ernie_pair.checkpoint import Checkpoint
-from ernie_pair.model_folder import match_parameters
+from ernie_pair.model_folder import CONFIG, VOCAB, ModelSource, match_parameters
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.data import Batch, PretrainData
 from ernie_pair.pretrain.program import LOSS_WEIGHTS, PretrainProgram, RankSums
@@ -23,9 +24,16 @@ class PretrainJob:
     """Satisfies ``ernie_pair.loop.Job``."""
 
     def __init__(
-        self, config: PretrainConfig, world: World, program: PretrainProgram, data: PretrainData, add: RankSums
+        self,
+        config: PretrainConfig,
+        world: World,
+        program: PretrainProgram,
+        data: PretrainData,
+        add: RankSums,
+        source: ModelSource,
     ):
-        self.config, self.world, self.program, self.data, self.add = config, world, program, data, add
+        self.config, self.world, self.source = config, world, source
+        self.program, self.data, self.add = program, data, add
 
     def update(self, batches: List[Batch], step: int) -> Dict[str, float]:
         """One update over this rank's micro batches; the losses are means over the global batch."""
@@ -55,6 +63,8 @@ class PretrainJob:
         return {names[key]: array for key, array in self.program.get(list(names)).items()}
 
     def state_files(self) -> Iterator[Tuple[str, bytes]]:
+        yield CONFIG, json.dumps(self.source.config, indent=2).encode()
+        yield VOCAB, self.source.vocab_file.read_bytes()
         yield WEIGHTS, to_safetensors(self.weights())
         names = self._optimizer_names()
         state = {names[key]: array for key, array in self.program.get(list(names)).items()}

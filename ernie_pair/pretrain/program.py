@@ -85,8 +85,8 @@ def build_program(config: PretrainConfig, model_config) -> PretrainProgram:
         model = build_ernie(model_config)
         outputs = run_ernie(model, feeds)
         sums = sum_losses(outputs, feeds)
-        loss = sums.lm_loss * weights[0] + sums.sop_loss * weights[1]
         test = main.clone(for_test=True)
+        loss = sums.lm_loss * weights[0] + sums.sop_loss * weights[1]
         rate = _minimize(config, model, outputs, loss)
     if needs_gloo(config.device, config.dp_degree):
         drop_stream_syncs(main, startup)

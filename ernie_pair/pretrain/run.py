@@ -40,7 +40,7 @@ def pretrain(config: PretrainConfig) -> None:
 
 def _describe(data: PretrainData) -> str:
     corpus = data.corpus
-    return f"{len(corpus.docs) - 1} documents, {len(corpus)} sentences, {len(corpus.ids)} tokens"
+    return f"{corpus.num_documents} documents, {len(corpus)} sentences, {len(corpus.ids)} tokens"
 
 
 def _build_job(config: PretrainConfig, world: World, source: ModelSource, data: PretrainData):
@@ -59,7 +59,7 @@ def _build_job(config: PretrainConfig, world: World, source: ModelSource, data: 
     program = build_program(config, model_config)
     program.start(config.seed)
     add = RankSums(world.size, program.executor, cpu=config.device == "cpu")
-    return PretrainJob(config, world, program, data, add), add
+    return PretrainJob(config, world, program, data, add, source), add
 
 
 def _train(config, world, source, data, job, checkpoints) -> None:
@@ -84,13 +84,16 @@ def _train(config, world, source, data, job, checkpoints) -> None:
             log,
             save=lambda state: checkpoints.save(state, fingerprint, job.state_files()),
             export=lambda state: _export(config, world, source, job, state),
-            judge=lambda state, metrics: None,
+            judge=lambda state, metrics: _test_at_the_end(config, data, job, log, state),
         )
-        if data.has("test"):
-            log.scalars("test", job.evaluate("test"), state)
     finally:
         log.close()
     logger.info("done at step %d: %s/model_last; see it with: visualdl --logdir %s", state.step, *[config.output_dir] * 2)
+
+
+def _test_at_the_end(config, data: PretrainData, job, log, state: TrainState) -> None:
+    if state.step == config.max_steps and data.has("test"):
+        log.scalars("test", job.evaluate("test"), state)
 
 
 def _resume(config, source: ModelSource, job, checkpoints: Checkpoints, fingerprint) -> TrainState:

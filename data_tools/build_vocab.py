@@ -1,0 +1,157 @@
+"""Make a vocab.txt from text, in the layout of ERNIE 1.0.
+
+python -m data_tools.build_vocab --input_path data/baike.jsonl --output_path vocab.txt --vocab_size 18000
+
+[PAD] [CLS] [SEP] [MASK], the characters by frequency, the pieces of Latin words and numbers, the '##'
+form of every Chinese character, letter and digit, [UNK]. The same text gives the same bytes.
+"""
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Iterator, List
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece as WordPieceModel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.trainers import WordPieceTrainer
+
+from data_tools.command_line import option, run_command
+from data_tools.errors import InputError
+from data_tools.process_pool import ordered_map
+from data_tools.progress import Progress
+from data_tools.publish import published, refuse_existing
+from data_tools.text_files import decoded, json_text, line_batches, list_inputs
+from data_tools.wordpiece import CONTINUATION, CONTROL_TOKENS, is_cjk, word_shapes
+
+ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
+_REPEATED = 1000
+
+
+@dataclass(frozen=True)
+class VocabConfig:
+    """Make a vocab.txt from text."""
+
+    input_path: str = option(
+        help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)"
+    )
+    output_path: str = option(help="the vocab.txt to write")
+    vocab_size: int = option(18000, help="the most tokens, control tokens included")
+    min_count: int = option(2, help="what stands in the text less often gets no token")
+    json_key: str = option("text", help="the key of a document's text in .jsonl files")
+    workers: int = option(1, help="processes that count; the vocabulary is the same for any number")
+    overwrite: bool = option(False, help="replace the vocabulary")
+
+    def __post_init__(self):
+        if self.vocab_size <= len(CONTROL_TOKENS):
+            raise InputError(
+                f"--vocab_size {self.vocab_size} has no room beside {len(CONTROL_TOKENS)} control tokens"
+            )
+        if self.min_count < 1 or self.workers < 1:
+            raise InputError("--min_count and --workers are 1 or more; mend them")
+
+
+def build_vocab(config: VocabConfig) -> None:
+    """The command. Raises InputError for whatever a person can mend."""
+    output = Path(config.output_path)
+    inputs = list_inputs(config.input_path, ENDINGS, apart_from=[output], any_file=True)
+    refuse_existing([output], config.overwrite)
+    shapes = _count_shapes(inputs, config)
+    if not shapes:
+        raise InputError(f"{config.input_path}: no text; give an input that holds some")
+    tokens = vocabulary_of(shapes, config.vocab_size, config.min_count)
+    with published(output) as (draft,):
+        draft.write_bytes("".join(token + "\n" for token in tokens).encode("utf-8"))
+    known = set(tokens)
+    num_words = sum(shapes.values())
+    covered = sum(count for shape, count in shapes.items() if known.issuperset(_singles(shape)))
+    sys.stderr.write(
+        f"{output}: {len(tokens)} tokens from {len(inputs)} files; they spell "
+        f"{100 * covered / num_words:.2f} % of {num_words} characters and words\n"
+    )
+
+
+def vocabulary_of(shapes: Dict[str, int], vocab_size: int, min_count: int) -> List[str]:
+    """The tokens for text that consists of ``shapes`` (`wordpiece.word_shapes`), each so many times."""
+    counts: Counter = Counter()
+    joined = set()
+    for shape, count in shapes.items():
+        for character in shape:
+            counts[character] += count
+        joined.update(shape if len(shape) > 1 or shape.isalnum() else "")
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    room = vocab_size - len(CONTROL_TOKENS)
+    singles, continued = [], []
+    for character in ranked:
+        goes_on = character in joined or is_cjk(character)
+        if counts[character] < min_count or room < 1 + goes_on:
+            break
+        singles.append(character)
+        continued += [CONTINUATION + character] * goes_on
+        room -= 1 + goes_on
+    pieces = _train_pieces(shapes, [*singles, *continued], room, min_count)
+    return [*CONTROL_TOKENS[:4], *singles, *pieces, *continued, CONTROL_TOKENS[4]]
+
+
+def _train_pieces(shapes: Dict[str, int], alphabet: List[str], room: int, min_count: int) -> List[str]:
+    spelled = set(alphabet).issuperset
+    words = {shape: count for shape, count in sorted(shapes.items()) if len(shape) > 1 and spelled(shape)}
+    if not words or room < 1:
+        return []
+    # Given in advance, the alphabet has fixed ids; found in the words, it would have those of a
+    # hash table, and ties between pieces would fall differently in every process.
+    trainer = WordPieceTrainer(
+        vocab_size=room + len(alphabet),
+        min_frequency=min_count,
+        special_tokens=alphabet,
+        limit_alphabet=0,
+        show_progress=False,
+    )
+    tokenizer = Tokenizer(WordPieceModel(unk_token=CONTROL_TOKENS[4]))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.train_from_iterator(_repeated(words), trainer)
+    vocab = tokenizer.get_vocab()
+    return [token for token in sorted(vocab, key=vocab.__getitem__) if token not in set(alphabet)][:room]
+
+
+def _repeated(words: Dict[str, int]) -> Iterator[str]:
+    for word, count in words.items():
+        for begin in range(0, count, _REPEATED):
+            yield " ".join([word] * min(_REPEATED, count - begin))
+
+
+def _singles(shape: str) -> List[str]:
+    return [shape[0], *(CONTINUATION + character for character in shape[1:])]
+
+
+def _count_shapes(inputs: List[Path], config: VocabConfig) -> Counter:
+    total: Counter = Counter()
+    with Progress(inputs, log_interval=0) as progress:
+        batches = ((config.json_key, batch) for path in inputs for batch in line_batches(path, progress.read))
+        for counted in ordered_map(_count_batch, batches, config.workers):
+            total.update(counted)
+    return total
+
+
+def _count_batch(job) -> Counter:
+    json_key, batch = job
+    is_json = ".jsonl" in Path(batch.path).suffixes
+    counts: Counter = Counter()
+    for number, line in batch.numbered():
+        if line.strip():
+            read = (
+                json_text(batch.path, number, line, json_key)
+                if is_json
+                else decoded(batch.path, number, line)
+            )
+            counts.update(word_shapes(read))
+    return counts
+
+
+def main() -> None:
+    run_command(build_vocab, VocabConfig)
+
+
+if __name__ == "__main__":
+    main()

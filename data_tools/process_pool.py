@@ -1,0 +1,60 @@
+"""A function over items in several processes: results in order, memory bounded, a death noticed."""
+
+import os
+from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Callable, Iterable, Iterator, TypeVar
+
+from data_tools.errors import InputError, MachineError
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
+_END = object()
+_IN_FLIGHT_PER_WORKER = 3
+
+
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
+    """``map``, in this process for one worker, otherwise in ``workers`` others (at most the CPUs).
+
+    The results, and the first error, are the same for any number of workers. Raises InputError when
+    ``workers`` is below 1, MachineError when a worker dies.
+    """
+    if workers < 1:
+        raise InputError(f"--workers {workers} is below 1; give at least one")
+    if workers == 1:
+        return map(function, items)
+    return _parallel_map(function, items, min(workers, max(4, os.cpu_count() or 1)))
+
+
+def _parallel_map(function, items, workers: int) -> Iterator:
+    # Spawned, not forked: a fork would copy the locks of whatever threads run here.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    waiting: deque = deque()
+    try:
+        failure, items = None, iter(items)
+        while True:
+            item, failure = _next_item(items)
+            if item is _END:
+                break
+            if len(waiting) >= workers * _IN_FLIGHT_PER_WORKER:
+                yield waiting.popleft().result()
+            waiting.append(pool.submit(function, item))
+        while waiting:
+            yield waiting.popleft().result()
+        if failure:
+            raise failure
+    except BrokenProcessPool:
+        raise MachineError(
+            "a worker died (killed, or out of memory); run again with fewer --workers"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _next_item(items):
+    """An unreadable item is reported after the results before it, as it would be in one process."""
+    try:
+        return next(items, _END), None
+    except InputError as failure:
+        return _END, failure

@@ -1,0 +1,190 @@
+"""Turn raw text into JSON lines, one document per line: {"text": "sentence\\nsentence"}.
+
+python -m data_tools.trans_to_json --input_path raw/ --output_path data/baike
+
+In the raw text a line is a sentence or a paragraph, and an empty line stands between documents.
+Writes OUTPUT.jsonl, its documents in an order that the seed decides.
+"""
+
+import json
+import mmap
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Iterator, List, NamedTuple, Tuple
+
+import numpy as np
+
+from data_tools.command_line import option, run_command
+from data_tools.errors import InputError
+from data_tools.process_pool import ordered_map
+from data_tools.progress import Progress
+from data_tools.publish import published, refuse_existing
+from data_tools.text_files import decoded, list_inputs, read_lines
+
+ENDINGS = (".txt", ".gz", ".zst")
+NOT_RAW = (".jsonl.gz", ".jsonl.zst")
+
+
+@dataclass(frozen=True)
+class TransConfig:
+    """Turn raw text into JSON lines, one document per line."""
+
+    input_path: str = option(help="a text file, or a folder of .txt, .gz, .zst files (two levels)")
+    output_path: str = option(help="OUTPUT of OUTPUT.jsonl")
+    json_key: str = option("text", help="the key of a document's text")
+    doc_spliter: str = option("", help="the line between two documents; nothing: an empty line")
+    min_doc_length: int = option(10, help="characters; shorter documents are left out and counted")
+    workers: int = option(1, help="processes, a file each; the output is the same for any number")
+    log_interval: int = option(0, help="documents between two lines of progress; 0: none")
+    no_merge: bool = option(False, help="one OUTPUT_NAME.jsonl for each input, in place of OUTPUT.jsonl")
+    no_shuffle: bool = option(False, help="keep the order of the input")
+    seed: int = option(42, help="decides the order of the documents")
+    overwrite: bool = option(False, help="replace the output")
+
+    def __post_init__(self):
+        if self.min_doc_length < 0 or self.log_interval < 0 or self.seed < 0:
+            raise InputError("--min_doc_length, --log_interval and --seed are 0 or more; mend them")
+        if self.workers < 1:
+            raise InputError(f"--workers {self.workers} is below 1; give at least one")
+
+
+class Part(NamedTuple):
+    """The JSON lines of one input: the file they are in, the byte each begins at, how many were too short."""
+
+    path: Path
+    begins: np.ndarray
+    num_short: int
+
+
+def trans_to_json(config: TransConfig) -> None:
+    """The command. Raises InputError for whatever a person can mend; then nothing new is on the disk."""
+    started = time.monotonic()
+    merged = Path(f"{config.output_path}.jsonl")
+    inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
+    finals = _names(inputs, config) if config.no_merge else [merged]
+    refuse_existing(finals, config.overwrite)
+    with _working_folder(merged) as folder:
+        parts = _convert(inputs, folder, config)
+        num_documents = sum(len(part.begins) for part in parts)
+        if not num_documents:
+            raise InputError(
+                f"{config.input_path}: no document has {config.min_doc_length} characters; see --help"
+            )
+        groups = [[part] for part in parts] if config.no_merge else [parts]
+        with published(*finals) as drafts:
+            for number, (group, draft) in enumerate(zip(groups, drafts)):
+                order = None if config.no_shuffle else np.random.default_rng([config.seed, number])
+                _write(group, draft, order)
+    num_short = sum(part.num_short for part in parts)
+    sys.stderr.write(
+        f"{config.output_path}: {num_documents} documents from {len(inputs)} files ({num_short} shorter "
+        f"than {config.min_doc_length} characters left out) in {time.monotonic() - started:.1f} s\n"
+    )
+
+
+def documents_of(path: Path, splitter: str) -> Iterator[List[str]]:
+    """The lines of each document, without the space around them; empty lines are no part of any.
+
+    Raises InputError with file:line for a line that is not UTF-8.
+    """
+    lines: List[str] = []
+    for number, content in enumerate(read_lines(path), start=1):
+        line = decoded(str(path), number, content).strip()
+        if line == splitter.strip():
+            if lines:
+                yield lines
+            lines = []
+        elif line:
+            lines.append(line)
+    if lines:
+        yield lines
+
+
+def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
+    root = Path(config.input_path)
+    relative = [path.relative_to(root) if root.is_dir() else Path(path.name) for path in inputs]
+    names = [Path(f"{config.output_path}_{'_'.join(path.parts)}.jsonl") for path in relative]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"two inputs would both become {twice[0]}; rename one, or merge them")
+    return names
+
+
+@contextmanager
+def _working_folder(merged: Path) -> Iterator[Path]:
+    """A folder next to the output; what a killed run left there goes first."""
+    folder = Path(f"{merged}.parts")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _convert(inputs: List[Path], folder: Path, config: TransConfig) -> List[Part]:
+    jobs = ((path, folder / f"{number:06d}") for number, path in enumerate(inputs))
+    parts = []
+    with Progress(inputs, config.log_interval) as progress:
+        for path, part in zip(inputs, ordered_map(partial(_convert_file, config), jobs, config.workers)):
+            progress.read(path.stat().st_size)
+            progress.made(len(part.begins))
+            parts.append(part)
+    return parts
+
+
+def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
+    source, target = job
+    begins, num_short, place = [], 0, 0
+    with open(target, "wb") as out:
+        for lines in documents_of(source, config.doc_spliter):
+            if sum(map(len, lines)) < config.min_doc_length:
+                num_short += 1
+                continue
+            record = json.dumps({config.json_key: "\n".join(lines)}, ensure_ascii=False)
+            begins.append(place)
+            place += out.write(record.encode("utf-8") + b"\n")
+    return Part(target, np.array(begins, dtype=np.int64), num_short)
+
+
+def _write(parts: List[Part], draft: Path, rng) -> None:
+    """The lines of all parts in the order that ``rng`` draws, or in their own when it is None."""
+    gathered = parts[0].path.with_suffix(".gathered")
+    ends = _gather(parts, gathered)
+    if rng is None or not ends[-1]:
+        shutil.move(gathered, draft)
+        return
+    with _mapped(gathered) as lines, open(draft, "wb") as out:
+        for document in rng.permutation(len(ends) - 1).tolist():
+            out.write(lines[ends[document] : ends[document + 1]])
+
+
+def _gather(parts: List[Part], target: Path) -> np.ndarray:
+    """The lines of all parts in one file; int64: where each begins, and where the last ends."""
+    begins, size = [], 0
+    with open(target, "wb") as out:
+        for part in parts:
+            begins.append(part.begins + size)
+            with open(part.path, "rb") as lines:
+                shutil.copyfileobj(lines, out, 1 << 20)
+            size += part.path.stat().st_size
+            part.path.unlink()
+    return np.concatenate([*begins, [size]])
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with open(path, "rb") as content:
+        return mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def main() -> None:
+    run_command(trans_to_json, TransConfig)
+
+
+if __name__ == "__main__":
+    main()

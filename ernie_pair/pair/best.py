@@ -1,0 +1,54 @@
+"""The best model of a run: OUT/best-accuracy-0.8962/, one at a time."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Callable, Dict, Optional
+
+from ernie_pair.checkpoint import publish_folder
+from ernie_pair.loop import TrainState
+
+PREFIX = "best-"
+
+logger = logging.getLogger(__name__)
+
+
+class BestModel:
+    """Publishes a model that beats those before it; of equal ones the first is kept.
+
+    ``write`` fills a folder. Called by every process; only ``is_first`` writes, and the others wait.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        write: Callable[[Path], None],
+        *,
+        is_first: bool,
+        barrier: Callable[[], None],
+        metric: str = "accuracy",
+    ):
+        self.output_dir, self.write, self.metric = Path(output_dir), write, metric
+        self.is_first, self.barrier = is_first, barrier
+
+    def judge(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """See one evaluation; ``state.best_metric`` is the best so far."""
+        value = metrics[self.metric]
+        if state.best_metric is not None and value <= state.best_metric:
+            return
+        state.best_metric = value
+        if self.is_first:
+            self._publish(self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}")
+        self.barrier()
+
+    def folder(self) -> Optional[Path]:
+        """Where the best model lies, if there is one."""
+        return next(iter(sorted(self.output_dir.glob(f"{PREFIX}{self.metric}-*"))), None)
+
+    def _publish(self, folder: Path) -> None:
+        publish_folder(folder, self.write)
+        for pattern in (f"{PREFIX}*", f".tmp-{PREFIX}*", f".trash-{PREFIX}*"):
+            for other in self.output_dir.glob(pattern):
+                if other != folder:
+                    shutil.rmtree(other)
+        logger.info("best %s so far: %s", self.metric, folder)

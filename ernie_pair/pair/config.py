@@ -1,0 +1,102 @@
+"""The flags of pair training, evaluation and prediction."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from data_tools.command_line import option
+from data_tools.errors import InputError
+from ernie_pair.runtime import default_device
+
+SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
+LARGEST_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Fine-tune ErnieGram or ERNIE on sentence pairs. Start it again to resume."""
+
+    model_name_or_path: str = option(help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
+    train_file: str = option(help="labelled pairs: LCQMC .tsv, or AFQMC .json / .jsonl")
+    dev_file: str = option(help="labelled pairs that choose the best model")
+    output_dir: str = option(help="checkpoints, the best model, metrics and VisualDL logs go here")
+    model_type: Literal["ernie_gram", "ernie"] = option("ernie_gram", help="the family of the model")
+    from_scratch: bool = option(False, help="start from random weights: config.json and vocab.txt are enough")
+    epochs: int = option(3, help="passes over the training pairs")
+    max_steps: int = option(0, help="updates in all; 0: as many as --epochs takes")
+    batch_size: int = option(64, help="pairs per process in one update")
+    max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
+    learning_rate: float = option(5e-5, help="highest learning rate, at the end of warm-up")
+    warmup_rate: float = option(0.1, help="share of the updates spent on warm-up")
+    weight_decay: float = option(0.01, help="decay of every weight except biases and norms")
+    dropout: float = option(0.1, help="dropout of hidden states, attention weights and classifier")
+    eval_freq: int = option(100, help="updates between evaluations; each epoch's end is evaluated as well")
+    logging_freq: int = option(10, help="updates between log lines")
+    checkpoint_steps: int = option(500, help="updates between checkpoints")
+    seed: int = option(1234, help="of weights, data order and dropout")
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
+
+    def __post_init__(self):
+        for name in ("epochs", "batch_size", "eval_freq", "logging_freq", "checkpoint_steps"):
+            _refuse_below(self, name, 1)
+        for name in ("max_steps", "seed", "weight_decay"):
+            _refuse_below(self, name, 0)
+        for name in ("warmup_rate", "dropout"):
+            _refuse_outside_one(self, name)
+        if self.seed > LARGEST_SEED:
+            raise InputError(f"--seed {self.seed} is above {LARGEST_SEED}; use a smaller one")
+        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
+            raise InputError(f"--learning_rate {self.learning_rate} is not above 0; use 5e-5, for example")
+        _refuse_short_pairs(self)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Measure a trained model on labelled pairs."""
+
+    model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
+    input_file: str = option(help="labelled pairs: LCQMC .tsv, or AFQMC .json / .jsonl")
+    output_file: str = option(help="JSON goes here: accuracy, f1, loss, rows")
+    batch_size: int = option(64, help="pairs in one forward pass")
+    max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
+
+    def __post_init__(self):
+        _refuse_below(self, "batch_size", 1)
+        _refuse_short_pairs(self)
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """Predict the class of every pair of a file, labelled or not."""
+
+    model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
+    input_file: str = option(help="pairs: .tsv of two or three columns, or AFQMC .json / .jsonl")
+    output_file: str = option(help="index TAB prediction goes here, a row per input row")
+    batch_size: int = option(64, help="pairs in one forward pass")
+    max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
+
+    def __post_init__(self):
+        _refuse_below(self, "batch_size", 1)
+        _refuse_short_pairs(self)
+
+
+def _refuse_below(config, name: str, least: int) -> None:
+    value = getattr(config, name)
+    if not (math.isfinite(value) and value >= least):
+        raise InputError(f"--{name} {value} is below {least} or no number; use {least} or more")
+
+
+def _refuse_outside_one(config, name: str) -> None:
+    value = getattr(config, name)
+    if not 0 <= value < 1:
+        raise InputError(f"--{name} {value} is not in [0, 1); use 0.1, for example")
+
+
+def _refuse_short_pairs(config) -> None:
+    least = SPECIALS_PER_PAIR + 2  # a token of each text
+    if config.max_seq_len < least:
+        raise InputError(
+            f"--max_seq_len {config.max_seq_len} is below {least}: no room for two texts; use 128"
+        )

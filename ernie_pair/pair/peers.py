@@ -1,0 +1,75 @@
+"""The processes of a run as one: they wait for each other, add up, and share gradients."""
+
+import time
+from functools import lru_cache
+
+import numpy as np
+
+from ernie_pair.world import World
+
+POLL_SECONDS = 0.02
+
+
+class Alone:
+    """One process: nothing to wait for."""
+
+    rank, size = 0, 1
+
+    def barrier(self) -> None:
+        pass
+
+    def total(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def share_gradients(self, model):
+        return model
+
+
+class Peers:
+    """Several processes. Every method is called by all of them, in the same order."""
+
+    def __init__(self, world: World):
+        import paddle.distributed as dist
+        from paddle.base import core
+
+        self.rank, self.size = world.rank, world.size
+        dist.init_parallel_env()
+        self._store = core.create_or_get_global_tcp_store()
+        self._meetings = 0
+
+    def barrier(self) -> None:
+        """Wait until all have come, however long one of them takes.
+
+        gloo gives up on a peer that is 30 seconds late, and the first rank may well be: it writes
+        the checkpoints. So the waiting is done at the store, and gloo meets those who are there.
+        """
+        import paddle.distributed as dist
+
+        self._meetings += 1
+        key = f"ernie_pair/pair/{self._meetings}"
+        arrived = self._store.add(key, 1)
+        while arrived < self.size:
+            time.sleep(POLL_SECONDS)
+            arrived = self._store.add(key, 0)
+        dist.barrier()
+
+    def total(self, array: np.ndarray) -> np.ndarray:
+        """The sum over all processes. Adding zeros changes no bit."""
+        import paddle
+        import paddle.distributed as dist
+
+        tensor = paddle.to_tensor(array)
+        dist.all_reduce(tensor)
+        return tensor.numpy()
+
+    def share_gradients(self, model):
+        """``model`` with its weights made equal to the first rank's and its gradients averaged."""
+        import paddle
+
+        return paddle.DataParallel(model)
+
+
+@lru_cache(maxsize=1)
+def join_peers(world: World):
+    """The peers of this process, met once however often they are asked for."""
+    return Peers(world) if world.size > 1 else Alone()

@@ -1,0 +1,159 @@
+"""One training run from its flags to its last line."""
+
+import hashlib
+import json
+import logging
+import math
+from functools import partial
+from pathlib import Path
+from typing import Dict, NamedTuple
+
+import numpy as np
+
+from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.loop import Rhythm, TrainState, train
+from ernie_pair.model_folder import ModelSource, open_model
+from ernie_pair.pair.best import BestModel
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.data import Rows, encode_pairs, open_tokenizer, training_updates
+from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.model import load_start, new_model, num_classes_of
+from ernie_pair.pair.pair_file import Pairs, read_pairs
+from ernie_pair.pair.peers import join_peers
+from ernie_pair.runlog import open_log, start_console
+from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.world import World, launched_world
+
+logger = logging.getLogger(__name__)
+
+
+class PairData(NamedTuple):
+    train: Rows
+    dev: Rows
+    hashes: Dict[str, str]  # of the contents of the two files
+
+
+def train_pair(config: TrainConfig) -> None:
+    """Fine-tune from the newest checkpoint of ``output_dir``, or from the model that is named.
+
+    Raises InputError and its kin (data_tools.errors) for whatever a person can mend.
+    """
+    world = launched_world()
+    start_console(world)
+    quiet_libraries()
+    device = start_device(config.device, world)
+    source = open_model(
+        config.model_name_or_path, model_type=config.model_type, from_scratch=config.from_scratch
+    )
+    data = open_data(config, source)
+    steps = total_steps(config, len(data.train), world)
+    model = new_model(source, config.model_type, config.seed, config.dropout)
+    beginning = load_start(model, source)
+    peers = join_peers(world)
+    peers.barrier()  # reading and tokenising take each process its own time
+    logger.info("on %s, %d process(es)", device, world.size)
+    job = PairJob(config, model, data.dev, steps, peers)
+    checkpoints = Checkpoints(Path(config.output_dir), world, peers.barrier)
+    try:
+        fingerprint = fingerprint_of(config, source, data.hashes, job, world)
+        state = _resume(job, checkpoints, fingerprint, beginning)
+        best = BestModel(
+            Path(config.output_dir),
+            partial(model.write, vocab_file=source.vocab_file),
+            is_first=world.is_first,
+            barrier=peers.barrier,
+        )
+        _train(config, world, data, job, state, best, partial(_save, checkpoints, fingerprint, job))
+    finally:
+        checkpoints.close()
+    logger.info("best accuracy %.4f: %s", state.best_metric, best.folder())
+
+
+def _save(checkpoints: Checkpoints, fingerprint: Dict[str, object], job: PairJob, state: TrainState) -> None:
+    checkpoints.save(state, fingerprint, job.state_files())
+
+
+def _train(
+    config: TrainConfig, world: World, data: PairData, job: PairJob, state: TrainState, best, save
+) -> None:
+    log = open_log(Path(config.output_dir), world, resumed_at=state.step, max_steps=job.total_steps)
+    updates = training_updates(data.train, config.seed, config.batch_size, world, state.consumed_samples)
+    try:
+        train(
+            _rhythm(config, len(data.train), job.total_steps, world),
+            job,
+            updates,
+            state,
+            log,
+            save=save,
+            export=lambda state: None,  # the best model is the export
+            judge=best.judge,
+        )
+    finally:
+        log.close()
+
+
+def open_data(config: TrainConfig, source: ModelSource) -> PairData:
+    """Both files as ids, with a line about each."""
+    pieces = open_tokenizer(source.vocab_file, source.config, config.max_seq_len)
+    num_classes = num_classes_of(source.config)
+    rows, hashes = {}, {}
+    for name in ("train_file", "dev_file"):
+        pairs = read_pairs(getattr(config, name), num_classes)
+        rows[name], hashes[name] = encode_pairs(pairs, pieces, config.max_seq_len), pairs.sha256
+        _describe(getattr(config, name), pairs, rows[name], num_classes)
+    hashes["vocabulary"] = pieces.sha256
+    return PairData(rows["train_file"], rows["dev_file"], hashes)
+
+
+def _describe(path: str, pairs: Pairs, rows: Rows, num_classes: int) -> None:
+    counts = np.bincount(pairs.labels, minlength=num_classes).tolist()
+    shares = ", ".join(f"{count} of class {label}" for label, count in enumerate(counts))
+    logger.info("%s: %d pairs (%s), %.1f tokens each", path, len(pairs), shares, rows.lengths.mean())
+    if 0 in counts:
+        logger.warning("%s has no pair of class %d; is it the right file?", path, counts.index(0))
+
+
+def total_steps(config: TrainConfig, num_rows: int, world: World) -> int:
+    return config.max_steps or math.ceil(config.epochs * num_rows / (config.batch_size * world.size))
+
+
+def fingerprint_of(
+    config: TrainConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
+) -> Dict[str, object]:
+    """What must not change between a checkpoint and the run that goes on from it."""
+    model = json.dumps(source.config, sort_keys=True).encode()
+    flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
+    return {
+        **{name: getattr(config, name) for name in flags},
+        "batch_size x processes": config.batch_size * world.size,
+        "updates in all (--epochs, --max_steps)": job.total_steps,
+        "config.json (sha256)": hashlib.sha256(model).hexdigest(),
+        **{f"{name} (sha256)": value for name, value in hashes.items()},
+    }
+
+
+def _resume(
+    job: PairJob, checkpoints: Checkpoints, fingerprint: Dict[str, object], beginning: str
+) -> TrainState:
+    """1. the newest checkpoint; 2. otherwise the weights that were given; 3. fresh ones, when asked for."""
+    checkpoint = checkpoints.newest()
+    if checkpoint is None:
+        logger.info("%s", beginning)
+        return TrainState()
+    checkpoint.refuse_other_run(fingerprint)
+    job.restore(checkpoint)
+    state = checkpoint.state()
+    logger.info("resumed %s: step %d, %d pairs seen", checkpoint.folder, state.step, state.consumed_samples)
+    return state
+
+
+def _rhythm(config: TrainConfig, num_rows: int, steps: int, world: World) -> Rhythm:
+    return Rhythm(
+        max_steps=steps,
+        global_batch_size=config.batch_size * world.size,
+        logging_freq=config.logging_freq,
+        eval_freq=config.eval_freq,
+        checkpoint_steps=config.checkpoint_steps,
+        samples_per_epoch=num_rows,
+    )

@@ -1,0 +1,17 @@
+r"""Predict the class of every pair of a file.
+
+python scripts/predict_pair.py --model_path output/best-accuracy-0.8962 \
+    --input_file test.tsv --output_file predictions.tsv
+"""
+
+from data_tools.command_line import run_command
+from ernie_pair.pair.config import PredictConfig
+from ernie_pair.pair.predict import predict_pair
+
+
+def main() -> None:
+    run_command(predict_pair, PredictConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+r"""Fine-tune ErnieGram or ERNIE on sentence pairs; start it again to resume.
+
+python scripts/train_pair.py --model_name_or_path ernie-gram-zh --output_dir output \
+    --train_file train.tsv --dev_file dev.tsv
+python -m paddle.distributed.launch --gpus 0,1 scripts/train_pair.py ...        (on CPU: --nproc_per_node 2)
+"""
+
+from data_tools.command_line import run_command
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.run import train_pair
+
+
+def main() -> None:
+    run_command(train_pair, TrainConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A vocabulary made from text has ERNIE's layout and is the same every time."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_tools.build_vocab import VocabConfig, build_vocab
+from data_tools.errors import InputError
+from data_tools.wordpiece import CONTROL_TOKENS, WordPiece, is_cjk
+
+TEXT = "我爱北京，我爱学习。\nLearning is fun, learning learns 2022 2022.\n我的Learner学习\n罕\n"
+
+
+def make(tmp_path, content=TEXT, name="text.txt", **flags):
+    source = tmp_path / name
+    source.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    build_vocab(VocabConfig(input_path=str(source), output_path=str(tmp_path / "vocab.txt"), **flags))
+    return WordPiece.from_file(tmp_path / "vocab.txt")
+
+
+def test_control_tokens_stand_where_ernie_has_them(tmp_path):
+    tokens = make(tmp_path).tokens
+    assert tuple(tokens[:4]) == CONTROL_TOKENS[:4] and tokens[-1] == "[UNK]"
+    assert len(set(tokens)) == len(tokens)
+
+
+def test_characters_come_by_frequency(tmp_path):
+    tokens = make(tmp_path, "乙乙乙甲甲甲甲丙丙\n" * 2).tokens
+    assert tokens[4:7] == ["甲", "乙", "丙"]
+
+
+def test_every_chinese_character_has_its_twin(tmp_path):
+    pieces = make(tmp_path)
+    for index, token in enumerate(pieces.tokens):
+        if len(token) == 1 and is_cjk(token):
+            assert pieces.tokens[pieces.twin_of[index]] == "##" + token
+
+
+def test_letters_and_digits_can_go_on_and_marks_cannot(tmp_path):
+    vocab = make(tmp_path, min_count=1).vocab
+    assert {"l", "##l", "2", "##2"} <= set(vocab) and "，" in vocab and "##，" not in vocab
+
+
+def test_frequent_words_become_pieces(tmp_path):
+    vocab = make(tmp_path).vocab
+    assert "learn" in vocab and "2022" in vocab
+
+
+def test_what_is_rarer_than_min_count_has_no_token(tmp_path):
+    assert "罕" not in make(tmp_path).vocab
+    assert "罕" in make(tmp_path, min_count=1, overwrite=True).vocab
+
+
+def test_the_text_is_spelled_without_unknowns_when_everything_fits(tmp_path):
+    pieces = make(tmp_path, min_count=1)
+    assert pieces.unk_id not in pieces.encode(TEXT)
+
+
+@pytest.mark.parametrize("vocab_size", [6, 9, 20, 45, 1000])
+def test_the_size_is_never_above_what_was_asked(tmp_path, vocab_size):
+    assert make(tmp_path, vocab_size=vocab_size).vocab_size <= vocab_size
+
+
+def test_json_lines_and_text_make_the_same_vocabulary(tmp_path):
+    plain = make(tmp_path).tokens
+    line = json.dumps({"body": TEXT}) + "\n"
+    assert make(tmp_path, line, "text.jsonl", json_key="body", overwrite=True, workers=2).tokens == plain
+
+
+def test_every_process_makes_the_same_bytes(tmp_path):
+    words = " ".join(f"{a}{b}{c}" for a in "abcd" for b in "efgh" for c in "ijkl")
+    expected = make(tmp_path, f"{words}\n{words}\n").sha256
+    program = (
+        "import sys; from data_tools.build_vocab import *;"
+        "build_vocab(VocabConfig(input_path=sys.argv[1], output_path=sys.argv[2]))"
+    )
+    for number in range(3):
+        output = str(tmp_path / f"{number}.txt")
+        root = str(Path(__file__).parents[1])
+        subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / "text.txt"), output], cwd=root, check=True
+        )
+        assert WordPiece.from_file(output).sha256 == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        ("", "text.txt", "no text; give"),
+        (b"ok\n\xff\n", "text.txt", r"text\.txt:2: not UTF-8"),
+        ('{"text": "a"}\n{"txt": "b"}\n', "text.jsonl", r"text\.jsonl:2: no key 'text', it has txt"),
+    ],
+)
+def test_bad_text_is_named_and_leaves_nothing_behind(tmp_path, content, name, message):
+    with pytest.raises(InputError, match=message):
+        make(tmp_path, content, name)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_missing_input_is_named(tmp_path):
+    with pytest.raises(InputError, match="no such file or folder"):
+        build_vocab(VocabConfig(input_path=str(tmp_path / "no"), output_path=str(tmp_path / "vocab.txt")))
+
+
+def test_an_existing_vocabulary_stays(tmp_path):
+    before = make(tmp_path).sha256
+    with pytest.raises(InputError, match="exists; pass --overwrite"):
+        make(tmp_path, "别的别的")
+    assert WordPiece.from_file(tmp_path / "vocab.txt").sha256 == before
+
+
+@pytest.mark.parametrize("flags", [{"vocab_size": 5}, {"min_count": 0}, {"workers": 0}])
+def test_a_number_out_of_range_is_refused(flags):
+    with pytest.raises(InputError, match=next(iter(flags))):
+        VocabConfig(input_path="a", output_path="b", **flags)

@@ -1,0 +1,340 @@
+"""JSON lines become a corpus, the same for any number of workers, or nothing and one line of error."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from data_tools.command_line import exit_code_of
+from data_tools.corpus import Corpus, corpus_paths
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data, rules_of
+from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
+from data_tools.errors import InputError
+from data_tools.process_pool import ordered_map
+from data_tools.text_files import line_batches
+
+ROOT = Path(__file__).parents[1]
+CHARACTERS = list("我爱北京天安门学习。，！”“ab?.12") + ["ok", "hello", "world", "##2"]
+TOKENS = [
+    "[PAD]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *CHARACTERS,
+    *("##" + c for c in "我爱北京天安门学习"),
+    "[UNK]",
+]
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+    (tmp_path / "model").mkdir()
+    path = tmp_path / "model" / "vocab.txt"
+    path.write_text("".join(token + "\n" for token in TOKENS), encoding="utf-8")
+    return str(path)
+
+
+def lines_of(*texts):
+    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode("utf-8")
+
+
+def make(tmp_path, content, name="in.jsonl", **flags):
+    """Run the tool on a file of that content; the sentences of each document, as tokens."""
+    source = tmp_path / name
+    source.write_bytes(content)
+    vocabulary = {} if "model_name" in flags else {"vocab_file": str(tmp_path / "model" / "vocab.txt")}
+    settings = {"input_path": str(source), "output_prefix": str(tmp_path / "out"), **vocabulary, **flags}
+    create_pretraining_data(CreateConfig(**settings))
+    return documents(tmp_path / "out")
+
+
+def documents(prefix):
+    corpus = Corpus(prefix, verify="full")
+    sentences = [" ".join(TOKENS[i] for i in corpus[number]) for number in range(len(corpus))]
+    return [sentences[begin:end] for begin, end in zip(corpus.docs, corpus.docs[1:])]
+
+
+def leftovers(tmp_path):
+    return sorted(path.name for path in tmp_path.iterdir() if path.name not in ("model", "in.jsonl"))
+
+
+def test_a_line_is_a_sentence(tmp_path, vocab_file):
+    content = lines_of("我爱。北京\n天安门", "学习")
+    assert make(tmp_path, content) == [["我 爱 。 北 京", "天 安 门"], ["学 习"]]
+
+
+def test_only_lf_ends_a_sentence(tmp_path, vocab_file):
+    assert make(tmp_path, lines_of("我\u2028爱\x0b北\x85京\r天")) == [["我 爱 北 京 天"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("我爱。北京！天", ["我 爱 。", "北 京 ！", "天"]),
+        ("“我爱。”北京！”天", ["“ 我 爱 。 ”", "北 京 ！ ”", "天"]),
+        ("我。。。爱", ["我 。 。 。", "爱"]),
+        ("我 1.2 爱\n\n北 ok? Hello", ["我 1 . 2 爱", "北 ok ? hello"]),
+    ],
+)
+def test_chinese_splits_after_chinese_marks_and_their_quotes(tmp_path, vocab_file, text, sentences):
+    assert make(tmp_path, lines_of(text), chinese=True) == [sentences]
+
+
+def test_split_sentences_also_splits_after_latin_marks(tmp_path, vocab_file):
+    text = "ok? Hello world. 1.2 A. Hello ok.我。爱"
+    expected = ["ok ?", "hello world .", "1 . 2 a . hello ok . 我 。", "爱"]
+    assert make(tmp_path, lines_of(text), split_sentences=True) == [expected]
+
+
+@pytest.mark.parametrize("seg", ["rjieba", "jieba"])
+def test_whole_words_are_marked_where_they_stand(tmp_path, vocab_file, seg):
+    pytest.importorskip(seg)
+    flags = {"chinese": True, "cn_whole_word_segment": True, "cn_seg_func": seg}
+    expected = [["我 爱 北 ##京 天 ##安 ##门 。", "ok 学 ##习"]]
+    assert make(tmp_path, lines_of("我爱北京天安门。OK学习"), **flags) == expected
+
+
+def test_given_words_are_kept_and_latin_ones_stay_apart(tmp_path, vocab_file):
+    flags = {"chinese": True, "cn_whole_word_segment": True, "cn_splited": True}
+    expected = [["我 爱 北 ##京 。", "天 安 ##门 hello world 12"]]
+    assert make(tmp_path, lines_of("我 爱 北京 。\n天 安门 hello world 12"), **flags) == [
+        ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]
+    ]
+    content = lines_of("我/爱/北京。天/安门/hello/world/12")
+    assert make(tmp_path, content, cn_split_dimer="/", overwrite=True, **flags) != expected
+    assert documents(tmp_path / "out")[0] == ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]
+
+
+def test_a_long_sentence_is_cut_between_words_and_counted(tmp_path, vocab_file, capsys):
+    flags = {"chinese": True, "cn_whole_word_segment": True, "cn_splited": True, "max_sentence_length": 4}
+    content = lines_of("我 爱 北京 天安门 学习", "我爱北京天安门")
+    expected = [["我 爱 北 ##京", "天 ##安 ##门", "学 ##习"], ["我 ##爱 ##北 ##京", "##天 ##安 ##门"]]
+    assert make(tmp_path, content, **flags) == expected
+    assert "2 sentences cut at 4" in capsys.readouterr().err
+
+
+def test_empty_documents_and_blank_lines_are_counted(tmp_path, vocab_file, capsys):
+    content = lines_of("我", " \u200b ", "爱\n京") + b"\n  \n" + lines_of("")
+    assert make(tmp_path, content) == [["我"], ["爱", "京"]]
+    counts = Corpus(tmp_path / "out").manifest["counts"]
+    parts = ("lines", "blank_lines", "documents", "empty_documents", "one_sentence_documents")
+    assert [counts[part] for part in parts] == [6, 2, 2, 2, 1]
+    assert "2 documents from 6 lines (2 blank, 2 without text, 1 of one sentence)" in capsys.readouterr().err
+
+
+def test_a_control_token_in_the_text_never_becomes_its_id(tmp_path, vocab_file):
+    make(tmp_path, lines_of("我爱北京[SEP]天安门[MASK]我爱学习[PAD]学习"))
+    assert Corpus(tmp_path / "out").ids.min() > 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda c: b"\xef\xbb\xbf" + c, lambda c: c.replace(b"\n", b"\r\n"), lambda c: c[:-1]],
+    ids=["byte-order mark", "CRLF", "no last line end"],
+)
+def test_marks_of_other_systems_do_not_reach_the_ids(tmp_path, vocab_file, change):
+    content = lines_of("我爱", "北京")
+    assert make(tmp_path, change(content)) == [["我 爱"], ["北 京"]]
+
+
+def test_plain_and_compressed_files_of_a_folder_are_read_in_order(tmp_path, vocab_file):
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    (tmp_path / "data" / "b.jsonl.gz").write_bytes(gzip.compress(lines_of("爱")))
+    (tmp_path / "data" / "sub" / "c.jsonl.zst").write_bytes(zstandard.compress(lines_of("北")))
+    (tmp_path / "data" / "notes.txt").write_text("no")
+    made = make(tmp_path, lines_of("我"), "data/a.jsonl", input_path=str(tmp_path / "data"))
+    assert made == [["我"], ["爱"], ["北"]]
+    inputs = Corpus(tmp_path / "out").manifest["inputs"]
+    assert [(item["name"], item["documents"]) for item in inputs] == [
+        ("a.jsonl", 1),
+        ("b.jsonl.gz", 1),
+        ("c.jsonl.zst", 1),
+    ]
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab_file):
+    content = lines_of(*(f"我爱北京{number}。\n学习" * 40 for number in range(3000)))
+    assert len(list(line_batches(write(tmp_path / "in.jsonl", content)))) > 4
+    make(tmp_path, content, chinese=True)
+    one = [path.read_bytes() for path in corpus_paths(tmp_path / "out")]
+    make(tmp_path, content, chinese=True, workers=2, overwrite=True)
+    assert [path.read_bytes() for path in corpus_paths(tmp_path / "out")] == one
+
+
+def write(path, content):
+    path.write_bytes(content)
+    return path
+
+
+BAD = {
+    "not JSON": (b'{"text": oops}', r":\d+: not JSON, Expecting value: \{.text.: oops\}; mend"),
+    "cut short": (b'{"text": "abc', r":\d+: not JSON, Unterminated .*\(is the line cut short\?\)"),
+    "not an object": (b"[1]", r": a list, not an object; write"),
+    "key missing": (
+        b'{"body": "a", "id": 1}',
+        r": no key 'text', it has body, id; pass the right --json_key",
+    ),
+    "a number": (b'{"text": 123}', r": 'text' is a number, not a text"),
+    "null": (b'{"text": null}', r": 'text' is null, not a text"),
+    "a key twice": (b'{"text": "a", "text": "b"}', r": the key 'text' stands twice"),
+    "NaN": (b'{"text": "a", "x": NaN}', r": NaN is not JSON"),
+    "not UTF-8": (b'{"text": "\xff"}', r": not UTF-8 \(byte 11 of the line is 0xff\)"),
+    "a lone surrogate": (rb'{"text": "\ud800"}', r": half a surrogate pair \(.ud800\); remove"),
+    "nested too deep": (b"[" * 100_000, r": nested too deep"),
+    "a lone CR": (b'{"text":\r "a"}', r": CR inside the line"),
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("place", [1, 4, 7])
+def test_a_bad_line_is_named_and_leaves_nothing_behind(tmp_path, vocab_file, line, message, place):
+    good = [lines_of("我爱北京")] * 6
+    content = b"".join([*good[: place - 1], line + b"\n", *good[place - 1 :]])
+    with pytest.raises(InputError, match=rf"in\.jsonl:{place}{message}"):
+        make(tmp_path, content)
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.jsonl.gz", "in.zst"])
+def test_several_workers_name_the_same_first_bad_line(tmp_path, vocab_file, name):
+    lines = [lines_of("我爱北京" * 500)] * 1000
+    lines[777], lines[901] = b"oops\n", b"[]\n"
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
+    messages = []
+    for workers in (1, 2):
+        with pytest.raises(InputError) as caught:
+            make(tmp_path, pack(b"".join(lines)), name, workers=workers)
+        messages.append(str(caught.value))
+    assert f"{name}:778:1: not JSON" in messages[0] and messages[0] == messages[1]
+    assert set(leftovers(tmp_path)) <= {name}
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", lines_of(""), lines_of(" \u200b")])
+def test_an_input_without_text_is_refused(tmp_path, vocab_file, content):
+    with pytest.raises(InputError, match="no tokens to write; give an input that holds text"):
+        make(tmp_path, content)
+    assert leftovers(tmp_path) == []
+
+
+def test_the_wrong_vocabulary_is_noticed(tmp_path, vocab_file):
+    with pytest.raises(InputError, match=r"vocab\.txt: 4 of 6 tokens are not in it; use the vocabulary"):
+        make(tmp_path, lines_of("爱我电脑风云"))
+    assert leftovers(tmp_path) == []
+
+
+def test_errors_are_one_line_and_exit_code_2(tmp_path, vocab_file, capsys):
+    assert exit_code_of(lambda: make(tmp_path, b'{"text"\n: 1}')) == 2
+    assert exit_code_of(lambda: make(tmp_path, b"", input_path=str(tmp_path / "no\nfile"))) == 2
+    errors = capsys.readouterr().err.split("\n")
+    assert len(errors) == 3 and all(line.startswith("error: ") and ";" in line for line in errors[:2])
+
+
+def test_an_existing_corpus_stays_unless_it_may_be_replaced(tmp_path, vocab_file):
+    make(tmp_path, lines_of("我"))
+    with pytest.raises(InputError, match=r"out_ids\.npy exists; pass --overwrite"):
+        make(tmp_path, lines_of("爱"))
+    with pytest.raises(InputError):
+        make(tmp_path, b"oops", overwrite=True)
+    assert documents(tmp_path / "out") == [["我"]]
+    assert make(tmp_path, lines_of("爱"), overwrite=True) == [["爱"]]
+
+
+def test_the_vocabulary_may_come_from_a_model_folder(tmp_path, vocab_file):
+    assert make(tmp_path, lines_of("我"), model_name=str(tmp_path / "model")) == [["我"]]
+    with pytest.raises(InputError, match="--model_name ernie-1.0 is not a folder with a vocab.txt"):
+        make(tmp_path, lines_of("我"), model_name="ernie-1.0", overwrite=True)
+
+
+def test_words_cannot_be_marked_without_twins(tmp_path):
+    path = write(tmp_path / "plain.txt", "\n".join([*TOKENS[:25], "[UNK]"]).encode("utf-8"))
+    with pytest.raises(InputError, match=r"plain\.txt has no '##' twin"):
+        DocumentEncoder(Rules(str(path), segmenter="rjieba"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"append_eos": True}, "--append_eos is not for ERNIE"),
+        ({"vocab_file": ""}, "--model_name .* or --vocab_file, one of the two"),
+        ({"model_name": "m"}, "--model_name .* or --vocab_file, one of the two"),
+        ({"cn_whole_word_segment": True}, "--cn_whole_word_segment needs --chinese"),
+        ({"cn_splited": True, "chinese": True}, "--cn_splited needs --cn_whole_word_segment"),
+        ({"cn_seg_func": "jieba"}, "--cn_seg_func needs --cn_whole_word_segment"),
+        (
+            {"cn_seg_func": "jieba", "cn_splited": True, "cn_whole_word_segment": True, "chinese": True},
+            "leave --cn_seg",
+        ),
+        ({"cn_split_dimer": "/"}, "--cn_split_dimer needs --cn_splited"),
+        (
+            {"cn_split_dimer": "", "cn_splited": True, "cn_whole_word_segment": True, "chinese": True},
+            "--cn_split_dimer is empty",
+        ),
+        ({"max_sentence_length": 0}, "--max_sentence_length is below 1"),
+        ({"workers": 0}, "--workers 0 is below 1"),
+        ({"log_interval": -1}, "--log_interval is below 0"),
+    ],
+)
+def test_a_flag_that_would_do_nothing_is_refused(flags, message):
+    with pytest.raises(InputError, match=message):
+        CreateConfig(**{"input_path": "a", "output_prefix": "b", "vocab_file": "v", **flags})
+
+
+def test_every_flag_of_the_recipe_decides_something():
+    def rules(**flags):
+        return rules_of(CreateConfig(input_path="a", output_prefix="b", vocab_file="v", **flags))
+
+    assert rules() == Rules("v")
+    assert rules(split_sentences=True).ends == f"{LINE_END}|{CHINESE_END}|{LATIN_END}"
+    words = {"chinese": True, "cn_whole_word_segment": True}
+    assert rules(**words).segmenter == "rjieba" and rules(cn_seg_func="jieba", **words).segmenter == "jieba"
+    given = rules(cn_splited=True, cn_split_dimer="/", max_sentence_length=9, **words)
+    assert (given.segmenter, given.separator, given.max_sentence_length) == (None, "/", 9)
+
+
+def test_progress_lines_come_when_asked_for(tmp_path, vocab_file, capsys):
+    make(tmp_path, lines_of("我", "爱"), log_interval=1)
+    assert capsys.readouterr().err.startswith("2 documents\n")
+    make(tmp_path, lines_of("我", "爱"), overwrite=True)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def die(item):
+    if item == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+def test_a_killed_worker_is_noticed(capsys):
+    assert exit_code_of(lambda: list(ordered_map(die, range(9), workers=2)) and 0) == 5
+    assert capsys.readouterr().err.startswith("error: a worker died")
+
+
+def test_results_come_in_order_from_any_number_of_workers():
+    assert list(ordered_map(abs, range(-40, 0), workers=2)) == list(
+        ordered_map(abs, range(-40, 0), workers=1)
+    )
+
+
+@pytest.mark.parametrize("delay", [0.05, 0.4, 0.7])
+def test_a_killed_run_leaves_no_corpus_and_the_next_one_cleans_up(tmp_path, vocab_file, delay):
+    content = lines_of(*("我爱北京。\n学习" * 200 for _ in range(2000)))
+    write(tmp_path / "in.jsonl", content)
+    words = ["--input_path", "in.jsonl", "--output_prefix", "out", "--vocab_file", vocab_file]
+    command = [sys.executable, "-m", "data_tools.create_pretraining_data", *words]
+    run = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL
+    )
+    time.sleep(delay)
+    run.kill()
+    run.wait()
+    finished = [path for path in corpus_paths(tmp_path / "out") if path.exists()]
+    assert len(finished) in (0, 3)
+    assert len(make(tmp_path, content, overwrite=True)) == 2000
+    assert leftovers(tmp_path) == ["out.manifest.json", "out_ids.npy", "out_idx.npz"]

@@ -1,0 +1,166 @@
+"""Raw text becomes one JSON line per document, in an order that only the seed decides."""
+
+import gzip
+import json
+
+import pytest
+import zstandard
+
+from data_tools.command_line import exit_code_of
+from data_tools.errors import InputError
+from data_tools.trans_to_json import TransConfig, trans_to_json
+
+RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n"
+DOCUMENTS = ["第一句话很长很长。\n第二句话。", "另一篇文章的全部内容。"]
+
+
+def convert(tmp_path, content=RAW, name="raw.txt", **flags):
+    source = tmp_path / "in"
+    source.mkdir(exist_ok=True)
+    if content is not None:
+        (source / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    settings = {"input_path": str(source), "output_path": str(tmp_path / "out"), "no_shuffle": True, **flags}
+    trans_to_json(TransConfig(**settings))
+    merged = tmp_path / "out.jsonl"
+    return texts(merged, settings.get("json_key", "text")) if merged.exists() else None
+
+
+def texts(path, key="text"):
+    return [json.loads(line)[key] for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+
+
+def numbered(count):
+    return "\n\n".join(f"第{number}篇文章的全部内容在此" for number in range(count))
+
+
+def test_an_empty_line_stands_between_documents(tmp_path):
+    assert convert(tmp_path) == DOCUMENTS
+
+
+def test_the_key_and_the_line_between_documents_are_flags(tmp_path):
+    raw = RAW.replace("\n\n", "\n---\n\n")
+    assert convert(tmp_path, raw, doc_spliter="---", json_key="content") == DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + RAW.encode(),
+        RAW.replace("\n", "\r\n"),
+        "\n \n\u3000" + RAW.replace("\n\n", "\n\u3000\n\n") + "\n\n",
+    ],
+    ids=["byte-order mark", "CRLF", "spaces"],
+)
+def test_marks_of_other_systems_do_not_reach_the_documents(tmp_path, content):
+    assert convert(tmp_path, content) == DOCUMENTS
+
+
+def test_only_lf_ends_a_line(tmp_path):
+    assert convert(tmp_path, "一行文字里有\u2028和\x0b和\x85这些字符") == [
+        "一行文字里有\u2028和\x0b和\x85这些字符"
+    ]
+
+
+def test_compressed_files_read_like_plain_ones(tmp_path):
+    convert(tmp_path, gzip.compress(RAW.encode()), "a.txt.gz")
+    halves = [zstandard.compress(part) for part in (RAW.encode()[:20], RAW.encode()[20:])]
+    assert convert(tmp_path, b"".join(halves), "b.txt.zst", overwrite=True) == DOCUMENTS * 2
+
+
+def test_short_documents_are_left_out_and_counted(tmp_path, capsys):
+    assert convert(tmp_path, RAW + "\n短。\n") == DOCUMENTS
+    assert "2 documents from 1 files (1 shorter than 10 characters left out)" in capsys.readouterr().err
+    assert convert(tmp_path, RAW + "\n短。\n", min_doc_length=0, overwrite=True) == [*DOCUMENTS, "短。"]
+
+
+def test_the_shuffle_moves_documents_and_depends_on_the_seed_alone(tmp_path):
+    kept = convert(tmp_path, numbered(50))
+    first = convert(tmp_path, None, no_shuffle=False, overwrite=True)
+    again = convert(tmp_path, None, no_shuffle=False, overwrite=True)
+    other = convert(tmp_path, None, no_shuffle=False, overwrite=True, seed=1)
+    assert sorted(first) == sorted(kept) and first == again and first != kept and first != other
+
+
+def test_any_number_of_workers_writes_the_same_bytes(tmp_path):
+    for number in range(3):
+        (tmp_path / "in" / f"{number}").mkdir(parents=True)
+        (tmp_path / "in" / f"{number}" / "deep.txt").write_text(numbered(9 + number), encoding="utf-8")
+    one = convert(tmp_path, numbered(5), no_shuffle=False)
+    assert convert(tmp_path, None, no_shuffle=False, workers=2, overwrite=True) == one and len(one) == 35
+
+
+def test_without_merging_each_input_has_its_own_output(tmp_path):
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    (tmp_path / "in" / "sub" / "b.txt").write_text(RAW, encoding="utf-8")
+    convert(tmp_path, numbered(3), "a.txt", no_merge=True)
+    assert (
+        texts(tmp_path / "out_sub_b.txt.jsonl") == DOCUMENTS and len(texts(tmp_path / "out_a.txt.jsonl")) == 3
+    )
+
+
+def test_an_earlier_output_in_the_input_folder_is_not_read(tmp_path):
+    inside = str(tmp_path / "in" / "out")
+    convert(tmp_path, output_path=inside)
+    convert(tmp_path, output_path=inside, overwrite=True)
+    assert texts(tmp_path / "in" / "out.jsonl") == DOCUMENTS
+
+
+def test_names_are_never_read_by_a_shell(tmp_path):
+    assert convert(tmp_path, name="-a b'\";touch PWNED;.txt") == DOCUMENTS
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+BAD = {
+    "an invalid byte": (
+        "好\n好\n".encode() + b"\xff\n",
+        r"raw\.txt:3: not UTF-8 \(byte 1 of the line is 0xff\)",
+    ),
+    "GB18030": (
+        "你好，世界".encode("gb18030"),
+        r"raw\.txt:1: not UTF-8 .*looks like GB18030: convert .* -f GB18030",
+    ),
+    "UTF-16": ("你好".encode("utf-16"), r"raw\.txt:1: not UTF-8 .*looks like UTF-16: convert .* -f UTF-16"),
+    "a lone CR": ("好\n你好\r世界\n", r"raw\.txt:2: CR inside the line; save"),
+    "an empty file": ("", "no document has 10 characters"),
+    "blank lines only": (" \n\n\t\n", "no document has 10 characters"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_text_is_named_and_leaves_nothing_behind(tmp_path, content, message, workers):
+    with pytest.raises(InputError, match=message):
+        convert(tmp_path, content, workers=workers)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("name", ["raw.txt.gz", "raw.txt.zst"])
+def test_a_compressed_file_cut_short_is_named(tmp_path, name):
+    pack = gzip.compress if name.endswith("gz") else zstandard.compress
+    with pytest.raises(InputError, match=rf"{name}: damaged or cut short, read \d+ bytes"):
+        convert(tmp_path, pack(RAW.encode() * 9)[:-5], name)
+
+
+def test_a_missing_input_is_one_line_and_exit_code_2(tmp_path, capsys):
+    config = TransConfig(input_path=str(tmp_path / "no"), output_path=str(tmp_path / "out"))
+    assert exit_code_of(lambda: trans_to_json(config)) == 2
+    error = capsys.readouterr().err
+    assert error == f"error: {tmp_path}/no: no such file or folder; mend --input_path\n"
+
+
+def test_a_folder_without_text_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no file ends with \.txt or \.gz or \.zst"):
+        convert(tmp_path, "x", "notes.md")
+
+
+def test_an_existing_output_stays_unless_it_may_be_replaced(tmp_path):
+    convert(tmp_path)
+    with pytest.raises(InputError, match=r"out\.jsonl exists; pass --overwrite"):
+        convert(tmp_path, numbered(5))
+    assert texts(tmp_path / "out.jsonl") == DOCUMENTS
+
+
+@pytest.mark.parametrize("flags", [{"workers": 0}, {"min_doc_length": -1}, {"seed": -1}])
+def test_a_number_out_of_range_is_refused(flags):
+    with pytest.raises(InputError, match=next(iter(flags))):
+        TransConfig(input_path="a", output_path="b", **flags)

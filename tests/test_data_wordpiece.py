@@ -1,0 +1,190 @@
+"""Word pieces are ErnieTokenizer's, and know where they stand."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_tools.errors import InputError
+from data_tools.wordpiece import WordPiece, is_cjk, word_shapes
+
+DATA = Path(__file__).parents[1].parent / "shared" / "data"
+VOCABULARIES = sorted((DATA / "vocab").glob("*.txt"))
+TEXTS = sorted((DATA / "text").glob("*.txt"))
+CONTROL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"]
+TINY = [
+    *CONTROL[:4],
+    "我",
+    "爱",
+    "中",
+    "##中",
+    "##爱",
+    "恤",
+    "a",
+    "b",
+    "##b",
+    "un",
+    "##aff",
+    "##able",
+    "!",
+    "$",
+    "$",
+]
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    return WordPiece.from_file(write(tmp_path, [*TINY, "[UNK]"]))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Our ids and ErnieTokenizer's, by a vocabulary that knows every character below U+3400."""
+    characters = sorted(
+        {c for point in range(33, 0x3400) for c in chr(point).lower()} - set("\x85\u2028\u2029")
+    )
+    characters = [c for c in characters if not c.isspace()] + list("中文豈")
+    tokens = [*CONTROL, *characters, *("##" + c for c in characters)]
+    path = write(tmp_path_factory.mktemp("vocab"), tokens)
+    return WordPiece.from_file(path).encode, reference(path)
+
+
+def write(folder, tokens):
+    path = folder / "vocab.txt"
+    path.write_text("".join(token + "\n" for token in tokens), encoding="utf-8")
+    return path
+
+
+def reference(path):
+    """text -> the ids of PaddleNLP's tokenizer."""
+    transformers = pytest.importorskip("paddlenlp.transformers")
+    tokenizer = transformers.ErnieTokenizer(str(path))
+    return lambda text: tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+
+
+@pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
+@pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=lambda path: path.stem)
+def test_real_text_gets_the_ids_of_ernie_tokenizer(vocabulary):
+    expected, pieces = reference(vocabulary), WordPiece.from_file(vocabulary)
+    lines = [line for path in TEXTS for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    for line in random.Random(1).sample(lines, 2000):
+        assert pieces.encode(line) == expected(line), line
+
+
+def test_every_kind_of_character_gets_the_ids_of_ernie_tokenizer(both):
+    ours, theirs = both
+    points = [*range(0x3000), *range(0x3000, 0x110000, 211), *range(0x1D15E, 0x1D165), *range(0xF900, 0xFB10)]
+    for point in points:
+        if not 0xD800 <= point < 0xE000:
+            text = f"a{chr(point)}b 中{chr(point)}\u0316"
+            assert ours(text) == theirs(text), hex(point)
+
+
+HARD = list(
+    "aBéÉşΣς中豈ａ１ 1　\t\n\r。！$^²ªµŊØﬁ한か゛\u0301\u0316\u200b\xad\u2028\x85\x00\ufffd🙂𠀀𝅘𝅥\ue000"
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    text=st.lists(st.one_of(st.sampled_from(HARD), st.characters(codec="utf-8")), max_size=40).map("".join)
+)
+def test_any_text_gets_the_ids_of_ernie_tokenizer(both, text):
+    ours, theirs = both
+    assert ours(text) == theirs(text)
+
+
+@pytest.mark.parametrize("length", [99, 100, 101])
+def test_a_word_above_100_characters_is_unknown_as_in_ernie_tokenizer(both, length):
+    ours, theirs = both
+    for text in ("a" * length, "é" * length, "한" * (length // 3), "a" * 60 + "\u0301" * 60):
+        assert ours(text) == theirs(text)
+
+
+@pytest.mark.parametrize("control", CONTROL)
+def test_a_control_token_in_the_text_is_text(tiny, control):
+    assert set(tiny.encode(f"我{control}爱")) <= {tiny.vocab["我"], tiny.vocab["爱"], tiny.unk_id}
+    assert len(tiny.encode(control)) == 3
+
+
+def test_offsets_say_where_each_piece_stands(tiny):
+    text = " 我\u200b爱Unáffable！中 "
+    ids, offsets = tiny.encode_with_offsets(text)
+    assert [text[start:end] for start, end in offsets] == ["我", "爱", "Un", "áff", "able", "！", "中"]
+    assert [tiny.tokens[i] for i in ids] == ["我", "爱", "un", "##aff", "##able", "[UNK]", "中"]
+
+
+def test_an_unknown_word_has_the_offsets_of_the_whole_word(tiny):
+    ids, offsets = tiny.encode_with_offsets("我xyz爱")
+    assert ids[1] == tiny.unk_id and offsets.tolist() == [[0, 1], [1, 4], [4, 5]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=30))
+def test_offsets_rise_and_stay_inside_the_text(text):
+    _, offsets = WordPiece([*CONTROL, "a", "##b", "中"]).encode_with_offsets(text)
+    assert (np.diff(offsets, axis=1) > 0).all() and (np.diff(offsets[:, 0]) >= 0).all()
+    assert not len(offsets) or (offsets.min() >= 0 and offsets.max() <= len(text))
+
+
+def test_a_batch_is_the_texts_one_by_one(tiny):
+    texts = ["我爱", "", " ", "unaffable 中\n爱", "b", "a"]
+    assert tiny.encode_batch(texts) == [tiny.encode(text) for text in texts]
+    assert tiny.encode_batch([]) == []
+    for pieces, text in zip(tiny.pieces_of_batch(texts), texts):
+        assert all(np.array_equal(one, other) for one, other in zip(pieces, tiny.pieces(text)))
+
+
+def test_twins_join_a_character_and_its_continuation(tiny):
+    vocab = tiny.vocab
+    assert tiny.twin_of[vocab["中"]] == vocab["##中"] and tiny.twin_of[vocab["恤"]] == -1
+    assert tiny.twin_of[vocab["b"]] == -1, "Latin letters have no twin: their ## form is a piece"
+    assert tiny.plain_of[vocab["##中"]] == vocab["中"] and tiny.plain_of[vocab["##b"]] == vocab["##b"]
+    assert tiny.plain_of.dtype == tiny.twin_of.dtype == np.int32
+    assert tiny.is_continuation.tolist() == [token.startswith("##") for token in tiny.tokens]
+
+
+def test_a_token_that_stands_twice_has_its_last_id_as_in_paddlenlp(tiny, tmp_path):
+    first, last = (index for index, token in enumerate(TINY) if token == "$")
+    assert tiny.encode("$") == [last] and tiny.tokens[first] == "$"
+    assert reference(tmp_path / "vocab.txt")("$") == [last]
+    assert tiny.vocab_size == len(TINY) + 1
+
+
+@pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
+def test_every_chinese_character_of_ernie_has_its_twin():
+    pieces = WordPiece.from_file(DATA / "vocab" / "ernie_1.0_zh.txt")
+    characters = [index for index, token in enumerate(pieces.tokens) if len(token) == 1 and is_cjk(token)]
+    assert (pieces.twin_of[characters] >= 0).all() and len(characters) == 5896
+    assert (pieces.pad_id, pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.unk_id) == (0, 1, 2, 3, 17963)
+
+
+def test_crlf_line_ends_give_the_same_vocabulary(tmp_path, tiny):
+    path = tmp_path / "crlf.txt"
+    path.write_bytes("\r\n".join([*TINY, "[UNK]"]).encode("utf-8"))
+    assert WordPiece.from_file(path).sha256 == tiny.sha256
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"vocab\.txt: no such file; give"),
+        (b"", r"vocab\.txt: empty; .* one token per line"),
+        (b"[PAD]\n[CLS]\n\xff\n", r"vocab\.txt:3: not UTF-8; save"),
+        (b"[PAD]\n[SEP]\n[MASK]\n", r"vocab\.txt: no \[CLS\] \[UNK\] among its 3 tokens; give"),
+        ("\ufeff[PAD]\n[CLS]\n[SEP]\n[MASK]\n[UNK]\n".encode(), r"no \[PAD\] .* without BOM"),
+    ],
+)
+def test_a_file_that_is_no_vocabulary_is_refused(tmp_path, content, message):
+    path = tmp_path / "vocab.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        WordPiece.from_file(path)
+
+
+def test_word_shapes_are_what_a_vocabulary_must_hold():
+    assert word_shapes("Été在2022，\u200b ok\u0301") == ["ete", "在", "2022", "，", "ok"]

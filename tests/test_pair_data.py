@@ -1,0 +1,300 @@
+"""Pair files, their rows of ids, and the batches taken from them; no paddle."""
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+from tiny_pair import VOCAB, write_model, write_pairs
+
+from data_tools.errors import InputError
+from data_tools.wordpiece import WordPiece
+from ernie_pair.pair.config import EvaluateConfig, TrainConfig
+from ernie_pair.pair.data import (
+    encode_pairs,
+    evaluation_batches,
+    kept_lengths,
+    open_tokenizer,
+    rows_at,
+    training_updates,
+)
+from ernie_pair.pair.pair_file import read_pairs
+from ernie_pair.world import World
+
+ALONE = World()
+ALONE = World()
+TWO_ROWS = ["今天\t明天\t0", "你好\t您好\t1"]
+
+
+def read(tmp_path, content, name="pairs.tsv", num_classes=2):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return read_pairs(path, num_classes)
+
+
+def columns(pairs):
+    return list(zip(pairs.left, pairs.right, pairs.labels.tolist()))
+
+
+@pytest.mark.parametrize("header", ["", "text_a\ttext_b\tlabel\n", "query\ttitle\tlabel\n"])
+def test_a_header_may_be_there_and_is_never_a_row(tmp_path, header):
+    pairs = read(tmp_path, header + "\n".join(TWO_ROWS) + "\n")
+    assert columns(pairs) == [("今天", "明天", 0), ("你好", "您好", 1)]
+
+
+def test_a_header_puts_its_columns_in_order(tmp_path):
+    pairs = read(tmp_path, "label\ttext_b\ttext_a\n1\t右\t左\n")
+    assert columns(pairs) == [("左", "右", 1)]
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_mark_line_ends_and_a_missing_last_one_change_nothing(tmp_path, mark, end, last):
+    pairs = read(tmp_path, mark + (end.join(TWO_ROWS) + (end if last else "")).encode("utf-8"))
+    assert columns(pairs) == [("今天", "明天", 0), ("你好", "您好", 1)]
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    strange = "a\u2028b\u0085c\x0bd\re"
+    pairs = read(tmp_path, f"{strange}\t右\t1\n")
+    assert columns(pairs) == [(strange, "右", 1)]
+
+
+def test_quotes_are_plain_text(tmp_path):
+    pairs = read(tmp_path, '"左\t""右\t1\n下"\t上\t0\n')
+    assert columns(pairs) == [('"左', '""右', 1), ('下"', "上", 0)]
+
+
+@pytest.mark.parametrize("label", ['"1"', "1"])
+def test_json_labels_may_be_text_or_number(tmp_path, label):
+    line = f'{{"id": 7, "sentence1": "左", "sentence2": "右", "label": {label}}}\n'
+    assert columns(read(tmp_path, line, "pairs.json")) == [("左", "右", 1)]
+
+
+@pytest.mark.parametrize(
+    "name, line",
+    [
+        ("a.tsv", "左\t右\n"),
+        ("a.tsv", "左\t右\t1\n"),
+        ("a.tsv", "左\t右\t\n"),
+        ("a.tsv", "text_a\ttext_b\n左\t右\n"),
+        ("a.json", '{"id": 0, "sentence1": "左", "sentence2": "右"}\n'),
+        ("a.jsonl", '{"sentence1": "左", "sentence2": "右", "label": "9"}\n'),
+    ],
+)
+def test_labels_are_passed_over_where_nobody_asks(tmp_path, name, line):
+    pairs = read(tmp_path, line, name, num_classes=None)
+    assert (pairs.left, pairs.right, pairs.labels) == (["左"], ["右"], None)
+
+
+def test_more_classes_allow_more_labels(tmp_path):
+    assert columns(read(tmp_path, "左\t右\t2\n", num_classes=3)) == [("左", "右", 2)]
+
+
+GOOD = "今天\t明天\t0\n"
+GOOD_JSON = '{"sentence1": "左", "sentence2": "右", "label": "0"}\n'
+
+
+@pytest.mark.parametrize(
+    "bad, reason",
+    [
+        ("今天 明天 0", r":2: 1 column.* tab"),
+        ("今天\t明天", r":2: 2 column.* instead of 3"),
+        ("今天\t明\t天\t0", r":2: 4 column"),
+        ("今天\t明天\t2", r":2: label '2' is not one of 0, 1; mend"),
+        ("今天\t明天\t-1", r":2: label '-1'"),
+        ("今天\t明天\t1.0", r":2: label '1.0'"),
+        ("今天\t明天\t １", r":2: label"),
+        ("今天\t明天\t１", r":2: label"),
+        ("今天\t明天\t 1", r":2: label ' 1'"),
+        ("今天\t明天\t", r":2: label ''"),
+        ("\t明天\t1", r":2: sentence1 is empty; fill"),
+        ("今天\t  \t1", r":2: sentence2 is empty"),
+        ("", r":2: the line is blank; remove"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_bad_line_is_named_with_its_number_and_its_cure(tmp_path, bad, reason, end, mark):
+    with pytest.raises(InputError, match=r"pairs\.tsv" + reason):
+        read(tmp_path, mark + GOOD.rstrip() + end + bad + end + GOOD.rstrip() + end)
+
+
+@pytest.mark.parametrize(
+    "bad, reason",
+    [
+        ("{oops", r":2: not JSON .*; write an object per line"),
+        ('{"sentence1": "左", "sent', r":2: not JSON"),
+        ("[" * 100_000, r":2: not JSON"),
+        ('["左", "右"]', r":2: a list instead of an object"),
+        ('{"sentence1": "左", "label": "0"}', r":2: sentence2 is missing"),
+        ('{"sentence1": "左", "sentence2": null, "label": "0"}', r":2: sentence2 is None, not a text"),
+        ('{"sentence1": "左", "sentence2": "右"}', r":2: no label; each row needs one of 0, 1"),
+        ('{"sentence1": "左", "sentence2": "右", "label": "yes"}', r":2: label 'yes'"),
+        ('{"sentence1": "左", "sentence2": "右", "label": true}', r":2: label True"),
+        ('{"sentence1": "左", "sentence2": "右", "label": 1.0}', r":2: label 1.0"),
+        (
+            '{"sentence1": "左", "sentence2": "\\ud83d", "label": 1}',
+            r":2: sentence2 has .*half of a character",
+        ),
+    ],
+)
+def test_a_bad_json_line_is_named_with_its_number_and_its_cure(tmp_path, bad, reason):
+    with pytest.raises(InputError, match=r"pairs\.json" + reason):
+        read(tmp_path, GOOD_JSON + bad + "\n" + GOOD_JSON, "pairs.json")
+
+
+def test_a_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path):
+    with pytest.raises(InputError, match=r"pairs\.tsv:2: byte 1 .*0xb0.* iconv"):
+        read(tmp_path, GOOD.encode("utf-8") + "啊\t波\t1\n".encode("gb18030"))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"text_a\ttext_b\tlabel\n"])
+def test_a_file_without_pairs_is_refused(tmp_path, content):
+    with pytest.raises(InputError, match=r"pairs\.tsv: no pairs in it"):
+        read(tmp_path, content)
+
+
+def test_an_unknown_header_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r":1: the header .* write text_a, text_b, label"):
+        read(tmp_path, "text_a\ttext_b\tscore\n" + GOOD)
+    with pytest.raises(InputError, match=r":1: label 'similar' .* header"):
+        read(tmp_path, "left\tright\tsimilar\n" + GOOD)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "absent.tsv"):
+        with pytest.raises(InputError, match="no such file; give a .tsv"):
+            read_pairs(path, 2)
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    return WordPiece.from_file(write_model(tmp_path / "model") / "vocab.txt")
+
+
+@pytest.fixture
+def rows(tmp_path, pieces):
+    return encode_pairs(read_pairs(write_pairs(tmp_path / "toy.tsv", 37), 2), pieces, 64)
+
+
+def test_a_row_is_cls_a_sep_b_sep(tmp_path, pieces):
+    batch = encode_pairs(read(tmp_path, "今天\t你好他\t1\n你\t我\t0\n"), pieces, 64).batch(np.array([0, 1]))
+    tokens = [[VOCAB[index] for index in row] for row in batch.input_ids]
+    assert tokens[0] == ["[CLS]", "今", "天", "[SEP]", "你", "好", "他", "[SEP]"]
+    assert tokens[1] == ["[CLS]", "你", "[SEP]", "我", "[SEP]", "[PAD]", "[PAD]", "[PAD]"]
+    assert batch.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0, 0]]
+    assert batch.labels.tolist() == [1, 0]
+
+
+def test_a_batch_is_as_wide_as_its_longest_row(rows):
+    longest = int(rows.lengths.argmax())
+    assert rows.batch(np.array([longest])).input_ids.shape == (1, rows.lengths.max())
+    shortest = np.argsort(rows.lengths)[:3]
+    assert rows.batch(shortest).input_ids.shape == (3, rows.lengths[shortest].max())
+
+
+@pytest.mark.parametrize(
+    "left, right, room", [(a, b, r) for a in range(7) for b in range(7) for r in (2, 5, 6)]
+)
+def test_the_longer_text_loses_a_token_and_on_a_tie_the_second(left, right, room):
+    kept = [left, right]
+    while sum(kept) > room:
+        kept[0 if kept[0] > kept[1] else 1] -= 1
+    assert kept_lengths(left, right, room) == tuple(kept)
+
+
+def test_both_texts_keep_a_token_at_the_smallest_length(tmp_path, pieces):
+    rows = encode_pairs(read(tmp_path, f"{'今' * 5000}\t{'天' * 9000}\t1\n"), pieces, 5)
+    assert [VOCAB[i] for i in rows.ids] == ["[CLS]", "今", "[SEP]", "天", "[SEP]"]
+
+
+@pytest.mark.parametrize("epoch", range(3))
+def test_an_epoch_takes_every_row_once(epoch):
+    taken = rows_at(np.arange(epoch * 37, (epoch + 1) * 37), 37, seed=5)
+    assert sorted(taken.tolist()) == list(range(37))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = [rows_at(np.arange(e * 37, (e + 1) * 37), 37, s).tolist() for e in (0, 1) for s in (5, 6)]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def updates_of(rows, count, world=ALONE, consumed=0, batch_size=8):
+    stream = training_updates(rows, 3, batch_size, world, consumed)
+    return [batch.input_ids for batches in islice(stream, count) for batch in batches]
+
+
+def strip(batches):
+    return [row[row > 0].tolist() for batch in batches for row in batch]
+
+
+def test_a_stream_opened_in_the_middle_goes_on_as_if_it_had_not_been_closed(rows):
+    whole = updates_of(rows, 12)
+    again = updates_of(rows, 5) + updates_of(rows, 7, consumed=5 * 8)
+    assert strip(whole) == strip(again)
+
+
+def test_the_slices_of_two_ranks_are_the_batch_of_one_process(rows):
+    one = updates_of(rows, 6, batch_size=8)
+    two = [updates_of(rows, 6, World(rank, 2), batch_size=4) for rank in (0, 1)]
+    assert strip(one) == strip([batch for both in zip(*two) for batch in both])
+
+
+def test_no_batch_is_short_even_when_the_update_is_larger_than_the_file(rows):
+    assert [len(batch) for batch in updates_of(rows, 3, batch_size=50)] == [50, 50, 50]
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_evaluation_sees_every_row_once_with_its_like(batch_size):
+    lengths = np.random.default_rng(0).integers(5, 40, size=33)
+    batches = evaluation_batches(lengths, batch_size)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(33))
+    assert (np.diff(lengths[np.concatenate(batches)]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "changes, length, reason",
+    [
+        ({"vocab_size": 9}, 64, "tokens, its model takes 9; give the vocabulary"),
+        ({"pad_token_id": 3}, 64, r"vocab\.txt:1: \[PAD\] has the id 0"),
+        ({}, 65, "--max_seq_len 65 is more than the model's 64 positions; use 64"),
+    ],
+)
+def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tmp_path, changes, length, reason):
+    folder = write_model(tmp_path / "model", **changes)
+    config = json.loads((folder / "config.json").read_text())
+    with pytest.raises(InputError, match=reason):
+        open_tokenizer(folder / "vocab.txt", config, length)
+
+
+FLAGS = {"model_name_or_path": "m", "train_file": "t", "dev_file": "d", "output_dir": "o"}
+
+
+@pytest.mark.parametrize(
+    "flag, values",
+    [
+        ("epochs", (0, -1)),
+        ("max_steps", (-1,)),
+        ("batch_size", (0, -1)),
+        ("max_seq_len", (0, 4)),
+        ("learning_rate", (0.0, -1e-5, float("nan"), float("inf"))),
+        ("warmup_rate", (-0.1, 1.0, float("nan"))),
+        ("weight_decay", (-0.1, float("nan"), float("inf"))),
+        ("dropout", (-0.1, 1.0, float("nan"))),
+        ("eval_freq", (0, -1)),
+        ("logging_freq", (0, -1)),
+        ("checkpoint_steps", (0, -1)),
+        ("seed", (-1, 2**40)),
+    ],
+)
+def test_nonsense_is_refused_with_the_name_of_its_flag(flag, values):
+    for value in values:
+        with pytest.raises(InputError, match=rf"--{flag} .*; use "):
+            TrainConfig(**FLAGS, **{flag: value})
+
+
+def test_evaluation_refuses_nonsense_as_well():
+    with pytest.raises(InputError, match="--batch_size 0"):
+        EvaluateConfig(model_path="m", input_file="i", output_file="o", batch_size=0)

@@ -1,0 +1,44 @@
+"""Tiny models and a toy task for the tests of sentence pairs: the label tells whether b has a 好."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+CHARACTERS = "我你他她它们今天明昨气候真很不太好坏大小多少上下左右前后来去"
+VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, "[UNK]"]
+
+
+def write_model(folder: Path, **changes) -> Path:
+    """config.json and vocab.txt of a 2-layer model of 32, without weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "vocab_size": len(VOCAB),
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+        "type_vocab_size": 2,
+        **changes,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    return folder
+
+
+def toy_rows(count: int, seed: int):
+    """(text, text, label) of many lengths, labels balanced."""
+    rng = np.random.default_rng(seed)
+    others = [character for character in CHARACTERS if character != "好"]
+    for index in range(count):
+        left, right = (rng.choice(others, rng.integers(2, 9)).tolist() for _ in "ab")
+        if index % 2:
+            right[rng.integers(len(right))] = "好"
+        yield "".join(left), "".join(right), index % 2
+
+
+def write_pairs(path: Path, count: int, seed: int = 0, labels: bool = True) -> Path:
+    rows = (row if labels else row[:2] for row in toy_rows(count, seed))
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    return path
