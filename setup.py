@@ -45,6 +45,7 @@ REQUIRES = [
     "setuptools>=64,<81",
     "pip",
     "jsonargparse>=4.34,<4.36",
+    "packaging>=22",
     "pyyaml>=6",
     "tokenizers>=0.20,<0.22",
     "rjieba>=0.1.11,<0.2",

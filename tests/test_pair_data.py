@@ -22,7 +22,6 @@ from ernie_pair.pair.pair_file import read_pairs
 from ernie_pair.world import World
 
 ALONE = World()
-ALONE = World()
 TWO_ROWS = ["今天\t明天\t0", "你好\t您好\t1"]
 
 
@@ -259,7 +258,7 @@ def test_evaluation_sees_every_row_once_with_its_like(batch_size):
     [
         ({"vocab_size": 9}, 64, "tokens, its model takes 9; give the vocabulary"),
         ({"pad_token_id": 3}, 64, r"vocab\.txt:1: \[PAD\] has the id 0"),
-        ({}, 65, "--max_seq_len 65 is more than the model's 64 positions; use 64"),
+        ({}, 129, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
     ],
 )
 def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tmp_path, changes, length, reason):

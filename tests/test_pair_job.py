@@ -156,5 +156,7 @@ def test_processes_share_an_evaluation_without_changing_a_bit(make, size):
 def test_logits_that_are_not_numbers_stop_the_run(make):
     job, rows, _ = make()
     job.model.classifier.bias.set_value(np.array([0, np.nan], dtype=np.float32))
-    with pytest.raises(NumbersError, match=r"the logits of row 0 are \[.*nan\].*; the weights are damaged, train again"):
+    with pytest.raises(
+        NumbersError, match=r"the logits of row 0 are \[.*nan\].*; the weights are damaged, train again"
+    ):
         job.evaluate("valid")

@@ -18,7 +18,7 @@ def write_model(folder: Path, **changes) -> Path:
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 64,
-        "max_position_embeddings": 64,
+        "max_position_embeddings": 128,
         "type_vocab_size": 2,
         **changes,
     }

@@ -60,7 +60,9 @@ class PairClassifier(nn.Layer):
         """Fill ``folder`` so that PaddleNLP's from_pretrained, and ``load_trained``, read it."""
         names = FAMILIES[self.family]
         tokenizer = {"tokenizer_class": f"{names}Tokenizer", "do_lower_case": True}
-        paddle.save(self.state_dict(), str(folder / WEIGHTS))
+        # As plain arrays: tensors would carry along names that differ from process to process.
+        arrays = {name: value.numpy() for name, value in self.state_dict().items()}
+        paddle.save(arrays, str(folder / WEIGHTS))
         shutil.copyfile(vocab_file, folder / VOCAB)
         for name, value in ((CONFIG, self.config), (TOKENIZER, tokenizer)):
             (folder / name).write_text(

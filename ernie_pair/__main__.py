@@ -1,0 +1,45 @@
+"""ernie-pair COMMAND: the same runs as the launched files in scripts/, by name.
+
+Stands above the layers, like scripts/: it is the one module here that knows both of them.
+"""
+
+import sys
+from importlib import import_module
+
+from data_tools.command_line import exit_code_of, parse_config
+from data_tools.errors import InputError
+
+# command: (module, its function, its config, what it is for)
+COMMANDS = {
+    "doctor": ("ernie_pair.doctor", "doctor", "DoctorConfig", "is this environment sound?"),
+    "new-model": ("ernie_pair.new_model", "new_model", "NewModelConfig", "a model folder to start from scratch"),
+    "pretrain": ("ernie_pair.pretrain.run", "pretrain", "PretrainConfig", "pretrain ERNIE in static graph"),
+    "convert": ("ernie_pair.pretrain.convert", "convert", "ConvertConfig", "static weights to a dynamic model"),
+    "train": ("ernie_pair.pair.run", "train_pair", "TrainConfig", "train a sentence-pair classifier"),
+    "evaluate": ("ernie_pair.pair.evaluate", "evaluate_pair", "EvaluateConfig", "its metrics on labelled pairs"),
+    "predict": ("ernie_pair.pair.predict", "predict_pair", "PredictConfig", "its labels for pairs"),
+}
+
+
+def main() -> None:
+    sys.exit(exit_code_of(lambda: _run(sys.argv[1:])))
+
+
+def _run(words) -> None:
+    if not words or words[0] in ("-h", "--help"):
+        print(_usage())
+        return
+    if words[0] not in COMMANDS:
+        raise InputError(f"{words[0]} is no command of ernie-pair; use one of {', '.join(COMMANDS)}")
+    module_name, function, config_class, _ = COMMANDS[words[0]]
+    module = import_module(module_name)
+    getattr(module, function)(parse_config(getattr(module, config_class), words[1:]))
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10} {purpose}" for name, (_, _, _, purpose) in COMMANDS.items()]
+    return "\n".join(["usage: ernie-pair COMMAND [--help] [flags]", "", *lines])
+
+
+if __name__ == "__main__":
+    main()

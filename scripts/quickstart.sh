@@ -1,0 +1,69 @@
+#!/bin/sh
+# The whole line on the embedded sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
+# Run it again: what is done is skipped, what was cut short goes on. Start anew: rm -r output/quickstart
+#   sh scripts/quickstart.sh
+#   OUT=/elsewhere STEPS=600 sh scripts/quickstart.sh
+set -eu
+. "$(dirname "$0")/environment.sh"
+
+OUT="${OUT:-$ROOT/output/quickstart}"
+STEPS="${STEPS:-400}"
+export DEVICE
+
+step() {
+    echo >&2
+    echo "[$1/7] $2" >&2
+}
+
+# unless PATH COMMAND...: run COMMAND where PATH is not there yet.
+unless() {
+    if [ -e "$1" ]; then
+        echo "$1 is there: skipped" >&2
+        return
+    fi
+    shift
+    "$@"
+}
+
+step 1 "write the embedded sample"
+unless "$OUT/sample/pairs/test.tsv" "$PY" "$ROOT/data_tools/make_sample.py" --output_dir "$OUT/sample"
+
+step 2 "prepare the corpus: sentences, vocabulary, token ids"
+TEXT="$OUT/sample/corpus.txt" OUT="$OUT/corpus" sh "$ROOT/scripts/prepare_data.sh"
+unless "$OUT/small/config.json" "$PY" -m ernie_pair new-model --vocab_file "$OUT/corpus/vocab.txt" \
+    --output_dir "$OUT/small" --hidden_size 192 --num_hidden_layers 3 --num_attention_heads 6 \
+    --intermediate_size 768 --max_position_embeddings 130
+
+step 3 "pretrain a small ERNIE in static graph"
+MODEL="$OUT/small" DATA="$OUT/corpus" OUTPUT="$OUT/pretrain" GPUS="${GPUS:-0}" \
+    sh "$ROOT/scripts/run_pretrain_static.sh" --from_scratch true --split 900,50,50 \
+    --max_seq_len 128 --micro_batch_size 16 --global_batch_size 16 \
+    --max_steps "$STEPS" --decay_steps "$STEPS" --warmup_rate 0.1 --max_lr 0.001 --min_lr 0.0001 \
+    --logging_freq 20 --eval_freq 100 --checkpoint_steps 100 --save_steps 100000 --num_workers 0
+
+step 4 "convert it to a dynamic model, with the proof that both agree"
+unless "$OUT/dynamic/model_state.pdparams" "$PY" "$ROOT/scripts/ernie_static_to_dynamic.py" \
+    --static_model_path "$OUT/pretrain/model_last/static_vars" --output_dir "$OUT/dynamic"
+
+train() {
+    "$PY" "$ROOT/scripts/train_pair.py" --model_type ernie \
+        --train_file "$OUT/sample/pairs/train.tsv" --dev_file "$OUT/sample/pairs/dev.tsv" \
+        --max_seq_len 64 --batch_size 32 --epochs 4 --learning_rate 0.0005 --eval_freq 100 --logging_freq 20 \
+        --checkpoint_steps 100 --device "$DEVICE" "$@"
+}
+
+step 5 "fine-tune on pairs: from the converted weights, and from scratch"
+train --model_name_or_path "$OUT/dynamic" --output_dir "$OUT/pair"
+train --model_name_or_path "$OUT/small" --from_scratch true --output_dir "$OUT/pair_scratch"
+
+step 6 "evaluate both on the test split"
+for run in pair pair_scratch; do
+    unless "$OUT/$run/test.json" "$PY" "$ROOT/scripts/evaluate_pair.py" --model_path "$OUT/$run"/best-accuracy-* \
+        --input_file "$OUT/sample/pairs/test.tsv" --output_file "$OUT/$run/test.json" --device "$DEVICE"
+done
+
+step 7 "predict"
+unless "$OUT/predictions.tsv" "$PY" "$ROOT/scripts/predict_pair.py" --model_path "$OUT"/pair/best-accuracy-* \
+    --input_file "$OUT/sample/pairs/test.tsv" --output_file "$OUT/predictions.tsv" --device "$DEVICE"
+
+exec "$PY" "$ROOT/scripts/quickstart_table.py" "$OUT"

@@ -1,0 +1,163 @@
+"""Two processes under Paddle's launcher against one process, on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_pair import write_model, write_pairs
+
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.run import train_pair
+from ernie_pair.weights import from_safetensors
+
+pytestmark = pytest.mark.ranks
+
+# Trains, stops where it is told to, and tells what each process ended with.
+TRAIN = """
+import hashlib, json, os, sys
+from data_tools.command_line import exit_code_of
+from ernie_pair.pair import run
+from ernie_pair.pair.config import TrainConfig
+
+flags, stop_at, told = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+class Job(run.PairJob):
+    def update(self, batches, step):
+        if step == stop_at:
+            os._exit(9)
+        return super().update(batches, step)
+
+    def evaluate(self, split):
+        weights = dict(self.state_files_of_model())
+        text = hashlib.sha256(weights["model.safetensors"]).hexdigest()
+        open(f"{told}.{self.peers.rank}", "w").write(text)
+        return super().evaluate(split)
+
+    def state_files_of_model(self):
+        yield next(iter(self.state_files()))
+
+run.PairJob = Job
+sys.exit(exit_code_of(lambda: run.train_pair(TrainConfig(**flags))))
+"""
+
+ASK = """
+import json, sys
+from data_tools.command_line import exit_code_of
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.predict import predict_pair
+
+def ask():
+    evaluate_pair(EvaluateConfig(**json.loads(sys.argv[1])))
+    predict_pair(PredictConfig(**json.loads(sys.argv[2])))
+
+sys.exit(exit_code_of(ask))
+"""
+
+
+def launch(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess:
+    script = folder / "launched.py"
+    script.write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
+        + ["--log_dir", str(folder / "log"), str(script), *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    return TrainConfig(
+        model_name_or_path=str(write_model(folder / "model")),
+        model_type="ernie",
+        from_scratch=True,
+        train_file=str(write_pairs(folder / "train.tsv", 90, seed=0)),
+        dev_file=str(write_pairs(folder / "dev.tsv", 41, seed=1)),
+        output_dir=str(folder / "one"),
+        max_steps=12,
+        batch_size=16,
+        learning_rate=5e-3,
+        dropout=0.0,
+        eval_freq=4,
+        logging_freq=1,
+        checkpoint_steps=4,
+        device="cpu",
+    )
+
+
+def train_two(config: TrainConfig, name: str, stop_at: int = 0) -> Path:
+    """Two processes of half the batch; the folder they wrote."""
+    folder = Path(config.output_dir).parent
+    two = replace(config, batch_size=config.batch_size // 2, output_dir=str(folder / name))
+    done = launch(folder, TRAIN, json.dumps(asdict(two)), str(stop_at), str(folder / f"{name}.told"))
+    logs = "".join(path.read_text()[-2000:] for path in sorted((folder / "log").glob("workerlog.*")))
+    assert (done.returncode == 0) == (stop_at == 0), done.stderr + logs
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def one(config):
+    train_pair(config)
+    return Path(config.output_dir)
+
+
+@pytest.fixture(scope="module")
+def two(config):
+    return train_two(config, "two")
+
+
+def weights(folder: Path):
+    path = folder / "checkpoints" / "step_00000012" / "model.safetensors"
+    return from_safetensors(path.read_bytes(), str(path))
+
+
+def train_losses(folder: Path):
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return {e["step"]: e["loss"] for e in map(json.loads, lines) if e["split"] == "train"}
+
+
+def test_both_processes_hold_the_same_weights(two):
+    first, second = (two.with_name(f"two.told.{rank}").read_text() for rank in (0, 1))
+    assert first == second
+
+
+def test_two_processes_do_the_updates_of_one(one, two):
+    ours, theirs = weights(two), weights(one)
+    assert max(np.abs(ours[name] - theirs[name]).max() for name in theirs) < 2e-5
+    losses = train_losses(one)
+    assert losses.keys() == train_losses(two).keys()
+    assert max(abs(losses[step] - loss) for step, loss in train_losses(two).items()) < 1e-5
+
+
+def test_two_killed_processes_started_again_end_as_if_they_had_not_been_killed(config, two):
+    with_dropout = replace(config, dropout=0.1)
+    whole = train_two(with_dropout, "whole")
+    train_two(with_dropout, "cut", stop_at=7)
+    cut = train_two(with_dropout, "cut")
+    assert weights(cut).keys() == weights(whole).keys()
+    assert all(np.array_equal(weights(cut)[name], array) for name, array in weights(whole).items())
+    assert train_losses(cut) == train_losses(whole)
+
+
+def test_two_processes_evaluate_and_predict_to_the_last_digit_as_one(config, one):
+    (best,) = one.glob("best-*")
+    folder = one.parent
+    flags = {"model_path": str(best), "input_file": config.dev_file, "batch_size": 8, "device": "cpu"}
+    ours = [{**flags, "output_file": str(folder / f"two.{name}")} for name in ("metrics", "predictions")]
+    assert launch(folder, ASK, *map(json.dumps, ours)).returncode == 0
+    evaluate_pair(EvaluateConfig(**flags, output_file=str(folder / "one.metrics")))
+    predict_pair(PredictConfig(**flags, output_file=str(folder / "one.predictions")))
+    for name in ("metrics", "predictions"):
+        assert (folder / f"two.{name}").read_bytes() == (folder / f"one.{name}").read_bytes()

@@ -1,0 +1,221 @@
+"""The embedded sample: its counts, its labels, and that word overlap does not solve it."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from data_tools import sample_text
+from data_tools.command_line import run_command
+from data_tools.errors import InputError
+from data_tools.make_sample import SampleConfig, all_meanings, make_sample, overlap, read_topic
+
+FILES = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """The default sample, written once."""
+    folder = tmp_path_factory.mktemp("sample")
+    make_sample(SampleConfig(output_dir=str(folder)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def documents(sample):
+    text = (sample / "corpus.txt").read_text(encoding="utf-8")
+    return [document.split("\n") for document in text.rstrip("\n").split("\n\n")]
+
+
+@pytest.fixture(scope="module")
+def splits(sample):
+    names = ("train", "dev", "test")
+    return {name: _rows(sample / "pairs" / f"{name}.tsv") for name in names}
+
+
+def _rows(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [(a, b, int(label)) for a, b, label in (line.split("\t") for line in lines)]
+
+
+def _all(splits):
+    return [row for rows in splits.values() for row in rows]
+
+
+# --- bytes
+
+
+def test_the_same_flags_give_the_same_bytes(sample, tmp_path):
+    make_sample(SampleConfig(output_dir=str(tmp_path)))
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (sample / name).read_bytes()
+
+
+def test_another_seed_gives_another_sample(sample, tmp_path):
+    make_sample(SampleConfig(output_dir=str(tmp_path), seed=7))
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() != (sample / name).read_bytes()
+
+
+def test_only_the_four_files_are_left_and_lines_end_in_newlines(sample):
+    found = {str(path.relative_to(sample)) for path in sample.rglob("*") if path.is_file()}
+    assert found == set(FILES)
+    for name in FILES:
+        content = (sample / name).read_bytes()
+        assert content.endswith(b"\n")
+        assert not content.endswith(b"\n\n")
+        assert b"\r" not in content
+
+
+# --- documents
+
+
+def test_documents_are_many_and_of_four_to_nine_sentences(documents):
+    assert len(documents) == 600
+    assert {len(document) for document in documents} <= set(range(4, 10))
+    assert len({"\n".join(document) for document in documents}) == 600
+
+
+def test_no_sentence_stands_twice_in_a_document(documents):
+    assert all(len(set(document)) == len(document) for document in documents)
+
+
+def test_no_slot_or_choice_is_left_open(documents, splits):
+    texts = [sentence for document in documents for sentence in document]
+    texts += [text for a, b, _ in _all(splits) for text in (a, b)]
+    assert not [text for text in texts if re.search(r"[(){}|/\[\]\s?]", text)]
+
+
+def test_the_sample_is_mostly_chinese(sample):
+    for name in FILES:
+        text = re.sub(r"\s|[01]$", "", (sample / name).read_text(encoding="utf-8"), flags=re.M)
+        assert len(re.findall("[\u4e00-\u9fff]", text)) > 0.8 * len(text)
+
+
+def test_corpus_and_pairs_share_their_characters(documents, splits):
+    written = {character for document in documents for sentence in document for character in sentence}
+    asked = {character for a, b, _ in _all(splits) for character in a + b}
+    assert len(asked & written) > 0.95 * len(asked)
+
+
+# --- pairs
+
+
+def test_every_split_has_its_size_and_is_balanced(splits):
+    assert {name: len(rows) for name, rows in splits.items()} == {"train": 2800, "dev": 400, "test": 400}
+    for rows in splits.values():
+        assert Counter(label for *_, label in rows) == {0: len(rows) // 2, 1: len(rows) // 2}
+
+
+def test_no_pair_stands_twice_in_either_order(splits):
+    keys = Counter(frozenset((a, b)) for a, b, _ in _all(splits))
+    assert max(keys.values()) == 1
+    assert all(len(key) == 2 for key in keys)
+
+
+def test_labels_follow_from_the_meanings(splits):
+    meaning_of = _meaning_of()
+    for a, b, label in _all(splits):
+        assert (_undressed(a, meaning_of) == _undressed(b, meaning_of)) == (label == 1), (a, b)
+
+
+def test_most_negatives_differ_in_one_thing(splits):
+    meaning_of = _meaning_of()
+    pairs = [[_undressed(text, meaning_of) for text in row[:2]] for row in _all(splits) if row[2] == 0]
+    same_topic = sum(a.topic == b.topic for a, b in pairs)
+    assert same_topic > 0.8 * len(pairs)
+    assert sum(a.topic == b.topic and a.ask != b.ask for a, b in pairs) > 0.2 * len(pairs)
+
+
+def test_word_overlap_does_not_solve_it(splits):
+    for rows in splits.values():
+        scored = [(overlap(a, b), label) for a, b, label in rows]
+        negatives = [score for score, label in scored if label == 0]
+        assert sum(negatives) / len(negatives) > 0.44
+        assert _best_threshold_accuracy(scored) < 0.65
+
+
+def _best_threshold_accuracy(scored):
+    def accuracy(threshold):
+        right = sum((score >= threshold) == (label == 1) for score, label in scored) / len(scored)
+        return max(right, 1 - right)
+
+    return max(accuracy(score) for score, _ in scored)
+
+
+def _meaning_of():
+    meanings = all_meanings([read_topic(block) for block in sample_text.TOPICS])
+    return {sentence: meaning for meaning in meanings for sentence in meaning.sentences}
+
+
+def _undressed(text, meaning_of):
+    for opening in sample_text.OPENINGS:
+        for closing in sample_text.CLOSINGS:
+            if text.startswith(opening) and text.endswith(closing):
+                bare = text[len(opening) : len(text) - len(closing)]
+                if bare in meaning_of:
+                    return meaning_of[bare]
+    raise AssertionError(f"{text} is not in the tables")
+
+
+# --- the tables
+
+
+@pytest.mark.parametrize("block", sample_text.TOPICS, ids=lambda block: block.split("\n")[1])
+def test_a_topic_is_complete_and_its_wordings_use_the_same_slots(block):
+    topic = read_topic(block)
+    assert set(topic.parts) == {"title", "steps", "rules", "failures", "tips"}
+    assert len(topic.asks) >= 2
+    for wordings in topic.asks:
+        used = {frozenset(re.findall(r"\{(\w+)\}", wording)) for wording in wordings}
+        assert len(wordings) >= 2
+        assert len(used) == 1, wordings
+
+
+def test_no_sentence_has_two_meanings():
+    meanings = all_meanings([read_topic(block) for block in sample_text.TOPICS])
+    assert len(_meaning_of()) == sum(len(meaning.sentences) for meaning in meanings)
+
+
+# --- the command
+
+
+@pytest.mark.parametrize("pairs", [18, 40, 900])
+def test_any_even_number_of_pairs_gives_three_balanced_splits(tmp_path, pairs):
+    make_sample(SampleConfig(output_dir=str(tmp_path), documents=1, pairs=pairs))
+    splits = {name: _rows(tmp_path / "pairs" / f"{name}.tsv") for name in ("train", "dev", "test")}
+    assert sum(map(len, splits.values())) == pairs
+    assert all(2 * sum(label for *_, label in rows) == len(rows) > 0 for rows in splits.values())
+
+
+@pytest.mark.parametrize(
+    "flags, hint",
+    [
+        ({"output_dir": " "}, "name the folder"),
+        ({"seed": -1}, "use 0 or more"),
+        ({"documents": 0}, "use 1 to"),
+        ({"documents": 10**9}, "use 1 to"),
+        ({"pairs": 16}, "use 18 or more"),
+        ({"pairs": 3601}, "use 3602"),
+    ],
+)
+def test_nonsense_is_refused_with_the_way_out(flags, hint):
+    with pytest.raises(InputError, match=hint):
+        SampleConfig(**{"output_dir": "sample", **flags})
+
+
+def test_too_many_pairs_are_refused_with_the_most_there_are(tmp_path):
+    with pytest.raises(InputError, match=r"use at most \d{5,}") as refusal:
+        make_sample(SampleConfig(output_dir=str(tmp_path), documents=1, pairs=10**8))
+    assert "\n" not in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_says_what_it_wrote(tmp_path, capsys):
+    argv = ["--output_dir", str(tmp_path), "--documents", "3", "--pairs", "36"]
+    with pytest.raises(SystemExit) as leaving:
+        run_command(make_sample, SampleConfig, argv)
+    assert leaving.value.code == 0
+    assert capsys.readouterr().out == (
+        f"wrote 3 documents to {tmp_path}/corpus.txt, 28 + 4 + 4 pairs to {tmp_path}/pairs\n"
+    )

@@ -1,0 +1,351 @@
+"""Whole runs of pair training, evaluation and prediction on a tiny model, in this process."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from filelock import FileLock
+from tiny_pair import VOCAB, write_model, write_pairs
+
+from data_tools.command_line import exit_code_of, parse_config
+from data_tools.errors import InputError
+from ernie_pair.loop import TrainState
+from ernie_pair.pair.best import BestModel
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.run import train_pair
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+@pytest.fixture
+def config(tmp_path):
+    return TrainConfig(
+        model_name_or_path=str(write_model(tmp_path / "model")),
+        model_type="ernie",
+        from_scratch=True,
+        train_file=str(write_pairs(tmp_path / "train.tsv", 90, seed=0)),
+        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
+        output_dir=str(tmp_path / "out"),
+        epochs=2,
+        batch_size=16,
+        learning_rate=5e-3,
+        eval_freq=5,
+        logging_freq=1,
+        checkpoint_steps=4,
+        device="cpu",
+    )
+
+
+@pytest.fixture
+def trained(config):
+    longer = replace(config, max_steps=60, eval_freq=20, checkpoint_steps=60)
+    train_pair(longer)
+    return longer
+
+
+def events(folder, split=None):
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [event for event in read if split in (None, event["split"])]
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def timeless(event):
+    return {key: value for key, value in event.items() if key != "samples_per_second"}
+
+
+def test_a_run_learns_and_leaves_its_best_model_and_its_curves(tmp_path, trained, capfd):
+    train_pair(trained)  # nothing is left to do but to say the last line again
+    out = tmp_path / "out"
+    (best,) = out.glob("best-*")
+    highest = max(event["accuracy"] for event in events(out, "valid")[1:])
+    assert best.name == f"best-accuracy-{highest:.4f}" and highest > 0.9
+    losses = [event["loss"] for event in events(out, "train")]
+    assert len(losses) == 60 and losses[0] > 0.6 and losses[-1] < 0.2
+    assert list((out / "vdl").iterdir())
+    assert (out / "model_last").resolve() == out / "checkpoints" / "step_00000060"
+    assert capfd.readouterr().err.rstrip().endswith(f"best accuracy {highest:.4f}: {best}")
+
+
+def test_evaluations_come_every_so_often_at_each_epoch_and_at_the_end(tmp_path, config):
+    train_pair(config)
+    assert [event["step"] for event in events(tmp_path / "out", "valid")] == [0, 5, 6, 10, 12]
+    assert [path.name[-2:] for path in sorted((tmp_path / "out" / "checkpoints").iterdir())] == [
+        "04",
+        "08",
+        "12",
+    ]
+
+
+@pytest.mark.parametrize("killed_at", [3, 4, 9])
+def test_a_killed_run_started_again_ends_as_if_it_had_not_been_killed(
+    tmp_path, config, monkeypatch, killed_at
+):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    train_pair(replace(config, output_dir=str(whole)))
+    update = PairJob.update
+
+    def until_killed(self, batches, step):
+        if step > killed_at:
+            raise Killed
+        return update(self, batches, step)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(PairJob, "update", until_killed)
+        train_pair(replace(config, output_dir=str(cut)))
+    train_pair(replace(config, output_dir=str(cut)))
+    last = "checkpoints/step_00000012"
+    assert files_of(cut / last) == files_of(whole / last)
+    assert list(map(timeless, events(cut))) == list(map(timeless, events(whole)))
+    (best,), (again,) = whole.glob("best-*"), cut.glob("best-*")
+    assert best.name == again.name and files_of(best) == files_of(again)
+
+
+def test_a_run_that_is_done_does_nothing_more(tmp_path, config):
+    train_pair(config)
+    before = files_of(tmp_path / "out" / "checkpoints" / "step_00000012")
+    train_pair(config)
+    assert files_of(tmp_path / "out" / "checkpoints" / "step_00000012") == before
+    assert events(tmp_path / "out")[-1]["step"] == 12
+
+
+@pytest.mark.parametrize(
+    "flag, value",
+    [
+        ("seed", 5),
+        ("batch_size", 8),
+        ("max_seq_len", 32),
+        ("learning_rate", 1e-3),
+        ("warmup_rate", 0.2),
+        ("weight_decay", 0.0),
+        ("dropout", 0.0),
+        ("epochs", 3),
+        ("model_type", "ernie_gram"),
+    ],
+)
+def test_a_checkpoint_is_not_continued_with_another_flag(config, flag, value):
+    train_pair(replace(config, max_steps=0, epochs=1))
+    with pytest.raises(InputError, match="is a checkpoint of another run: .* was .* and is now"):
+        train_pair(replace(config, **{"epochs": 1, flag: value}))
+
+
+def test_a_checkpoint_is_not_continued_with_other_pairs_or_another_model(tmp_path, config):
+    train_pair(replace(config, max_steps=1))
+    write_pairs(tmp_path / "train.tsv", 90, seed=9)
+    with pytest.raises(InputError, match="train_file .sha256. was"):
+        train_pair(replace(config, max_steps=1))
+    write_pairs(tmp_path / "train.tsv", 90, seed=0)
+    write_model(tmp_path / "model", hidden_size=64)
+    with pytest.raises(InputError, match="config.json .sha256. was"):
+        train_pair(replace(config, max_steps=1))
+
+
+def test_other_rhythms_and_another_place_of_the_files_change_nothing(tmp_path, config):
+    train_pair(replace(config, max_steps=4))
+    os.rename(tmp_path / "train.tsv", tmp_path / "moved.tsv")
+    train_pair(
+        replace(config, max_steps=4, train_file=str(tmp_path / "moved.tsv"), eval_freq=1, logging_freq=9)
+    )
+
+
+def best_model(folder, write=None):
+    write = write or (lambda draft: (draft / "weights").write_text("w"))
+    return BestModel(folder, write, is_first=True, barrier=lambda: None)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_of_equal_models_the_first_is_kept_and_a_better_one_replaces_it(tmp_path):
+    state, written = TrainState(), []
+    best = best_model(tmp_path, lambda draft: written.append(draft))
+    for value in (0.5, 0.5, 0.4, 0.7, 0.7):
+        best.judge(state, {"accuracy": value})
+    assert len(written) == 2 and state.best_metric == 0.7
+    assert names(tmp_path) == ["best-accuracy-0.7000"] and best.folder() == tmp_path / "best-accuracy-0.7000"
+
+
+def test_a_best_model_that_cannot_be_written_leaves_the_one_before(tmp_path):
+    state = TrainState()
+    best_model(tmp_path).judge(state, {"accuracy": 0.5})
+
+    def full_disk(draft):
+        (draft / "weights").write_text("w")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError):
+        best_model(tmp_path, full_disk).judge(state, {"accuracy": 0.6})
+    assert names(tmp_path) == ["best-accuracy-0.5000"]
+
+
+def test_what_a_kill_left_of_a_best_model_is_cleared_away(tmp_path):
+    (tmp_path / ".tmp-best-accuracy-0.4000").mkdir()
+    best_model(tmp_path).judge(TrainState(), {"accuracy": 0.5})
+    assert names(tmp_path) == ["best-accuracy-0.5000"]
+
+
+def model_of(tmp_path):
+    (best,) = (tmp_path / "out").glob("best-*")
+    return str(best)
+
+
+def test_evaluation_of_the_best_model_gives_the_accuracy_of_its_name(tmp_path, trained, capsys):
+    out, best = tmp_path / "metrics.json", model_of(tmp_path)
+    flags = {"model_path": best, "input_file": trained.dev_file, "output_file": str(out), "device": "cpu"}
+    evaluate_pair(EvaluateConfig(**flags, batch_size=16))
+    metrics = json.loads(out.read_text())
+    assert sorted(metrics) == ["accuracy", "f1", "loss", "rows"] and metrics["rows"] == 41
+    assert best.endswith(f"-{metrics['accuracy']:.4f}")
+    assert json.loads(capsys.readouterr().out) == metrics
+    assert metrics in [
+        {**metrics, **{k: e[k] for k in ("loss", "f1")}} for e in events(tmp_path / "out", "valid")
+    ]
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_predictions_are_a_header_and_a_row_per_row_in_order(tmp_path, trained, labels):
+    pairs = write_pairs(tmp_path / "test.tsv", 33, seed=2, labels=labels)
+    out = tmp_path / "predictions.tsv"
+    predict_pair(PredictConfig(model_of(tmp_path), str(pairs), str(out), batch_size=5, device="cpu"))
+    header, *rows = out.read_text().splitlines()
+    assert header == "index\tprediction"
+    assert [row.split("\t")[0] for row in rows] == [str(index) for index in range(33)]
+    right = sum(row.split("\t")[1] == str(index % 2) for index, row in enumerate(rows))
+    assert right > 28
+
+
+def test_json_lines_without_labels_are_predicted_as_the_same_pairs_in_tsv(tmp_path, trained):
+    tsv = write_pairs(tmp_path / "test.tsv", 9, seed=2, labels=False)
+    lines = [line.split("\t") for line in tsv.read_text(encoding="utf-8").splitlines()]
+    rows = [{"id": n, "sentence1": a, "sentence2": b} for n, (a, b) in enumerate(lines)]
+    (tmp_path / "test.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("tsv", "json"):
+        out = str(tmp_path / f"{name}.out")
+        predict_pair(PredictConfig(model_of(tmp_path), str(tmp_path / f"test.{name}"), out, device="cpu"))
+    assert (tmp_path / "tsv.out").read_bytes() == (tmp_path / "json.out").read_bytes()
+
+
+def test_a_trained_model_can_be_the_start_of_another_run(tmp_path, trained, capfd):
+    train_pair(
+        replace(
+            trained,
+            model_name_or_path=model_of(tmp_path),
+            from_scratch=False,
+            output_dir=str(tmp_path / "more"),
+            max_steps=1,
+        )
+    )
+    assert "with its classifier" in capfd.readouterr().err
+    first, *_ = events(tmp_path / "more", "valid")
+    assert model_of(tmp_path).endswith(f"-{first['accuracy']:.4f}")
+
+
+BAD_TRAINING = [
+    ({"train_file": "absent.tsv"}, 2, "absent.tsv: no such file; give"),
+    ({"dev_file": "absent.tsv"}, 2, "absent.tsv: no such file; give"),
+    ({"train_file": "bad.tsv"}, 2, "bad.tsv:2: label '7' is not one of 0, 1; mend it"),
+    ({"dev_file": "bad.tsv"}, 2, "bad.tsv:2: label '7'"),
+    ({"train_file": "empty.tsv"}, 2, "empty.tsv: no pairs in it; write"),
+    ({"train_file": "gbk.tsv"}, 2, "gbk.tsv:1: byte 1 of the line (0xb0) is not UTF-8; convert"),
+    ({"from_scratch": False}, 2, "holds no weights"),
+    ({"model_name_or_path": "absent/model"}, 2, "is not a folder; give one that holds config.json"),
+    ({"model_name_or_path": "no-such-model"}, 2, "is neither a folder nor a built-in ernie model"),
+    ({"max_seq_len": 129}, 2, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
+    ({"model_name_or_path": "broken", "from_scratch": False}, 3, "model_state.pdparams is damaged"),
+]
+
+
+@pytest.fixture
+def bad_files(tmp_path):
+    (tmp_path / "bad.tsv").write_text("今\t天\t1\n今\t天\t7\n", encoding="utf-8")
+    (tmp_path / "empty.tsv").write_text("")
+    (tmp_path / "gbk.tsv").write_bytes("啊\t波\t1\n".encode("gb18030"))
+    (write_model(tmp_path / "broken") / "model_state.pdparams").write_bytes(b"\x80\x04nonsense")
+
+
+@pytest.mark.parametrize("changes, code, reason", BAD_TRAINING)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path, config, bad_files, monkeypatch, capfd, changes, code, reason
+):
+    monkeypatch.chdir(tmp_path)
+    assert exit_code_of(lambda: train_pair(replace(config, **changes))) == code
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and reason in error
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command, config_class", [(evaluate_pair, EvaluateConfig), (predict_pair, PredictConfig)]
+)
+@pytest.mark.parametrize(
+    "changes, code, reason",
+    [
+        ({"model_path": "absent"}, 2, "--model_path absent is not a folder"),
+        ({"model_path": "model"}, 2, "holds no weights"),
+        ({"model_path": "broken"}, 2, "neither model_type nor architectures"),
+        ({"input_file": "absent.tsv"}, 2, "absent.tsv: no such file"),
+        ({"input_file": "gbk.tsv"}, 2, "gbk.tsv:1: byte 1"),
+        ({"input_file": "empty.tsv"}, 2, "no pairs in it"),
+        ({"output_file": "no/such/folder.json"}, 2, "does not exist; make it first"),
+        ({"output_file": "model"}, 2, "is a folder; give the name of a file"),
+    ],
+)
+def test_bad_input_of_the_other_commands_too(
+    tmp_path, trained, bad_files, monkeypatch, capfd, command, config_class, changes, code, reason
+):
+    monkeypatch.chdir(tmp_path)
+    flags = {"model_path": model_of(tmp_path), "input_file": "dev.tsv", "output_file": "result", **changes}
+    assert exit_code_of(lambda: command(config_class(**flags, device="cpu")) and 0) == code
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and reason in error
+    assert not [path for path in tmp_path.iterdir() if "result" in path.name or path.name.startswith(".tmp")]
+
+
+def test_evaluation_needs_labels(tmp_path, trained):
+    pairs = write_pairs(tmp_path / "test.tsv", 4, labels=False)
+    with pytest.raises(InputError, match=r"test\.tsv:1: no label; each row needs one of 0, 1"):
+        evaluate_pair(EvaluateConfig(model_of(tmp_path), str(pairs), str(tmp_path / "m.json"), device="cpu"))
+
+
+def test_two_runs_do_not_share_an_output_dir(tmp_path, config):
+    (tmp_path / "out").mkdir()
+    other = FileLock(tmp_path / "out" / "run.lock")
+    other.acquire()
+    with pytest.raises(InputError, match="is locked by another run"):
+        train_pair(config)
+    other.release()
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        (["--model_type", "bert"], "--model_type takes one of ernie_gram, ernie"),
+        (["--learning_rate", "fast"], "--learning_rate takes a number"),
+        (["--lerning_rate", "1"], "did you mean --learning_rate"),
+        (["--epochs", "0"], "--epochs 0"),
+    ],
+)
+def test_a_wrong_flag_is_named(flags, reason):
+    needed = [f"--{name}=x" for name in ("model_name_or_path", "train_file", "dev_file", "output_dir")]
+    with pytest.raises(InputError, match=reason):
+        parse_config(TrainConfig, [*needed, *flags])
+
+
+def test_a_missing_flag_is_named():
+    with pytest.raises(InputError, match="--train_file is missing"):
+        parse_config(TrainConfig, ["--model_name_or_path=m", "--dev_file=d", "--output_dir=o"])
+
+
+def test_one_class_in_a_file_is_warned_of(tmp_path, config, capfd):
+    (tmp_path / "one.tsv").write_text(f"今\t天\t1\n{VOCAB[5]}\t天\t1\n", encoding="utf-8")
+    train_pair(replace(config, train_file=str(tmp_path / "one.tsv"), max_steps=1))
+    assert "one.tsv has no pair of class 0" in capfd.readouterr().err
