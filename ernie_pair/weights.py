@@ -40,8 +40,8 @@ class _AllowList(pickle.Unpickler):
 
 
 def to_safetensors(arrays: Arrays) -> bytes:
-    """Serialise {name: array}; arrays are made contiguous."""
-    return save_safetensors({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    """Serialise {name: array}; in C order."""
+    return save_safetensors({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def from_safetensors(data: bytes, where: str) -> Arrays:

@@ -257,6 +257,7 @@ def test_evaluation_sees_every_row_once_with_its_like(batch_size):
     "changes, length, reason",
     [
         ({"vocab_size": 9}, 64, "tokens, its model takes 9; give the vocabulary"),
+        ({"vocab_size": "many"}, 64, "config.json: vocab_size is 'many'; write a whole number"),
         ({"pad_token_id": 3}, 64, r"vocab\.txt:1: \[PAD\] has the id 0"),
         ({}, 129, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
     ],

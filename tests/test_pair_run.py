@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock
 from tiny_pair import VOCAB, write_model, write_pairs
 
-from data_tools.command_line import exit_code_of, parse_config
+from data_tools.command_line import exit_code_of, parse_config, run_command
 from data_tools.errors import InputError
 from ernie_pair.loop import TrainState
 from ernie_pair.pair.best import BestModel
@@ -304,10 +304,25 @@ def test_bad_input_of_the_other_commands_too(
 ):
     monkeypatch.chdir(tmp_path)
     flags = {"model_path": model_of(tmp_path), "input_file": "dev.tsv", "output_file": "result", **changes}
-    assert exit_code_of(lambda: command(config_class(**flags, device="cpu")) and 0) == code
+    assert exit_code_of(lambda: command(config_class(**flags, device="cpu"))) == code
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert not [path for path in tmp_path.iterdir() if "result" in path.name or path.name.startswith(".tmp")]
+
+
+@pytest.mark.parametrize(
+    "command, config_class", [(evaluate_pair, EvaluateConfig), (predict_pair, PredictConfig)]
+)
+def test_a_command_that_went_well_leaves_with_0(tmp_path, trained, command, config_class):
+    flags = {
+        "model_path": model_of(tmp_path),
+        "input_file": trained.dev_file,
+        "output_file": tmp_path / "result",
+    }
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    with pytest.raises(SystemExit) as stop:
+        run_command(command, config_class, [*words, "--device=cpu"])
+    assert stop.value.code == 0 and (tmp_path / "result").is_file()
 
 
 def test_evaluation_needs_labels(tmp_path, trained):

@@ -52,22 +52,32 @@ class Rows:
 def open_tokenizer(vocab_file: Path, config: Dict[str, object], max_seq_len: int) -> WordPiece:
     """The vocabulary of a model. Raises InputError where it and the model do not fit each other."""
     pieces = WordPiece.from_file(vocab_file)
-    if pieces.vocab_size > int(config["vocab_size"]):
+    places, pad_id, longest = (
+        _whole_number(config, *named)
+        for named in (("vocab_size", 0), ("pad_token_id", 0), ("max_position_embeddings", 512))
+    )
+    if pieces.vocab_size > places:
         raise InputError(
-            f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {config['vocab_size']}; "
+            f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {places}; "
             "give the vocabulary of this model"
         )
-    if pieces.pad_id != int(config.get("pad_token_id", 0)):
+    if pieces.pad_id != pad_id:
         raise InputError(
             f"{vocab_file}:{pieces.pad_id + 1}: [PAD] has the id {pieces.pad_id}, config.json says "
-            f"pad_token_id {config.get('pad_token_id', 0)}; make them agree"
+            f"pad_token_id {pad_id}; make them agree"
         )
-    longest = int(config.get("max_position_embeddings", 512))
     if max_seq_len > longest:
         raise InputError(
             f"--max_seq_len {max_seq_len} is more than the model's {longest} positions; use {longest}"
         )
     return pieces
+
+
+def _whole_number(config: Dict[str, object], key: str, default: int) -> int:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"config.json: {key} is {value!r}; write a whole number")
+    return value
 
 
 def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:

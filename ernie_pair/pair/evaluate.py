@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Dict
 
 from ernie_pair.pair.config import EvaluateConfig
 from ernie_pair.pair.data import encode_pairs, open_tokenizer
@@ -17,8 +16,8 @@ from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.world import launched_world
 
 
-def evaluate_pair(config: EvaluateConfig) -> Dict[str, float]:
-    """Write accuracy, f1, loss and rows as JSON, print them, and return them.
+def evaluate_pair(config: EvaluateConfig) -> None:
+    """Write accuracy, f1, loss and rows as JSON, and print them.
 
     The numbers are the same for any number of processes, to the last digit. Raises InputError.
     """
@@ -36,4 +35,3 @@ def evaluate_pair(config: EvaluateConfig) -> Dict[str, float]:
         publish_file(Path(config.output_file), json.dumps(metrics, indent=2) + "\n")
         print(json.dumps(metrics))
     peers.barrier()
-    return metrics

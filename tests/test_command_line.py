@@ -1,0 +1,78 @@
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from data_tools.command_line import exit_code_of, option, parse_config
+from data_tools.errors import CheckpointError, InputError, NumbersError
+
+
+@dataclass(frozen=True)
+class Config:
+    """An example."""
+
+    input_dir: str = option(help="a folder")
+    no_merge: bool = option(False, help="a switch")
+    use_amp: bool = option(False, help="another")
+    steps: int = option(3, help="a number")
+    rate: float = option(0.1, help="a rate")
+    device: Literal["cpu", "gpu"] = option("cpu", help="a choice")
+
+
+def test_flags_read_as_the_recipe_writes_them():
+    config = parse_config(Config, "--input_dir a --use_amp true --no-merge --rate 1e-4".split())
+    assert config == Config(input_dir="a", use_amp=True, no_merge=True, rate=1e-4)
+
+
+def test_false_is_false():
+    assert parse_config(Config, "--input_dir a --use_amp False".split()).use_amp is False
+
+
+def test_flags_win_over_the_yaml_file(tmp_path):
+    (tmp_path / "run.yaml").write_text("input_dir: a\nsteps: 7\nrate: 0.5\n")
+    config = parse_config(Config, ["--config", str(tmp_path / "run.yaml"), "--steps", "9"])
+    assert (config.input_dir, config.steps, config.rate) == ("a", 9, 0.5)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("", r"--input_dir is missing"),
+        ("--input_dir a --use_amp Flase", r"--use_amp takes true or false"),
+        ("--input_dir a --steps 1.5", r"--steps takes a whole number"),
+        ("--input_dir a --device tpu", r"--device takes one of cpu, gpu"),
+        ("--inputdir a", r"did you mean --input_dir\?"),
+        ("--input_dir a --speed 3", r"--speed"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_what_it_takes(words, message):
+    with pytest.raises(InputError, match=message):
+        parse_config(Config, words.split())
+
+
+def raiser(error):
+    def action():
+        raise error
+
+    return action
+
+
+@pytest.mark.parametrize("error, code", [(InputError("x"), 2), (CheckpointError("x"), 3), (NumbersError("x"), 4)])
+def test_a_mendable_fault_is_one_line_and_an_exit_code(error, code, capsys):
+    assert exit_code_of(raiser(error)) == code
+    assert capsys.readouterr().err == "error: x\n"
+
+
+def test_a_full_disk_is_exit_code_5(capsys):
+    assert exit_code_of(raiser(OSError(28, "No space left on device", "/out/x"))) == 5
+    assert capsys.readouterr().err.startswith("error: No space left on device at /out/x")
+
+
+def test_terminal_escapes_in_a_message_are_shown_not_sent(capsys):
+    exit_code_of(raiser(InputError("bad \x1b[2J name")))
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        exit_code_of(lambda: 1 // 0)

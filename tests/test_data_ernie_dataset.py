@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from data_tools.collate import collate
+from data_tools.ernie_dataset import ErnieDataset, Sample
+from data_tools.segments import make_segments
+from tests.test_data_masking import rule
+
+SENTENCES = [np.arange(10, 15), np.arange(20, 28), np.arange(30, 33), np.arange(40, 60)]
+ROWS = np.array([[0, 2, 61], [2, 4, 10], [3, 4, 61], [0, 4, 20]])
+
+
+def dataset(seed=1, **settings):
+    return ErnieDataset(SENTENCES, ROWS, rule(), seed=seed, **settings)
+
+
+def test_a_sample_is_a_pure_function_of_its_number():
+    forward = [dataset()[index] for index in range(4)]
+    backward = [dataset()[index] for index in reversed(range(4))][::-1]
+    for one, other in zip(forward, backward):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other))
+
+
+def test_a_sample_is_cls_a_sep_b_sep_within_its_target():
+    sample = dataset()[3]
+    assert sample.input_ids[0] == 1 and sample.input_ids[-1] == 2
+    assert len(sample.input_ids) == 20 + 3
+    border = np.flatnonzero(sample.input_ids == 2)[0]
+    assert sample.token_type_ids.tolist() == [0] * (border + 1) + [1] * (len(sample.input_ids) - border - 1)
+
+
+def test_one_sentence_is_one_segment_without_a_label():
+    sample = dataset()[2]
+    assert sample.sop_label == -1 and not sample.token_type_ids.any()
+
+
+def test_the_sentence_order_head_can_be_off():
+    assert {dataset(binary_head=False)[index].sop_label for index in range(4)} == {-1}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_swapped_segments_are_labelled_and_hold_the_same_text(seed):
+    segments = make_segments(SENTENCES, 100, np.random.default_rng(seed))
+    a, b = (segments.b, segments.a) if segments.label else (segments.a, segments.b)
+    assert np.array_equal(np.concatenate([a, b]), np.concatenate(SENTENCES))
+
+
+def test_half_of_the_samples_are_swapped():
+    labels = [make_segments(SENTENCES, 100, np.random.default_rng(seed)).label for seed in range(400)]
+    assert 0.42 < np.mean(labels) < 0.58
+
+
+@pytest.mark.parametrize("target", [2, 3, 7, 12, 35, 36])
+def test_truncation_leaves_both_segments_something(target):
+    for seed in range(20):
+        segments = make_segments(SENTENCES, target, np.random.default_rng(seed))
+        assert len(segments.a) and len(segments.b)
+        assert len(segments.a) + len(segments.b) == min(target, 36)
+
+
+def test_a_batch_is_padded_to_its_longest_and_filled_to_multiples_of_eight():
+    short = Sample(np.array([1, 10, 2]), np.zeros(3, int), np.array([1]), np.array([10]), 0)
+    long = Sample(np.arange(1, 10), np.ones(9, int), np.array([2, 5]), np.array([7, 8]), -1)
+    batch = collate([short, long], pad_id=0, max_seq_len=12)
+    assert batch["input_ids"].shape == (2, 12)
+    assert batch["input_ids"][0].tolist() == [1, 10, 2] + [0] * 9
+    assert batch["masked_positions"].tolist() == [1, 14, 17, 0, 0, 0, 0, 0]
+    assert batch["masked_lm_labels"].tolist() == [10, 7, 8, -1, -1, -1, -1, -1]
+    assert batch["next_sentence_labels"].tolist() == [0, -1]
+    assert {array.dtype for array in batch.values()} == {np.dtype(np.int64)}
