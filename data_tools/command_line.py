@@ -63,7 +63,7 @@ def _kind_of(hint) -> str:
 
 
 def _parser_of(config_class) -> ArgumentParser:
-    parser = _OneLineParser(prog=_program_name(), description=config_class.__doc__)
+    parser = _OneLineParser(prog=_program_name(), description=config_class.__doc__, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="a YAML file of flags")
     hints = parser.hints = get_type_hints(config_class)
     for item in fields(config_class):

@@ -1,6 +1,7 @@
 """A model folder to start from scratch: config.json for a size of your choice, beside a vocabulary."""
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from data_tools.errors import InputError
 from data_tools.publish import published
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_folder import CONFIG, VOCAB
+
+BASE_RANGE, BASE_WIDTH = 0.02, 768
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ def new_model(config: NewModelConfig) -> None:
     sizes = {name: value for name, value in asdict(config).items() if name not in ("vocab_file", "output_dir")}
     settings = {
         "model_type": "ernie",
+        # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
+        "initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / config.hidden_size), 4),
         "vocab_size": pieces.vocab_size,
         **sizes,
         "type_vocab_size": 2,

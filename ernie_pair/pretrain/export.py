@@ -24,7 +24,7 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
     _write_json(folder / "tokenizer_config.json", {"do_lower_case": True, "tokenizer_class": "ErnieTokenizer"})
     shutil.copyfile(source.vocab_file, folder / VOCAB)
     with open(folder / WEIGHTS, "wb") as file:
-        pickle.dump({name: np.ascontiguousarray(array) for name, array in weights.items()}, file, protocol=4)
+        pickle.dump({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, file, protocol=4)
 
 
 def _write_json(path: Path, value) -> None:

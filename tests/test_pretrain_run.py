@@ -1,0 +1,250 @@
+"""Whole runs on a tiny model, each in a process of its own: static mode is for life."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tiny_pretrain import events, flags, write_corpus, write_model
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
+CONVERT = ROOT / "scripts" / "ernie_static_to_dynamic.py"
+
+
+def run(script, words, **settings):
+    return subprocess.run(
+        [sys.executable, str(script), *map(str, words)], capture_output=True, text=True, timeout=300, **settings
+    )
+
+
+def pretrain(world, output, **changes):
+    done = run(SCRIPT, flags(world / "model", world / "data", output, **changes))
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def last_line(done):
+    return done.stderr.strip().splitlines()[-1]
+
+
+def same_checkpoints(one, other):
+    for name in ("static_vars.safetensors", "optimizer.safetensors"):
+        assert (one / "model_last" / name).read_bytes() == (other / "model_last" / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrain")
+    model = write_model(folder / "model")
+    write_corpus(folder / "data", model)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(world):
+    """An uninterrupted run with dropout and gradient merge."""
+    pretrain(world, world / "whole", global_batch_size=8)
+    return world / "whole"
+
+
+def test_the_loss_falls(world):
+    pretrain(world, world / "longer", max_steps=120, eval_freq=120, checkpoint_steps=120, micro_batch_size=16)
+    losses = [event["lm_loss"] for event in events(world / "longer") if event["split"] == "valid"]
+    assert losses[-1] < 0.85 * losses[0]
+
+
+def test_what_a_run_leaves(whole):
+    kept = events(whole, timing=True)
+    assert [(e["split"], e["step"]) for e in kept if e["split"] != "train"] == [
+        ("valid", 0),
+        ("valid", 3),
+        ("valid", 6),
+        ("test", 6),
+    ]
+    train = [event for event in kept if event["split"] == "train"]
+    wanted = "loss lm_loss sop_loss learning_rate consumed_samples samples_per_second tokens_per_second"
+    assert all(set(wanted.split()) <= set(event) for event in train)
+    assert [event["consumed_samples"] for event in train] == [8, 16, 24, 32, 40, 48]
+    assert (whole / "model_last").resolve().name == "step_00000006"
+    assert list((whole / "vdl").iterdir())
+
+
+def test_a_run_cut_by_kill_9_equals_one_run_bit_for_bit(world, whole):
+    output = world / "cut"
+    words = [sys.executable, str(SCRIPT), *flags(world / "model", world / "data", output, global_batch_size=8)]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (output / "checkpoints" / "step_00000002").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    assert "resumed" in pretrain(world, output, global_batch_size=8) or process.returncode == 0
+    assert events(output) == events(whole)
+    same_checkpoints(output, whole)
+
+
+def test_loader_processes_change_nothing(world, whole):
+    pretrain(world, world / "workers", global_batch_size=8, num_workers=2)
+    assert events(world / "workers") == events(whole)
+    same_checkpoints(world / "workers", whole)
+
+
+def test_a_finished_run_started_again_changes_nothing(world, whole):
+    before = events(whole)
+    assert "nothing to do" in pretrain(world, whole, global_batch_size=8)
+    assert events(whole) == before
+
+
+@pytest.mark.parametrize("layout", [{"global_batch_size": 8}, {"use_recompute": "true"}], ids=["merge", "recompute"])
+def test_a_layout_of_one_process_gives_the_answer_of_the_plain_one(world, layout):
+    plain = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "micro_batch_size": 8}
+    pretrain(world, world / "plain", **plain)
+    other = world / f"layout_{next(iter(layout))}"
+    pretrain(world, other, **{**plain, "micro_batch_size": 4 if "global_batch_size" in layout else 8, **layout})
+    one, two = (load_file(folder / "model_last" / "static_vars.safetensors") for folder in (world / "plain", other))
+    assert max(np.abs(one[name] - two[name]).max() for name in one) < 2e-5
+
+
+@pytest.fixture(scope="module")
+def dynamic(world, whole):
+    done = run(CONVERT, ["--static_model_path", whole / "model_last/static_vars", "--output_dir", world / "dynamic"])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("largest difference of") == 4
+    return world / "dynamic"
+
+
+def test_the_converted_folder_is_what_was_trained(whole, dynamic):
+    from paddlenlp.transformers import ErnieForPretraining, ErnieModel, ErnieTokenizer
+
+    trained = load_file(whole / "model_last" / "static_vars.safetensors")
+    loaded = ErnieForPretraining.from_pretrained(str(dynamic)).state_dict()
+    assert all(np.array_equal(loaded[name].numpy(), array) for name, array in trained.items())
+    encoder = ErnieModel.from_pretrained(str(dynamic)).state_dict()
+    assert all(np.array_equal(array.numpy(), trained[f"ernie.{name}"]) for name, array in encoder.items())
+    assert ErnieTokenizer.from_pretrained(str(dynamic)).vocab_size > 0
+
+
+def test_a_warm_start_begins_where_the_weights_left_off(world, whole, dynamic):
+    warm = {"model_name_or_path": dynamic, "from_scratch": "false", "max_steps": 1, "global_batch_size": 8}
+    pretrain(world, world / "warm", **warm)
+    left_off = [event for event in events(whole) if event["split"] == "valid"][-1]
+    assert events(world / "warm")[0]["lm_loss"] == left_off["lm_loss"]
+
+
+def test_an_exported_model_is_a_start_too(world):
+    pretrain(world, world / "exports", save_steps=2, max_steps=2)
+    exported = world / "exports" / "model_2"
+    pretrain(world, world / "again", model_name_or_path=exported, from_scratch="false", max_steps=1)
+
+
+def test_converting_a_recipes_file_of_generated_names(world, whole, dynamic, tmp_path):
+    """`paddle.static.save` names parameters by the order of their making, linear_0.w_0 and so on."""
+    import pickle
+
+    from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
+
+    import paddle
+
+    with paddle.utils.unique_name.guard():
+        model = ErnieForPretraining(ErnieConfig.from_pretrained(str(world / "model")))
+    trained = load_file(whole / "model_last" / "static_vars.safetensors")
+    generated = {model.state_dict()[name].name: array for name, array in trained.items()}
+    (tmp_path / "static_vars.pdparams").write_bytes(pickle.dumps(generated, protocol=2))
+    words = ["--static_model_path", tmp_path / "static_vars", "--output_dir", tmp_path / "out"]
+    done = run(CONVERT, [*words, "--model_name_or_path", world / "model"])
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / "out" / "model_state.pdparams").read_bytes()
+    assert written == (dynamic / "model_state.pdparams").read_bytes()
+
+
+def test_a_leftover_parameter_is_refused_and_nothing_is_written(whole, world, tmp_path):
+    from safetensors.numpy import save_file
+
+    arrays = load_file(whole / "model_last" / "static_vars.safetensors")
+    arrays["ernie.extra"] = np.ones(3, np.float32)
+    save_file(arrays, tmp_path / "static_vars.safetensors")
+    words = ["--static_model_path", tmp_path / "static_vars", "--output_dir", tmp_path / "out"]
+    done = run(CONVERT, [*words, "--model_name_or_path", world / "model"])
+    assert done.returncode == 3 and "1 unknown: ernie.extra" in last_line(done)
+    assert [path.name for path in tmp_path.iterdir()] == ["static_vars.safetensors"]
+
+
+def test_a_checkpoint_of_another_run_is_refused(world, whole):
+    done = run(SCRIPT, flags(world / "model", world / "data", whole, global_batch_size=8, seed=7))
+    assert done.returncode == 2 and "seed was 1234 and is now 7" in last_line(done)
+
+
+def test_a_checkpoint_of_another_model_is_refused(world, whole, tmp_path):
+    other = write_model(tmp_path / "model", hidden_size=16)
+    done = run(SCRIPT, flags(other, world / "data", whole, global_batch_size=8))
+    assert done.returncode == 2 and "model hidden_size was 32 and is now 16" in last_line(done)
+
+
+def bad_inputs(tmp_path, world):
+    corpus = write_corpus(tmp_path / "other", write_model(tmp_path / "small"), documents=2)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{\n nonsense")
+    (tmp_path / "broken" / "vocab.txt").write_bytes((world / "model" / "vocab.txt").read_bytes())
+    return {
+        "no weights": ({"from_scratch": "false"}, "holds no weights"),
+        "no such folder": ({"model_name_or_path": tmp_path / "nowhere"}, "is not a folder"),
+        "unknown name": ({"model_name_or_path": "ernie-9"}, "neither a folder nor a built-in"),
+        "cannot be fetched": ({"model_name_or_path": "ernie-1.0", "from_scratch": "false"}, "cannot be fetched"),
+        "config is not json": ({"model_name_or_path": tmp_path / "broken"}, "config.json:2: not a JSON object"),
+        "no corpus": ({"input_dir": tmp_path / "empty"}, "found none"),
+        "no data folder": ({"input_dir": tmp_path / "nowhere"}, "is not a folder"),
+        "empty split": ({"input_dir": corpus}, "leaves no document for"),
+        "too long": ({"max_seq_len": 41}, "above the model's 40 positions"),
+        "rates": ({"min_lr": 1}, "--min_lr 1.0 is above --max_lr 0.01"),
+        "batches": ({"global_batch_size": 7}, "use --global_batch_size 4"),
+        "sharding": ({"sharding_degree": 2}, "not ready"),
+        "processes": ({"dp_degree": 2}, "--dp_degree 2 asks for 2 process"),
+        "amp on cpu": ({"use_amp": "true"}, "use --use_amp false"),
+        "zero steps": ({"eval_freq": 0}, "--eval_freq 0 is below 1"),
+        "unknown flag": ({"max_step": 3}, "did you mean --max_steps"),
+        "gpu without one": ({"device": "gpu"}, "--device gpu"),
+    }
+
+
+def test_bad_input_is_one_line_and_exit_code_2(world, tmp_path):
+    from data_tools.command_line import exit_code_of, parse_config
+    from data_tools.errors import InputError
+    from ernie_pair.pretrain.config import PretrainConfig
+    from ernie_pair.pretrain.run import pretrain as call
+
+    for name, (changes, message) in bad_inputs(tmp_path, world).items():
+        output = tmp_path / "out" / name.replace(" ", "_")
+        words = flags(world / "model", world / "data", output, **changes)
+        with pytest.raises(InputError) as caught:
+            call(parse_config(PretrainConfig, words))
+        assert message in str(caught.value), name
+        assert "\n" not in str(caught.value) and exit_code_of(lambda error=caught.value: _raise(error)) == 2, name
+        assert not (output / "metrics.jsonl").exists(), name
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_corpus_of_another_vocabulary_is_refused(world, tmp_path):
+    model = write_model(tmp_path / "model")
+    lines = (model / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    lines[4:6] = lines[5:3:-1]
+    (model / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = run(SCRIPT, flags(model, world / "data", tmp_path / "out"))
+    assert done.returncode == 2 and "another vocab.txt" in last_line(done)
+
+
+def test_nan_publishes_nothing(world, tmp_path):
+    done = run(SCRIPT, flags(world / "model", world / "data", tmp_path / "out", max_lr=1e30, grad_clip=0))
+    assert done.returncode == 4 and "the loss of update" in last_line(done)
+    for folder in (tmp_path / "out" / "checkpoints").iterdir():
+        for array in load_file(folder / "static_vars.safetensors").values():
+            assert np.isfinite(json.loads(json.dumps(float(np.abs(array).max()))))

@@ -1,0 +1,75 @@
+"""A tiny ERNIE and a tiny corpus for the tests of pretraining."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.corpus import CorpusWriter
+from data_tools.wordpiece import WordPiece
+
+CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
+VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *(f"##{c}" for c in CHARACTERS), "[UNK]"]
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+    "type_vocab_size": 2,
+}
+
+
+def write_model(folder: Path, **changes) -> Path:
+    """config.json and vocab.txt, without weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"model_type": "ernie", "vocab_size": len(VOCAB), "pad_token_id": 0, **SIZES, **changes}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    return folder
+
+
+def write_corpus(folder: Path, model: Path, documents: int = 60, seed: int = 0) -> Path:
+    """Documents of 1 to 6 sentences in which each character is followed by the next of the list."""
+    rng, pieces = np.random.default_rng(seed), WordPiece.from_file(model / "vocab.txt")
+    with CorpusWriter(folder / "text", vocab_size=pieces.vocab_size, about={"vocab_sha256": pieces.sha256}) as writer:
+        for _ in range(documents):
+            sentences = []
+            for _ in range(rng.integers(1, 7)):
+                start, length = rng.integers(len(CHARACTERS)), rng.integers(3, 12)
+                text = "".join(CHARACTERS[(start + i) % len(CHARACTERS)] for i in range(length))
+                sentences.append(pieces.encode(text))
+            writer.add(sentences)
+    return folder
+
+
+def flags(model: Path, data: Path, output: Path, **changes):
+    """The words of a command line; --from_scratch unless told otherwise."""
+    values = {
+        "model_name_or_path": model,
+        "input_dir": data,
+        "output_dir": output,
+        "from_scratch": "true",
+        "split": "80,10,10",
+        "max_seq_len": 32,
+        "micro_batch_size": 4,
+        "max_steps": 6,
+        "max_lr": 0.01,
+        "warmup_rate": 0.1,
+        "logging_freq": 1,
+        "eval_freq": 3,
+        "eval_iters": 2,
+        "checkpoint_steps": 2,
+        "save_steps": 1000,
+        "num_workers": 0,
+        "device": "cpu",
+        **changes,
+    }
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+
+def events(output: Path, timing: bool = False):
+    """The lines of metrics.jsonl, without what the clock decides."""
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    loaded = [json.loads(line) for line in lines]
+    return [{k: v for k, v in event.items() if timing or not k.endswith("_per_second")} for event in loaded]
