@@ -4,8 +4,18 @@ import re
 import sys
 from dataclasses import MISSING, field, fields
 from difflib import get_close_matches
-from typing import Callable, Literal, Optional, Sequence, Type, TypeVar, Union
-from typing import get_args, get_origin, get_type_hints
+from typing import (
+    Callable,
+    Literal,
+    Optional,
+    Sequence,
+    Type,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from jsonargparse import ArgumentParser
 

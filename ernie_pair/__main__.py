@@ -12,11 +12,26 @@ from data_tools.errors import InputError
 # command: (module, its function, its config, what it is for)
 COMMANDS = {
     "doctor": ("ernie_pair.doctor", "doctor", "DoctorConfig", "is this environment sound?"),
-    "new-model": ("ernie_pair.new_model", "new_model", "NewModelConfig", "a model folder to start from scratch"),
+    "new-model": (
+        "ernie_pair.new_model",
+        "new_model",
+        "NewModelConfig",
+        "a model folder to start from scratch",
+    ),
     "pretrain": ("ernie_pair.pretrain.run", "pretrain", "PretrainConfig", "pretrain ERNIE in static graph"),
-    "convert": ("ernie_pair.pretrain.convert", "convert", "ConvertConfig", "static weights to a dynamic model"),
+    "convert": (
+        "ernie_pair.pretrain.convert",
+        "convert",
+        "ConvertConfig",
+        "static weights to a dynamic model",
+    ),
     "train": ("ernie_pair.pair.run", "train_pair", "TrainConfig", "train a sentence-pair classifier"),
-    "evaluate": ("ernie_pair.pair.evaluate", "evaluate_pair", "EvaluateConfig", "its metrics on labelled pairs"),
+    "evaluate": (
+        "ernie_pair.pair.evaluate",
+        "evaluate_pair",
+        "EvaluateConfig",
+        "its metrics on labelled pairs",
+    ),
     "predict": ("ernie_pair.pair.predict", "predict_pair", "PredictConfig", "its labels for pairs"),
 }
 

@@ -51,7 +51,9 @@ class Checkpoint:
             raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
         data = path.read_bytes() if path.is_file() else b""
         if len(data) != entry["size"] or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise CheckpointError(f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again")
+            raise CheckpointError(
+                f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again"
+            )
         return data
 
     def state(self) -> TrainState:
@@ -102,7 +104,9 @@ class Checkpoints:
         self.barrier()  # nobody sets a folder aside while another rank still looks at it
         if damaged and checkpoint is None:
             reason = next(iter(damaged.values()))
-            raise CheckpointError(f"no usable checkpoint in {self.folder}: {reason}; use another --output_dir")
+            raise CheckpointError(
+                f"no usable checkpoint in {self.folder}: {reason}; use another --output_dir"
+            )
         self._set_aside(damaged)
         return checkpoint
 
@@ -112,7 +116,9 @@ class Checkpoints:
             folder.rename(aside)
             logger.warning("%s; it is now %s, and the checkpoint before it is taken", reason, aside)
 
-    def save(self, state: TrainState, fingerprint: Dict[str, object], files: Iterable[Tuple[str, bytes]]) -> None:
+    def save(
+        self, state: TrainState, fingerprint: Dict[str, object], files: Iterable[Tuple[str, bytes]]
+    ) -> None:
         """Publish ``files`` (name, content) as the checkpoint of ``state``; called by every rank.
 
         Only the first rank writes; replicated state is the same everywhere. Raises OSError when the
@@ -232,9 +238,13 @@ def _read_manifest(folder: Path) -> Dict:
         written_by, files = manifest["format"], manifest["files"]
         sound = all(isinstance(entry["name"], str) and "/" not in entry["name"] for entry in files)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error.__class__.__name__}); {folder} is not complete") from None
+        raise CheckpointError(
+            f"{path} cannot be read ({error.__class__.__name__}); {folder} is not complete"
+        ) from None
     if written_by != FORMAT or not sound:
-        raise CheckpointError(f"{path} is of format {written_by!r}, this version reads {FORMAT}; use that version")
+        raise CheckpointError(
+            f"{path} is of format {written_by!r}, this version reads {FORMAT}; use that version"
+        )
     return manifest
 
 

@@ -55,14 +55,18 @@ def _check_packages() -> List[str]:
     """The bounds of setup.py against what is installed: outside them, imports are known to break."""
     defects = []
     for requirement in map(Requirement, metadata.requires("ernie-pair") or []):
-        extra_of_other_device = requirement.marker and not requirement.marker.evaluate({"extra": default_device()})
+        extra_of_other_device = requirement.marker and not requirement.marker.evaluate(
+            {"extra": default_device()}
+        )
         if extra_of_other_device:
             continue
         installed = _version_of(requirement.name)
         if requirement.name in SHOWN:
             _show(requirement.name, f"{installed or 'missing'} (tested: {requirement.specifier or 'any'})")
         if installed is None:
-            defects.append(f"{requirement.name} is not installed; pip install '{requirement.name}{requirement.specifier}'")
+            defects.append(
+                f"{requirement.name} is not installed; pip install '{requirement.name}{requirement.specifier}'"
+            )
         elif not requirement.specifier.contains(installed, prereleases=True):
             wanted = f"{requirement.name}{requirement.specifier}"
             defects.append(f"{requirement.name} {installed} is not in the tested set; pip install '{wanted}'")
@@ -99,7 +103,9 @@ def _check_disk(folder: Path) -> List[str]:
     free = shutil.disk_usage(standing).free / 1e9
     _show("disk", f"{free:.0f} GB free at {standing}")
     if free < SMALLEST_DISK_GB:
-        return [f"only {free:.1f} GB are free at {standing}; checkpoints of a base model need {SMALLEST_DISK_GB}"]
+        return [
+            f"only {free:.1f} GB are free at {standing}; checkpoints of a base model need {SMALLEST_DISK_GB}"
+        ]
     return []
 
 

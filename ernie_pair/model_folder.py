@@ -49,14 +49,18 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
 def _open_folder(folder: Path, from_scratch: bool) -> ModelSource:
     missing = [name for name in (CONFIG, VOCAB) if not (folder / name).is_file()]
     if missing:
-        raise InputError(f"{folder} has no {' and no '.join(missing)}; a model folder holds {CONFIG} and {VOCAB}")
+        raise InputError(
+            f"{folder} has no {' and no '.join(missing)}; a model folder holds {CONFIG} and {VOCAB}"
+        )
     weights = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
     if weights is None and not from_scratch:
         raise InputError(
             f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or start from random "
             "weights with --from_scratch true"
         )
-    return ModelSource(str(folder), read_config(folder / CONFIG), folder / VOCAB, None if from_scratch else weights)
+    return ModelSource(
+        str(folder), read_config(folder / CONFIG), folder / VOCAB, None if from_scratch else weights
+    )
 
 
 def read_config(path: Path) -> Dict[str, object]:
@@ -67,7 +71,9 @@ def read_config(path: Path) -> Dict[str, object]:
         line = getattr(error, "lineno", 1)
         raise InputError(f"{path}:{line}: not a JSON object ({error.__class__.__name__}); mend it") from None
     if not isinstance(config, dict) or "vocab_size" not in config:
-        raise InputError(f"{path}:1: no model configuration with a vocab_size; give the config.json of a model")
+        raise InputError(
+            f"{path}:1: no model configuration with a vocab_size; give the config.json of a model"
+        )
     return config
 
 
@@ -111,7 +117,9 @@ def _download(name: str, address: str) -> Path:
     return Path(path)
 
 
-def load_parameters(parameters: Dict[str, object], weights: Path, *, may_miss: str = "", may_have: str = "") -> Arrays:
+def load_parameters(
+    parameters: Dict[str, object], weights: Path, *, may_miss: str = "", may_have: str = ""
+) -> Arrays:
     """Match a weight file with the parameters of a model, by structured names, all or nothing.
 
     ``parameters``: {structured name: parameter}; two names of one (tied) parameter are aliases and
@@ -136,7 +144,9 @@ def match_parameters(
             continue
         key = parameters[name].name
         if key in chosen and not np.array_equal(chosen[key], array):
-            raise CheckpointError(f"{where}: {name} is tied to another name but differs from it; mend the file")
+            raise CheckpointError(
+                f"{where}: {name} is tied to another name but differs from it; mend the file"
+            )
         chosen[key] = array
     first_names: Dict[str, str] = {}
     for name, parameter in parameters.items():

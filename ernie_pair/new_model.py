@@ -41,7 +41,9 @@ class NewModelConfig:
 def new_model(config: NewModelConfig) -> None:
     """Write the folder. Raises InputError when the vocabulary cannot be used."""
     pieces = WordPiece.from_file(config.vocab_file)
-    sizes = {name: value for name, value in asdict(config).items() if name not in ("vocab_file", "output_dir")}
+    sizes = {
+        name: value for name, value in asdict(config).items() if name not in ("vocab_file", "output_dir")
+    }
     settings = {
         "model_type": "ernie",
         # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
@@ -55,4 +57,6 @@ def new_model(config: NewModelConfig) -> None:
     with published(folder / VOCAB, folder / CONFIG) as (vocab, settings_file):
         vocab.write_bytes(Path(config.vocab_file).read_bytes())
         settings_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    print(f"{folder}: an ERNIE of {config.num_hidden_layers} layers x {config.hidden_size}, {pieces.vocab_size} tokens")
+    print(
+        f"{folder}: an ERNIE of {config.num_hidden_layers} layers x {config.hidden_size}, {pieces.vocab_size} tokens"
+    )

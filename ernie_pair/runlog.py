@@ -72,7 +72,9 @@ class RunLog:
         self.file.write(json.dumps(event) + "\n")
         self.file.flush()
         self._draw(event)
-        shown = "  ".join(f"{name} {_short(value)}" for name, value in event.items() if name not in NOT_CURVES)
+        shown = "  ".join(
+            f"{name} {_short(value)}" for name, value in event.items() if name not in NOT_CURVES
+        )
         logger.info("%-5s step %d/%s  %s", split, state.step, self.bar.total, shown)
 
     def close(self) -> None:
@@ -114,7 +116,9 @@ def _cut_back(path: Path, step: int) -> List[Dict]:
     """Drop the events after ``step`` and a last line that a kill cut short."""
     if not path.exists():
         return []
-    kept = [event for event in map(_event_of, path.read_bytes().split(b"\n")) if event and event["step"] <= step]
+    kept = [
+        event for event in map(_event_of, path.read_bytes().split(b"\n")) if event and event["step"] <= step
+    ]
     kept = [] if step == 0 else kept  # a run that starts afresh logs its step 0 again
     draft = path.with_suffix(".tmp")
     draft.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")

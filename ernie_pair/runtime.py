@@ -20,7 +20,9 @@ def start_device(device: str, world: World) -> str:
         paddle.base.core.set_num_threads(cpu_threads())
         return f"cpu, {cpu_threads()} thread(s), {math_path()}"
     if not paddle.is_compiled_with_cuda():
-        raise InputError("--device gpu, but this Paddle is the CPU build; install .[gpu], or pass --device cpu")
+        raise InputError(
+            "--device gpu, but this Paddle is the CPU build; install .[gpu], or pass --device cpu"
+        )
     if paddle.device.cuda.device_count() == 0:
         raise InputError("--device gpu, but no GPU is visible; check the driver, or pass --device cpu")
     local = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])

@@ -1,7 +1,9 @@
 """Update number -> learning rate, as a pure function."""
 
 
-def linear_with_warmup(step: int, *, max_lr: float, min_lr: float, warmup_steps: int, decay_steps: int) -> float:
+def linear_with_warmup(
+    step: int, *, max_lr: float, min_lr: float, warmup_steps: int, decay_steps: int
+) -> float:
     """The rate of update ``step`` (1 is the first): up to ``max_lr``, down to ``min_lr``, then flat.
 
     It reaches ``max_lr`` at ``warmup_steps`` and ``min_lr`` at ``decay_steps``.

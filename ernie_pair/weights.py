@@ -72,7 +72,9 @@ def _read_pickle(path: Path) -> Arrays:
     except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(f"{path} is damaged ({error.__class__.__name__}); copy it again") from None
     if not isinstance(loaded, dict):
-        raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not named arrays; give a parameter file")
+        raise CheckpointError(
+            f"{path} holds a {type(loaded).__name__}, not named arrays; give a parameter file"
+        )
     arrays = {name: np.asarray(value) for name, value in loaded.items() if name not in NOTES}
     strange = [name for name, array in arrays.items() if array.dtype == object]
     if strange:
@@ -99,7 +101,9 @@ def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None
     ]
     problems = [problem for problem in problems if problem]
     if problems:
-        raise CheckpointError(f"{where} holds another model: {'; '.join(problems)}; give weights of this config")
+        raise CheckpointError(
+            f"{where} holds another model: {'; '.join(problems)}; give weights of this config"
+        )
 
 
 def _list_names(kind: str, names: list) -> str:

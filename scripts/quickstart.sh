@@ -2,12 +2,14 @@
 # The whole line on the embedded sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
 # Run it again: what is done is skipped, what was cut short goes on. Start anew: rm -r output/quickstart
 #   sh scripts/quickstart.sh
-#   OUT=/elsewhere STEPS=600 sh scripts/quickstart.sh
+#   OUT=/elsewhere STEPS=20 EPOCHS=1 PAIRS=3600 sh scripts/quickstart.sh        a quick look
 set -eu
 . "$(dirname "$0")/environment.sh"
 
 OUT="${OUT:-$ROOT/output/quickstart}"
-STEPS="${STEPS:-400}"
+PAIRS="${PAIRS:-36000}"
+STEPS="${STEPS:-1000}"
+EPOCHS="${EPOCHS:-2}"
 export DEVICE
 
 step() {
@@ -26,20 +28,22 @@ unless() {
 }
 
 step 1 "write the embedded sample"
-unless "$OUT/sample/pairs/test.tsv" "$PY" "$ROOT/data_tools/make_sample.py" --output_dir "$OUT/sample"
+unless "$OUT/sample/pairs/test.tsv" \
+    "$PY" "$ROOT/data_tools/make_sample.py" --output_dir "$OUT/sample" --pairs "$PAIRS"
 
-step 2 "prepare the corpus: sentences, vocabulary, token ids"
+step 2 "prepare the corpus: sentences, vocabulary, token ids; and a small model to start from"
 TEXT="$OUT/sample/corpus.txt" OUT="$OUT/corpus" sh "$ROOT/scripts/prepare_data.sh"
 unless "$OUT/small/config.json" "$PY" -m ernie_pair new-model --vocab_file "$OUT/corpus/vocab.txt" \
-    --output_dir "$OUT/small" --hidden_size 192 --num_hidden_layers 3 --num_attention_heads 6 \
-    --intermediate_size 768 --max_position_embeddings 130
+    --output_dir "$OUT/small" --hidden_size 128 --num_hidden_layers 2 --num_attention_heads 4 \
+    --intermediate_size 512 --max_position_embeddings 64
 
-step 3 "pretrain a small ERNIE in static graph"
+step 3 "pretrain it in static graph"
 MODEL="$OUT/small" DATA="$OUT/corpus" OUTPUT="$OUT/pretrain" GPUS="${GPUS:-0}" \
     sh "$ROOT/scripts/run_pretrain_static.sh" --from_scratch true --split 900,50,50 \
-    --max_seq_len 128 --micro_batch_size 16 --global_batch_size 16 \
-    --max_steps "$STEPS" --decay_steps "$STEPS" --warmup_rate 0.1 --max_lr 0.001 --min_lr 0.0001 \
-    --logging_freq 20 --eval_freq 100 --checkpoint_steps 100 --save_steps 100000 --num_workers 0
+    --max_seq_len 48 --short_seq_prob 0 --micro_batch_size 48 --global_batch_size 48 \
+    --max_steps "$STEPS" --decay_steps "$STEPS" --warmup_rate 0.1 --max_lr 0.002 --min_lr 0.0001 \
+    --adam_beta2 0.98 --hidden_dropout_prob 0 --attention_probs_dropout_prob 0 \
+    --logging_freq 50 --eval_freq 200 --checkpoint_steps 200 --save_steps 1000000 --num_workers 0
 
 step 4 "convert it to a dynamic model, with the proof that both agree"
 unless "$OUT/dynamic/model_state.pdparams" "$PY" "$ROOT/scripts/ernie_static_to_dynamic.py" \
@@ -48,8 +52,8 @@ unless "$OUT/dynamic/model_state.pdparams" "$PY" "$ROOT/scripts/ernie_static_to_
 train() {
     "$PY" "$ROOT/scripts/train_pair.py" --model_type ernie \
         --train_file "$OUT/sample/pairs/train.tsv" --dev_file "$OUT/sample/pairs/dev.tsv" \
-        --max_seq_len 64 --batch_size 32 --epochs 4 --learning_rate 0.0005 --eval_freq 100 --logging_freq 20 \
-        --checkpoint_steps 100 --device "$DEVICE" "$@"
+        --max_seq_len 48 --batch_size 32 --epochs "$EPOCHS" --learning_rate 0.0005 --dropout 0 \
+        --eval_freq 10000 --logging_freq 100 --checkpoint_steps 200 --device "$DEVICE" "$@"
 }
 
 step 5 "fine-tune on pairs: from the converted weights, and from scratch"

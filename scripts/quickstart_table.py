@@ -15,7 +15,11 @@ def main(folder: Path) -> None:
         ("static ERNIE", "pretrain/model_last", _losses(folder / "pretrain/metrics.jsonl")),
         ("dynamic ERNIE", "dynamic/", ""),
         ("classifier, pretrained", _best(folder / "pair"), _accuracy(folder / "pair/test.json")),
-        ("classifier, from scratch", _best(folder / "pair_scratch"), _accuracy(folder / "pair_scratch/test.json")),
+        (
+            "classifier, from scratch",
+            _best(folder / "pair_scratch"),
+            _accuracy(folder / "pair_scratch/test.json"),
+        ),
         ("predictions", "predictions.tsv", ""),
     ]
     print(f"\n{'made':<26}{'where, in ' + str(folder):<44}result")

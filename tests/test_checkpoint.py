@@ -100,7 +100,9 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(checkpoints):
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
-def test_a_save_that_fails_at_any_file_operation_leaves_the_checkpoint_before(checkpoints, moment, monkeypatch):
+def test_a_save_that_fails_at_any_file_operation_leaves_the_checkpoint_before(
+    checkpoints, moment, monkeypatch
+):
     save(checkpoints, 5)
     calls = iter(range(1, 1000))
     real = os.fsync

@@ -57,7 +57,9 @@ def raiser(error):
     return action
 
 
-@pytest.mark.parametrize("error, code", [(InputError("x"), 2), (CheckpointError("x"), 3), (NumbersError("x"), 4)])
+@pytest.mark.parametrize(
+    "error, code", [(InputError("x"), 2), (CheckpointError("x"), 3), (NumbersError("x"), 4)]
+)
 def test_a_mendable_fault_is_one_line_and_an_exit_code(error, code, capsys):
     assert exit_code_of(raiser(error)) == code
     assert capsys.readouterr().err == "error: x\n"

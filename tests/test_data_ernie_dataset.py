@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from test_data_masking import rule
 
 from data_tools.collate import collate
 from data_tools.ernie_dataset import ErnieDataset, Sample
 from data_tools.segments import make_segments
-from test_data_masking import rule
 
 SENTENCES = [np.arange(10, 15), np.arange(20, 28), np.arange(30, 33), np.arange(40, 60)]
 ROWS = np.array([[0, 2, 61], [2, 4, 10], [3, 4, 61], [0, 4, 20]])

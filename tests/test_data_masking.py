@@ -21,7 +21,9 @@ def sentence(seed, words=30):
 
     def segment(count):
         heads = rng.integers(10, 110, size=count)
-        return np.concatenate([[head, *(110 + rng.integers(0, 100, size=rng.integers(0, 3)))] for head in heads])
+        return np.concatenate(
+            [[head, *(110 + rng.integers(0, 100, size=rng.integers(0, 3)))] for head in heads]
+        )
 
     return join_segments(segment(words), segment(words // 2), 1, 2)[0]
 

@@ -52,7 +52,9 @@ def test_the_vectorised_hash_equals_the_scalar_one():
 def test_an_epoch_holds_every_sentence_once(seed):
     docs, lens = random_corpus(seed)
     rows = cut_documents(docs, lens, 30, 2**62, seed, 2)
-    assert np.concatenate([np.arange(first, end) for first, end, _ in rows]).tolist() == list(range(len(lens)))
+    assert np.concatenate([np.arange(first, end) for first, end, _ in rows]).tolist() == list(
+        range(len(lens))
+    )
 
 
 def test_a_document_of_one_sentence_is_a_sample_of_its_own():

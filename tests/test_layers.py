@@ -38,13 +38,17 @@ def imports_of(path, top_level_only=False):
 
 def layer_of(module):
     parts = module.split(".")
-    return ".".join(parts[:2]) if parts[:2] in (["ernie_pair", "pair"], ["ernie_pair", "pretrain"]) else parts[0]
+    return (
+        ".".join(parts[:2]) if parts[:2] in (["ernie_pair", "pair"], ["ernie_pair", "pretrain"]) else parts[0]
+    )
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_imports_point_downward(folder):
     for path in sources(folder):
-        ours = {layer_of(module) for module in imports_of(path) if module.startswith(("data_tools", "ernie_pair"))}
+        ours = {
+            layer_of(module) for module in imports_of(path) if module.startswith(("data_tools", "ernie_pair"))
+        }
         upward = ours - MAY_IMPORT[folder]
         assert not upward, f"{path.relative_to(ROOT)} imports {sorted(upward)}"
 
@@ -62,7 +66,9 @@ def test_the_framework_free_layer_never_imports_paddle(name):
 @pytest.mark.parametrize("path", sources("data_tools"), ids=lambda path: path.stem)
 def test_no_data_tool_shadows_an_installed_module(path):
     """`python data_tools/x.py` puts data_tools/ first on sys.path."""
-    assert path.stem == "__init__" or path.stem not in getattr(sys, "stdlib_module_names", sys.builtin_module_names)
+    assert path.stem == "__init__" or path.stem not in getattr(
+        sys, "stdlib_module_names", sys.builtin_module_names
+    )
     assert path.stem == "__init__" or find_spec(path.stem) is None
 
 
@@ -98,5 +104,7 @@ def attributes_read():
 
 def test_every_flag_is_read_somewhere():
     read = attributes_read()
-    unread = [f"{config.__name__}.{f.name}" for config in configs() for f in fields(config) if f.name not in read]
+    unread = [
+        f"{config.__name__}.{f.name}" for config in configs() for f in fields(config) if f.name not in read
+    ]
     assert set(unread) <= CHECKED_ONLY

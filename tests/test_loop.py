@@ -70,7 +70,9 @@ def test_a_run_cut_in_two_sees_the_same_batches_as_one_run():
     step, seen = saved[0]
     rest, rest_log, _, _ = run(10, SumJob(seen), TrainState(step, 2 * step))
     assert rest.seen == whole.seen
-    assert [event for event in log.events if event[1] > step] == [event for event in rest_log.events if event[1] > step]
+    assert [event for event in log.events if event[1] > step] == [
+        event for event in rest_log.events if event[1] > step
+    ]
 
 
 def test_a_finished_run_does_nothing():

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-
 from tiny_pretrain import events, flags, write_corpus, write_model
 
 ROOT = Path(__file__).parents[1]
@@ -19,7 +18,11 @@ CONVERT = ROOT / "scripts" / "ernie_static_to_dynamic.py"
 
 def run(script, words, **settings):
     return subprocess.run(
-        [sys.executable, str(script), *map(str, words)], capture_output=True, text=True, timeout=300, **settings
+        [sys.executable, str(script), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **settings,
     )
 
 
@@ -77,7 +80,11 @@ def test_what_a_run_leaves(whole):
 
 def test_a_run_cut_by_kill_9_equals_one_run_bit_for_bit(world, whole):
     output = world / "cut"
-    words = [sys.executable, str(SCRIPT), *flags(world / "model", world / "data", output, global_batch_size=8)]
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        *flags(world / "model", world / "data", output, global_batch_size=8),
+    ]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (output / "checkpoints" / "step_00000002").exists() and time.monotonic() < deadline:
@@ -101,19 +108,27 @@ def test_a_finished_run_started_again_changes_nothing(world, whole):
     assert events(whole) == before
 
 
-@pytest.mark.parametrize("layout", [{"global_batch_size": 8}, {"use_recompute": "true"}], ids=["merge", "recompute"])
+@pytest.mark.parametrize(
+    "layout", [{"global_batch_size": 8}, {"use_recompute": "true"}], ids=["merge", "recompute"]
+)
 def test_a_layout_of_one_process_gives_the_answer_of_the_plain_one(world, layout):
     plain = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "micro_batch_size": 8}
     pretrain(world, world / "plain", **plain)
     other = world / f"layout_{next(iter(layout))}"
-    pretrain(world, other, **{**plain, "micro_batch_size": 4 if "global_batch_size" in layout else 8, **layout})
-    one, two = (load_file(folder / "model_last" / "static_vars.safetensors") for folder in (world / "plain", other))
+    pretrain(
+        world, other, **{**plain, "micro_batch_size": 4 if "global_batch_size" in layout else 8, **layout}
+    )
+    one, two = (
+        load_file(folder / "model_last" / "static_vars.safetensors") for folder in (world / "plain", other)
+    )
     assert max(np.abs(one[name] - two[name]).max() for name in one) < 2e-5
 
 
 @pytest.fixture(scope="module")
 def dynamic(world, whole):
-    done = run(CONVERT, ["--static_model_path", whole / "model_last/static_vars", "--output_dir", world / "dynamic"])
+    done = run(
+        CONVERT, ["--static_model_path", whole / "model_last/static_vars", "--output_dir", world / "dynamic"]
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("largest difference of") == 4
     return world / "dynamic"
@@ -147,9 +162,8 @@ def test_converting_a_recipes_file_of_generated_names(world, whole, dynamic, tmp
     """`paddle.static.save` names parameters by the order of their making, linear_0.w_0 and so on."""
     import pickle
 
-    from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
-
     import paddle
+    from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
 
     with paddle.utils.unique_name.guard():
         model = ErnieForPretraining(ErnieConfig.from_pretrained(str(world / "model")))
@@ -196,8 +210,14 @@ def bad_inputs(tmp_path, world):
         "no weights": ({"from_scratch": "false"}, "holds no weights"),
         "no such folder": ({"model_name_or_path": tmp_path / "nowhere"}, "is not a folder"),
         "unknown name": ({"model_name_or_path": "ernie-9"}, "neither a folder nor a built-in"),
-        "cannot be fetched": ({"model_name_or_path": "ernie-1.0", "from_scratch": "false"}, "cannot be fetched"),
-        "config is not json": ({"model_name_or_path": tmp_path / "broken"}, "config.json:2: not a JSON object"),
+        "cannot be fetched": (
+            {"model_name_or_path": "ernie-1.0", "from_scratch": "false"},
+            "cannot be fetched",
+        ),
+        "config is not json": (
+            {"model_name_or_path": tmp_path / "broken"},
+            "config.json:2: not a JSON object",
+        ),
         "no corpus": ({"input_dir": tmp_path / "empty"}, "found none"),
         "no data folder": ({"input_dir": tmp_path / "nowhere"}, "is not a folder"),
         "empty split": ({"input_dir": corpus}, "leaves no document for"),
@@ -225,7 +245,9 @@ def test_bad_input_is_one_line_and_exit_code_2(world, tmp_path):
         with pytest.raises(InputError) as caught:
             call(parse_config(PretrainConfig, words))
         assert message in str(caught.value), name
-        assert "\n" not in str(caught.value) and exit_code_of(lambda error=caught.value: _raise(error)) == 2, name
+        assert (
+            "\n" not in str(caught.value) and exit_code_of(lambda error=caught.value: _raise(error)) == 2
+        ), name
         assert not (output / "metrics.jsonl").exists(), name
 
 

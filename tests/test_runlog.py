@@ -45,7 +45,12 @@ def test_the_curves_of_visualdl_hold_each_step_once(tmp_path):
     log_steps(tmp_path, [1, 2, 3])
     log_steps(tmp_path, [3, 4], resumed_at=2)
     (file,) = (tmp_path / "vdl").iterdir()
-    assert [record.id for record in LogReader(file_path=str(file)).get_data("scalar", "train/loss")] == [1, 2, 3, 4]
+    assert [record.id for record in LogReader(file_path=str(file)).get_data("scalar", "train/loss")] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_only_the_first_rank_writes(tmp_path):

@@ -7,7 +7,9 @@ from ernie_pair.world import World, launched_world, passes_per_update, seed_of
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
 
 
-@pytest.mark.parametrize("step, rate", [(1, 1e-4), (10, 1e-3), (60, 5.5e-4), (110, 1e-4), (111, 1e-4), (9999, 1e-4)])
+@pytest.mark.parametrize(
+    "step, rate", [(1, 1e-4), (10, 1e-3), (60, 5.5e-4), (110, 1e-4), (111, 1e-4), (9999, 1e-4)]
+)
 def test_the_rate_warms_up_decays_and_stays(step, rate):
     assert linear_with_warmup(step, **RATES) == pytest.approx(rate)
 
@@ -39,4 +41,7 @@ def test_a_rank_outside_the_world_is_a_bug():
 
 
 def test_neighbouring_seeds_are_unrelated():
-    assert len({seed_of(seed, rank, step, 0) for seed in range(3) for rank in range(3) for step in range(50)}) == 450
+    assert (
+        len({seed_of(seed, rank, step, 0) for seed in range(3) for rank in range(3) for step in range(50)})
+        == 450
+    )

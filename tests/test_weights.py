@@ -31,7 +31,9 @@ def test_arrays_come_back_as_they_were(dtype, tmp_path):
 
 
 def test_paddles_own_notes_are_passed_over(tmp_path):
-    path = write_pickle(tmp_path / "w.pdparams", {"a": np.ones(2), "StructuredToParameterName@@": {"a": "linear_0"}})
+    path = write_pickle(
+        tmp_path / "w.pdparams", {"a": np.ones(2), "StructuredToParameterName@@": {"a": "linear_0"}}
+    )
     assert list(read_weights(path)) == ["a"]
 
 

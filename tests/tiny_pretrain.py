@@ -32,7 +32,9 @@ def write_model(folder: Path, **changes) -> Path:
 def write_corpus(folder: Path, model: Path, documents: int = 60, seed: int = 0) -> Path:
     """Documents of 1 to 6 sentences in which each character is followed by the next of the list."""
     rng, pieces = np.random.default_rng(seed), WordPiece.from_file(model / "vocab.txt")
-    with CorpusWriter(folder / "text", vocab_size=pieces.vocab_size, about={"vocab_sha256": pieces.sha256}) as writer:
+    with CorpusWriter(
+        folder / "text", vocab_size=pieces.vocab_size, about={"vocab_sha256": pieces.sha256}
+    ) as writer:
         for _ in range(documents):
             sentences = []
             for _ in range(rng.integers(1, 7)):

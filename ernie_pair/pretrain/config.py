@@ -14,7 +14,9 @@ from ernie_pair.world import World, passes_per_update
 class PretrainConfig:
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
-    model_name_or_path: str = option(help="a built-in name (ernie-1.0) or a folder: config.json, vocab.txt, weights")
+    model_name_or_path: str = option(
+        help="a built-in name (ernie-1.0) or a folder: config.json, vocab.txt, weights"
+    )
     input_dir: str = option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz")
     output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here")
     model_type: Literal["ernie"] = option("ernie", help="the family of the model")
@@ -22,12 +24,16 @@ class PretrainConfig:
     split: str = option("949,50,1", help="shares of the documents for training, validation, test")
     max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
     micro_batch_size: int = option(8, help="samples per process in one forward pass")
-    global_batch_size: int = option(0, help="samples per update, all processes; 0: micro_batch_size x processes")
+    global_batch_size: int = option(
+        0, help="samples per update, all processes; 0: micro_batch_size x processes"
+    )
     dp_degree: int = option(1, help="processes that share the data")
     sharding_degree: int = option(1, help="processes that share the optimizer state")
     use_sharding: bool = option(False, help="share the optimizer state")
     use_amp: bool = option(False, help="mixed precision, on GPU")
-    use_recompute: bool = option(False, help="recompute activations in the backward pass: less memory, more time")
+    use_recompute: bool = option(
+        False, help="recompute activations in the backward pass: less memory, more time"
+    )
     max_lr: float = option(1e-4, help="learning rate at the end of warm-up")
     min_lr: float = option(1e-5, help="learning rate at decay_steps and after")
     warmup_rate: float = option(0.01, help="share of decay_steps spent on warm-up")
@@ -73,7 +79,9 @@ class PretrainConfig:
 
     def _refuse_rates(self):
         if not (math.isfinite(self.max_lr) and self.max_lr > 0 and self.min_lr >= 0):
-            raise InputError(f"--max_lr {self.max_lr} must be above 0 and --min_lr {self.min_lr} not below it")
+            raise InputError(
+                f"--max_lr {self.max_lr} must be above 0 and --min_lr {self.min_lr} not below it"
+            )
         if not self.min_lr <= self.max_lr:
             raise InputError(
                 f"--min_lr {self.min_lr} is above --max_lr {self.max_lr}: the rate would rise after warm-up; "
@@ -108,7 +116,9 @@ def refuse_unready(config: PretrainConfig, world: World) -> None:
             f"started; pass --dp_degree {world.size}, or launch with --nproc_per_node {config.dp_degree}"
         )
     if config.use_amp and config.device == "cpu":
-        raise InputError("--use_amp true needs a GPU: Paddle has no half-precision CPU kernels; use --use_amp false")
+        raise InputError(
+            "--use_amp true needs a GPU: Paddle has no half-precision CPU kernels; use --use_amp false"
+        )
     config.passes  # noqa: B018 - raises where the batch sizes do not divide
 
 

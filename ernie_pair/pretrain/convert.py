@@ -28,7 +28,9 @@ class ConvertConfig:
 
     static_model_path: str = option(help="PREFIX of the weights, for example output/model_last/static_vars")
     output_dir: str = option(help="the folder to make")
-    model_name_or_path: str = option("", help="where config.json and vocab.txt lie; empty: beside the weights")
+    model_name_or_path: str = option(
+        "", help="where config.json and vocab.txt lie; empty: beside the weights"
+    )
 
 
 def convert(config: ConvertConfig) -> None:
@@ -99,7 +101,9 @@ def run_static(source: ModelSource, found: Arrays, where: str, feed: Arrays) -> 
     main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
     executor = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
-        model = build_ernie(ernie_config(source.config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        model = build_ernie(
+            ernie_config(source.config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        )
         model.eval()
         parameters = model.state_dict()
         inputs = {name: paddle.static.data(name, [None, None], "int64") for name in feed}

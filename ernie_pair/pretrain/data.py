@@ -74,7 +74,9 @@ def open_data(config: PretrainConfig, world: World, pieces: WordPiece, model_pos
     when a split is empty, or when a sample is longer than the model's ``model_positions``.
     """
     if config.max_seq_len > model_positions:
-        raise InputError(f"--max_seq_len {config.max_seq_len} is above the model's {model_positions} positions; lower it")
+        raise InputError(
+            f"--max_seq_len {config.max_seq_len} is above the model's {model_positions} positions; lower it"
+        )
     prefix = find_corpus(Path(config.input_dir))
     corpus = Corpus(prefix)
     refuse_foreign_ids(corpus, pieces)
@@ -86,7 +88,9 @@ def open_data(config: PretrainConfig, world: World, pieces: WordPiece, model_pos
         favor_longer_ngram=config.favor_longer_ngram,
     )
     datasets = {
-        split: ErnieDataset(corpus, _sample_map(config, corpus, split, chosen), rule, seed=_seed(config, split))
+        split: ErnieDataset(
+            corpus, _sample_map(config, corpus, split, chosen), rule, seed=_seed(config, split)
+        )
         if chosen
         else None
         for split, chosen in documents.items()
@@ -97,7 +101,9 @@ def open_data(config: PretrainConfig, world: World, pieces: WordPiece, model_pos
 def find_corpus(folder: Path) -> Path:
     """The prefix of the one corpus in ``folder``. Raises InputError when there is none, or more."""
     if not folder.is_dir():
-        raise InputError(f"--input_dir {folder} is not a folder; give the one that holds PREFIX{INDEX_SUFFIX}")
+        raise InputError(
+            f"--input_dir {folder} is not a folder; give the one that holds PREFIX{INDEX_SUFFIX}"
+        )
     found = sorted(folder.glob(f"*{INDEX_SUFFIX}"))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"

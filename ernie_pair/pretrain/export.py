@@ -21,7 +21,9 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
     """
     config = {**source.config, "model_type": "ernie", "architectures": ["ErnieForPretraining"]}
     _write_json(folder / CONFIG, config)
-    _write_json(folder / "tokenizer_config.json", {"do_lower_case": True, "tokenizer_class": "ErnieTokenizer"})
+    _write_json(
+        folder / "tokenizer_config.json", {"do_lower_case": True, "tokenizer_class": "ErnieTokenizer"}
+    )
     shutil.copyfile(source.vocab_file, folder / VOCAB)
     with open(folder / WEIGHTS, "wb") as file:
         pickle.dump({name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}, file, protocol=4)

@@ -75,7 +75,9 @@ class PretrainJob:
         found = from_safetensors(checkpoint.read(WEIGHTS), WEIGHTS)
         weights = match_parameters(self.program.parameters, found, f"{checkpoint.folder}/{WEIGHTS}")
         keys = {stored: key for key, stored in self._optimizer_names().items()}
-        shapes = {stored: array.shape for stored, array in zip(keys, self.program.get(list(keys.values())).values())}
+        shapes = {
+            stored: array.shape for stored, array in zip(keys, self.program.get(list(keys.values())).values())
+        }
         state = from_safetensors(checkpoint.read(OPTIMIZER), OPTIMIZER)
         refuse_mismatch(shapes, state, f"{checkpoint.folder}/{OPTIMIZER}")
         self.program.set(weights)
@@ -112,7 +114,9 @@ def _first_names(parameters: Dict[str, object]) -> Dict[str, str]:
 
 def _count_labels(batch: Batch) -> np.ndarray:
     """Labelled tokens and labelled samples, float64 [2]."""
-    return np.array([(batch[name] >= 0).sum() for name in ("masked_lm_labels", "next_sentence_labels")], np.float64)
+    return np.array(
+        [(batch[name] >= 0).sum() for name in ("masked_lm_labels", "next_sentence_labels")], np.float64
+    )
 
 
 def _means(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:

@@ -19,7 +19,9 @@ _make_batch: Callable  # what a worker process makes its batches with
 class Loader:
     """``collate([dataset[i] for i in indices])`` for each of ``batches_of_indices``."""
 
-    def __init__(self, dataset, batches_of_indices: Iterable[Sequence[int]], collate: Callable, num_workers: int):
+    def __init__(
+        self, dataset, batches_of_indices: Iterable[Sequence[int]], collate: Callable, num_workers: int
+    ):
         self.indices = iter(batches_of_indices)
         self.make = lambda indices: collate([dataset[index] for index in indices])
         self.num_workers = num_workers
@@ -30,7 +32,10 @@ class Loader:
             return map(self.make, self.indices)
         # Forked, so that the memory-mapped corpus is shared and nothing has to be pickled.
         self.pool = ProcessPoolExecutor(
-            self.num_workers, multiprocessing.get_context("fork"), initializer=_start_worker, initargs=(self.make,)
+            self.num_workers,
+            multiprocessing.get_context("fork"),
+            initializer=_start_worker,
+            initargs=(self.make,),
         )
         return self._from_workers()
 
@@ -49,7 +54,9 @@ class Loader:
                     ahead.append(self.pool.submit(_work, indices))
                 yield batch
         except BrokenProcessPool:
-            raise PeerError("a loader process died (out of memory?); lower --num_workers and start again") from None
+            raise PeerError(
+                "a loader process died (out of memory?); lower --num_workers and start again"
+            ) from None
 
 
 def _start_worker(make: Callable) -> None:

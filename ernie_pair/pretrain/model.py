@@ -27,7 +27,9 @@ class Sums(NamedTuple):
     sop_correct: paddle.Tensor
 
 
-def ernie_config(settings: Dict, *, hidden_dropout_prob: float, attention_probs_dropout_prob: float) -> ErnieConfig:
+def ernie_config(
+    settings: Dict, *, hidden_dropout_prob: float, attention_probs_dropout_prob: float
+) -> ErnieConfig:
     """The configuration of config.json with the dropout of this run."""
     dropout = {
         "hidden_dropout_prob": hidden_dropout_prob,

@@ -98,7 +98,9 @@ def build_program(config: PretrainConfig, model_config) -> PretrainProgram:
 
 def _minimize(config: PretrainConfig, model, outputs: Outputs, loss) -> Callable[[float], None]:
     """Add backward and AdamW; returns what sets the learning rate."""
-    decayed = {p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name}
+    decayed = {
+        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
+    }
     schedule = _GivenRate()
     optimizer = paddle.optimizer.AdamW(
         learning_rate=schedule,

@@ -25,7 +25,9 @@ def pretrain(config: PretrainConfig) -> None:
     world = launched_world()
     start_console(world)
     refuse_unready(config, world)
-    source = open_model(config.model_name_or_path, model_type=config.model_type, from_scratch=config.from_scratch)
+    source = open_model(
+        config.model_name_or_path, model_type=config.model_type, from_scratch=config.from_scratch
+    )
     pieces = WordPiece.from_file(source.vocab_file)
     data = open_data(config, world, pieces, int(source.config["max_position_embeddings"]))
     device = start_device(config.device, world)
@@ -88,7 +90,11 @@ def _train(config, world, source, data, job, checkpoints) -> None:
         )
     finally:
         log.close()
-    logger.info("done at step %d: %s/model_last; see it with: visualdl --logdir %s", state.step, *[config.output_dir] * 2)
+    logger.info(
+        "done at step %d: %s/model_last; see it with: visualdl --logdir %s",
+        state.step,
+        *[config.output_dir] * 2,
+    )
 
 
 def _test_at_the_end(config, data: PretrainData, job, log, state: TrainState) -> None:
@@ -103,7 +109,9 @@ def _resume(config, source: ModelSource, job, checkpoints: Checkpoints, fingerpr
         checkpoint.refuse_other_run(fingerprint)
         job.restore(checkpoint)
         state = checkpoint.state()
-        logger.info("resumed %s: step %d, %d samples seen", checkpoint.folder, state.step, state.consumed_samples)
+        logger.info(
+            "resumed %s: step %d, %d samples seen", checkpoint.folder, state.step, state.consumed_samples
+        )
         return state
     if source.weights is not None:
         job.program.set(load_parameters(job.program.parameters, source.weights))

@@ -9,7 +9,13 @@ from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.cpu_collectives import needs_gloo, start_gloo
 
 # Kept in float32 under AMP: a sum over many terms loses its small ones in half precision.
-FLOAT32_OPS = ["softmax", "softmax_with_cross_entropy", "layer_norm", "reduce_sum", "c_softmax_with_cross_entropy"]
+FLOAT32_OPS = [
+    "softmax",
+    "softmax_with_cross_entropy",
+    "layer_norm",
+    "reduce_sum",
+    "c_softmax_with_cross_entropy",
+]
 AMP = {"init_loss_scaling": 32768.0, "use_dynamic_loss_scaling": True, "custom_black_list": FLOAT32_OPS}
 
 
