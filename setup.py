@@ -74,7 +74,7 @@ TEST = ["pytest>=8,<9", "pytest-timeout>=2.3,<3", "hypothesis>=6.100,<7"]
 setup(
     name="ernie-pair",
     version="0.1.0",
-    description="Chinese sentence pairs from raw text to predictions: ERNIE pretraining and fine-tuning on Paddle",
+    description="Chinese sentence pairs, from raw text to predictions: ERNIE on Paddle",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -60,15 +60,12 @@ def _check_packages() -> List[str]:
         )
         if extra_of_other_device:
             continue
-        installed = _version_of(requirement.name)
+        installed, wanted = _version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
         if requirement.name in SHOWN:
             _show(requirement.name, f"{installed or 'missing'} (tested: {requirement.specifier or 'any'})")
         if installed is None:
-            defects.append(
-                f"{requirement.name} is not installed; pip install '{requirement.name}{requirement.specifier}'"
-            )
+            defects.append(f"{requirement.name} is not installed; pip install '{wanted}'")
         elif not requirement.specifier.contains(installed, prereleases=True):
-            wanted = f"{requirement.name}{requirement.specifier}"
             defects.append(f"{requirement.name} {installed} is not in the tested set; pip install '{wanted}'")
     return defects
 

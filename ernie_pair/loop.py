@@ -77,7 +77,8 @@ def train(
     """Update until ``rhythm.max_steps``, starting wherever ``state`` stands.
 
     ``updates`` yields the micro batches of one update each, already positioned at
-    ``state.consumed_samples``. ``judge`` sees every validation result, the last one included. Raises NumbersError when the loss is not finite: nothing is published from it.
+    ``state.consumed_samples``. ``judge`` sees every validation result, the last one included.
+    Raises NumbersError when the loss is not finite: nothing is published from it.
     """
     if state.step == 0:
         log.scalars("valid", job.evaluate("valid"), state)

@@ -57,6 +57,5 @@ def new_model(config: NewModelConfig) -> None:
     with published(folder / VOCAB, folder / CONFIG) as (vocab, settings_file):
         vocab.write_bytes(Path(config.vocab_file).read_bytes())
         settings_file.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    print(
-        f"{folder}: an ERNIE of {config.num_hidden_layers} layers x {config.hidden_size}, {pieces.vocab_size} tokens"
-    )
+    size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {pieces.vocab_size} tokens"
+    print(f"{folder}: an ERNIE of {size}")

@@ -1,6 +1,7 @@
 """Convert static ERNIE weights into a dynamic model folder, with the proof that both agree.
 
-python scripts/ernie_static_to_dynamic.py --static_model_path output/model_last/static_vars --output_dir ernie_checkpoint
+python scripts/ernie_static_to_dynamic.py --static_model_path output/model_last/static_vars \
+    --output_dir ernie_checkpoint
 """
 
 from data_tools.command_line import run_command

@@ -134,10 +134,10 @@ def _rhythm(config: PretrainConfig) -> Rhythm:
 
 # A run that differs in one of these is another run; whatever is not here may change on resume.
 SAME_RUN = (
-    "split max_seq_len seed max_lr min_lr warmup_rate weight_decay adam_beta1 adam_beta2 adam_epsilon grad_clip "
-    "hidden_dropout_prob attention_probs_dropout_prob masked_lm_prob short_seq_prob favor_longer_ngram max_ngrams "
-    "use_amp"
-).split()
+    *("split", "max_seq_len", "seed", "max_lr", "min_lr", "warmup_rate", "weight_decay", "grad_clip"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams", "use_amp"),
+)
 SHAPE_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 

@@ -109,5 +109,6 @@ def test_the_scripts_name_the_pythons_that_do_when_there_is_none(tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        "error: no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; install one, or name it: PYTHON=/path/to/python3.11"
+        "error: no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; "
+        "install one, or name it: PYTHON=/path/to/python3.11"
     )
