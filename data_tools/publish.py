@@ -22,11 +22,11 @@ def published(*finals: Path) -> Iterator[List[Path]]:
     try:
         yield drafts
         for draft in drafts:
-            _to_disk(draft)
+            to_disk(draft)
         for draft, final in zip(drafts, finals):
             os.replace(draft, final)
         for folder in {final.parent for final in finals}:
-            _to_disk(folder)
+            to_disk(folder)
     finally:
         _remove(drafts)
 
@@ -60,7 +60,8 @@ def _remove(paths) -> None:
         path.unlink(missing_ok=True)
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
+    """Force a file, or the names in a folder, out of the system's memory. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

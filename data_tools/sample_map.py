@@ -12,15 +12,15 @@ epoch are in random order, epoch after epoch, and a longer map begins with the s
 import hashlib
 import json
 import logging
-import os
 from pathlib import Path
-from typing import Callable, Dict
+from typing import Callable, Dict, Optional
 
 import numpy as np
 from filelock import FileLock, Timeout
 
 from data_tools.errors import InputError, MachineError
 from data_tools.hashing import mix, mix_all, mix_range
+from data_tools.publish import published
 
 try:
     from data_tools import _helpers  # compiled from helpers.cpp by setup.py
@@ -111,34 +111,29 @@ def cached_sample_map(cache_dir: Path, key: Dict[str, object], build: Callable[[
     cache_dir.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(cache_dir / f"{name}.lock", timeout=LOCK_SECONDS):
-            if not path.exists():
+            if _read(path) is None:
                 _publish(path, build())
     except Timeout:
         raise MachineError(f"{path} is still being built by another process; look whether it hangs") from None
-    return _read(path, build)
+    return _read(path)
 
 
 def _publish(path: Path, rows: np.ndarray) -> None:
     narrow = rows.astype(np.uint32) if rows.size == 0 or rows.max() < 2**32 else rows
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with open(draft, "wb") as file:
-            np.save(file, narrow, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with published(path) as (draft,), open(draft, "wb") as file:
+        np.save(file, narrow, allow_pickle=False)
 
 
-def _read(path: Path, build: Callable[[], np.ndarray]) -> np.ndarray:
+def _read(path: Path) -> Optional[np.ndarray]:
+    """The rows of a finished file; None when there is none, or it is damaged: a cache is disposable."""
+    if not path.exists():
+        return None
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
         sound = rows.ndim == 2 and rows.shape[1] == 3
     except (ValueError, EOFError, OSError):
         sound = False
-    if sound:
-        return rows
-    logger.warning("%s is damaged and is built again", path)
-    _publish(path, build())
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+    if not sound:
+        logger.warning("%s is damaged and is built again", path)
+        return None
+    return rows

@@ -25,6 +25,7 @@ from typing import Callable, Dict, Iterable, List, Optional, Tuple
 from filelock import FileLock, Timeout
 
 from data_tools.errors import CheckpointError, InputError
+from data_tools.publish import to_disk
 from ernie_pair.loop import TrainState
 from ernie_pair.world import World
 
@@ -164,12 +165,12 @@ class Checkpoints:
                 "files": entries,
             }
             write_synced(draft / MANIFEST, _as_json(manifest))
-            sync_folder(draft)
+            to_disk(draft)
             draft.rename(final)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        sync_folder(self.folder)
+        to_disk(self.folder)
         self._point_model_last_to(final)
 
     def _point_model_last_to(self, final: Path) -> None:
@@ -177,7 +178,7 @@ class Checkpoints:
         link.unlink(missing_ok=True)
         link.symlink_to(final.relative_to(self.output_dir))
         link.rename(self.output_dir / "model_last")
-        sync_folder(self.output_dir)
+        to_disk(self.output_dir)
 
     def _retire(self) -> None:
         """Only after a success; renamed first, so that a half-deleted folder is never taken for whole."""
@@ -197,14 +198,6 @@ def write_synced(path: Path, data: bytes) -> Dict[str, object]:
     return {"name": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def publish_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Let ``fill`` write into a draft beside ``folder``, then put it in place of what is there.
 
@@ -218,16 +211,15 @@ def publish_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(draft)
         for path in draft.iterdir():
-            with open(path, "rb+") as file:
-                os.fsync(file.fileno())
-        sync_folder(draft)
+            to_disk(path)
+        to_disk(draft)
         if folder.exists():
             folder.rename(old)
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    sync_folder(folder.parent)
+    to_disk(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 

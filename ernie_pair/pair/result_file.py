@@ -1,10 +1,9 @@
 """A result file that is there whole or not at all."""
 
-import os
 from pathlib import Path
 
 from data_tools.errors import InputError
-from ernie_pair.checkpoint import sync_folder, write_synced
+from data_tools.publish import published
 
 
 def refuse_unusable(path: Path) -> None:
@@ -16,11 +15,6 @@ def refuse_unusable(path: Path) -> None:
 
 
 def publish_file(path: Path, content: str) -> None:
-    """Write beside ``path``, force it to disk, then rename. Raises OSError, leaving nothing behind."""
-    draft = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    try:
-        write_synced(draft, content.encode("utf-8"))
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    """Raises OSError, leaving what was there before."""
+    with published(path) as (draft,):
+        draft.write_text(content, encoding="utf-8")
