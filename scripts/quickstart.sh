@@ -35,7 +35,7 @@ step 2 "prepare the corpus: sentences, vocabulary, token ids; and a small model 
 TEXT="$OUT/sample/corpus.txt" OUT="$OUT/corpus" sh "$ROOT/scripts/prepare_data.sh"
 unless "$OUT/small/config.json" "$PY" -m ernie_pair new-model --vocab_file "$OUT/corpus/vocab.txt" \
     --output_dir "$OUT/small" --hidden_size 128 --num_hidden_layers 2 --num_attention_heads 4 \
-    --intermediate_size 512 --max_position_embeddings 64
+    --intermediate_size 512 --max_position_embeddings 130
 
 step 3 "pretrain it in static graph"
 MODEL="$OUT/small" DATA="$OUT/corpus" OUTPUT="$OUT/pretrain" GPUS="${GPUS:-0}" \
