@@ -66,7 +66,7 @@ def reference(path):
 
 
 @pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
-@pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=[path.stem for path in VOCABULARIES])
 def test_real_text_gets_the_ids_of_ernie_tokenizer(vocabulary):
     expected, pieces = reference(vocabulary), WordPiece.from_file(vocabulary)
     lines = [line for path in TEXTS for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
