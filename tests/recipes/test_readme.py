@@ -57,9 +57,9 @@ def test_the_seven_commands(environment, tmp_path):
         )
         if "static_to_dynamic" in command:
             assert said.count("largest difference") == 4
-    assert json.loads((tmp_path / "pair" / "test.json").read_text())["rows"] == 20
+    assert json.loads((tmp_path / "pair" / "test.json").read_text())["rows"] == 40
     predictions = (tmp_path / "predictions.tsv").read_text().splitlines()
-    assert predictions[0] == "index\tprediction" and len(predictions) == 21
+    assert predictions[0] == "index\tprediction" and len(predictions) == 41
 
 
 def paths(folder):
