@@ -8,8 +8,8 @@ set -eu
 
 OUT="${OUT:-$ROOT/output/quickstart}"
 PAIRS="${PAIRS:-36000}"
-STEPS="${STEPS:-1000}"
-EPOCHS="${EPOCHS:-2}"
+STEPS="${STEPS:-1200}"
+EPOCHS="${EPOCHS:-3}"
 export DEVICE
 
 step() {
@@ -49,16 +49,23 @@ step 4 "convert it to a dynamic model, with the proof that both agree"
 unless "$OUT/dynamic/model_state.pdparams" "$PY" "$ROOT/scripts/ernie_static_to_dynamic.py" \
     --static_model_path "$OUT/pretrain/model_last/static_vars" --output_dir "$OUT/dynamic"
 
+# One thread each: the two trainings below share the cores.
 train() {
-    "$PY" "$ROOT/scripts/train_pair.py" --model_type ernie \
+    OMP_NUM_THREADS=1 "$PY" "$ROOT/scripts/train_pair.py" --model_type ernie \
         --train_file "$OUT/sample/pairs/train.tsv" --dev_file "$OUT/sample/pairs/dev.tsv" \
         --max_seq_len 48 --batch_size 32 --epochs "$EPOCHS" --learning_rate 0.0005 --dropout 0 \
         --eval_freq 10000 --logging_freq 100 --checkpoint_steps 200 --device "$DEVICE" "$@"
 }
 
-step 5 "fine-tune on pairs: from the converted weights, and from scratch"
-train --model_name_or_path "$OUT/dynamic" --output_dir "$OUT/pair"
-train --model_name_or_path "$OUT/small" --from_scratch true --output_dir "$OUT/pair_scratch"
+step 5 "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)"
+train --model_name_or_path "$OUT/small" --from_scratch true --output_dir "$OUT/pair_scratch" \
+    >"$OUT/pair_scratch.log" 2>&1 &
+scratch=$!
+train --model_name_or_path "$OUT/dynamic" --output_dir "$OUT/pair" || {
+    kill "$scratch"
+    exit 1
+}
+wait "$scratch" || fail "the training from scratch failed; see $OUT/pair_scratch.log"
 
 step 6 "evaluate both on the test split"
 for run in pair pair_scratch; do
