@@ -22,7 +22,7 @@ AMP = {"init_loss_scaling": 32768.0, "use_dynamic_loss_scaling": True, "custom_b
 def start_fleet(device: str, num_processes: int) -> None:
     """Static mode from here on, and the processes of the run know each other."""
     paddle.enable_static()
-    fleet.init(is_collective=True, log_level="WARNING")
+    fleet.init(is_collective=True, log_level="ERROR")
     if needs_gloo(device, num_processes):
         start_gloo()
 
