@@ -24,9 +24,12 @@ from data_tools.errors import InputError, MachineError
 Config = TypeVar("Config")
 
 
-def option(default=MISSING, *, help: str):
-    """A dataclass field that is also a command-line flag; without a default it is required."""
-    return field(default=default, metadata={"help": help})
+def option(default=MISSING, *, help: str, positional: bool = False):
+    """A dataclass field that is also a command-line flag; without a default it is required.
+
+    ``positional``: it is given without a flag, like the file of `cat FILE`, and is required.
+    """
+    return field(default=default, metadata={"help": help, "positional": positional})
 
 
 def parse_config(config_class: Type[Config], argv: Optional[Sequence[str]] = None) -> Config:
@@ -46,10 +49,13 @@ class _OneLineParser(ArgumentParser):
     """Reports a wrong value by its flag and what the flag takes, an unknown flag by its neighbours."""
 
     hints: dict = {}
+    positionals: tuple = ()
 
     def error(self, message, ex=None):
         text = " ".join(str(message).split())
         key = next(iter(re.findall(r'[Kk]ey "(\w+)"', text)), None)
+        if "is required" in text and key in self.positionals:
+            raise InputError(f"{key.upper()} is missing; --help says what it means") from None
         if "is required" in text and key:
             raise InputError(f"--{key} is missing; --help says what it means") from None
         if key in self.hints:
@@ -76,12 +82,16 @@ def _parser_of(config_class) -> ArgumentParser:
     parser = _OneLineParser(prog=_program_name(), description=config_class.__doc__, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="a YAML file of flags")
     hints = parser.hints = get_type_hints(config_class)
+    parser.positionals = tuple(i.name for i in fields(config_class) if i.metadata["positional"])
     for item in fields(config_class):
         required = item.default is MISSING
         settings = {"required": True} if required else {"default": item.default}
         if hints[item.name] is bool:
             settings.update(nargs="?", const=True)
-        parser.add_argument(f"--{item.name}", type=hints[item.name], help=item.metadata["help"], **settings)
+        flag = f"--{item.name}"
+        if item.name in parser.positionals:
+            flag, settings = item.name, {}
+        parser.add_argument(flag, type=hints[item.name], help=item.metadata["help"], **settings)
     return parser
 
 

@@ -51,18 +51,29 @@ class CorpusWriter:
         writer.add([[7, 8], [9]])           # one document, its sentences
         writer.about["inputs"] = [...]      # whatever else the manifest shall say
 
+    ``also`` are further files of the same run, published with the three: fill ``writer.also_drafts``.
     Memory does not grow with the corpus. Left by an exception, nothing of it remains.
     """
 
-    def __init__(self, prefix: Union[str, Path], *, vocab_size: int, about: Optional[Dict[str, Any]] = None):
+    def __init__(
+        self,
+        prefix: Union[str, Path],
+        *,
+        vocab_size: int,
+        about: Optional[Dict[str, Any]] = None,
+        also: Sequence[Path] = (),
+    ):
         self.paths = corpus_paths(prefix)
+        self._also = list(also)
         self.vocab_size = vocab_size
         self.about = dict(about or {})
         self.max_id = -1
 
     def __enter__(self) -> "CorpusWriter":
         with ExitStack() as stack:
-            self._drafts = CorpusPaths(*stack.enter_context(published(*self.paths)))
+            drafts = stack.enter_context(published(*self._also, *self.paths))
+            self.also_drafts = drafts[: len(self._also)]
+            self._drafts = CorpusPaths(*drafts[len(self._also) :])
             names = [Path(f"{self._drafts.index}.{name}") for name in ("lens", "docs")]
             spools = stack.enter_context(scratch(*names))
             self._ids = stack.enter_context(ArrayFile(self._drafts.ids, id_dtype(self.vocab_size)))
@@ -113,7 +124,9 @@ class CorpusWriter:
             spool.finish()
         _write_index(self._drafts.index, self._lens.path, self._docs.path)
         self._drafts.manifest.write_text(
-            json.dumps(self._manifest(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+            json.dumps(self._manifest(), ensure_ascii=False, indent=1) + "\n",
+            encoding="utf-8",
+            errors="backslashreplace",  # a name that is not UTF-8: \udcff is the JSON for it
         )
 
     def _manifest(self) -> Dict[str, Any]:
@@ -156,7 +169,7 @@ class Corpus:
         members = _read_index(self.paths.index, cap=24 * (len(self.ids) + 1) + 8 * HEADER_BYTES)
         self.lens, self.docs = members["lens"].astype(np.int32), members["docs"].astype(np.int64)
         self.starts = np.concatenate([[0], np.cumsum(members["lens"], dtype=np.int64)])
-        _check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
+        check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
         self._fingerprint = self.manifest.get("pair_id")
         self._max_id = self.manifest.get("max_id")
 
@@ -169,7 +182,7 @@ class Corpus:
         return self.ids[self.starts[sentence] : self.starts[sentence + 1]]
 
     def __reduce__(self):
-        return Corpus, (self.prefix,)  # a worker maps the files again instead of copying the ids
+        return type(self), (self.prefix,)  # a worker maps the files again instead of copying the ids
 
     @property
     def num_documents(self) -> int:
@@ -310,12 +323,13 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
     return members
 
 
-def _check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
+def check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
+    """Raises InputError that names ``paths.index`` when the arrays do not describe the ids."""
     broken = {
         "a sentence without tokens": lens.min(initial=1) <= 0,
         f"{starts[-1]} tokens by 'lens', {len(ids)} in {paths.ids.name}": starts[-1] != len(ids),
         "'docs' does not begin with 0": not len(docs) or docs[0] != 0,
-        "'docs' goes down": (np.diff(docs) < 0).any(),
+        "'docs' goes down": (docs[1:] < docs[:-1]).any(),
         f"'docs' does not end with the {len(lens)} sentences": not len(docs) or docs[-1] != len(lens),
         "'sents' disagrees with 'lens'": sents is not None and not np.array_equal(sents, starts),
     }

@@ -3,40 +3,44 @@
 python -m data_tools.create_pretraining_data --input_path baike.jsonl --output_prefix data/baike \
     --vocab_file vocab.txt --chinese --cn_whole_word_segment --workers 4
 
-Reads JSON lines, one document per line; writes PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json.
+Reads JSON lines, one document per line; writes PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json
+and, with --on_bad_line skip, PREFIX.rejected.jsonl. Killed, the same command goes on where it was.
 """
 
+import json
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Literal, NamedTuple, Optional, Tuple
+from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
 
-import numpy as np
-
+from data_tools.array_file import sha256_of_file
 from data_tools.command_line import option, run_command
 from data_tools.corpus import CorpusWriter, corpus_paths
-from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
+from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, Rules
 from data_tools.errors import InputError
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
 from data_tools.publish import refuse_existing
-from data_tools.text_files import LineBatch, json_text, line_batches, list_inputs
+from data_tools.shards import (
+    COUNTED,
+    Rejected,
+    Shard,
+    ShardMaker,
+    encoder_for,
+    read_shard,
+    shard_folder,
+    shard_jobs,
+)
+from data_tools.text_files import list_inputs
 from data_tools.wordpiece import WordPiece
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
-COUNTED = (
-    "lines",
-    "blank_lines",
-    "documents",
-    "empty_documents",
-    "one_sentence_documents",
-    "cut_sentences",
-    "tokens",
-    "unknown_tokens",
-)
+TOOL = "data_tools.create_pretraining_data 2"
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,19 @@ class CreateConfig:
     )
     cn_splited: bool = option(False, help="the text has its words apart already; they are kept")
     cn_split_dimer: str = option(" ", help="what stands between the words of --cn_splited text")
+    user_lexicon: str = option(
+        "",
+        help="file of words that stay whole, one per line: WORD [TAB character|phrase|entity [TAB weight]]",
+    )
     append_eos: bool = option(False, help="not for ERNIE, whose samples get their [SEP] when they are made")
     max_sentence_length: int = option(510, help="tokens; a longer sentence is cut into several")
+    on_bad_line: Literal["error", "skip"] = option(
+        "error", help="a line that is no document ends the run, or goes to PREFIX.rejected.jsonl"
+    )
+    max_bad_lines: Optional[int] = option(
+        None,
+        help="with --on_bad_line skip: more bad lines than this end the run; none: any number is skipped",
+    )
     log_interval: int = option(0, help="documents between two lines of progress; 0: none")
     workers: int = option(1, help="processes; the files are the same for any number")
     overwrite: bool = option(False, help="replace the corpus of that prefix")
@@ -86,6 +101,13 @@ class CreateConfig:
         if self.cn_split_dimer != " ":
             yield not given_words, "--cn_split_dimer needs --cn_splited; add it"
             yield not self.cn_split_dimer, "--cn_split_dimer is empty; give what stands between words"
+        yield (
+            bool(self.user_lexicon) and not marks_words,
+            ("--user_lexicon needs --cn_whole_word_segment; add it"),
+        )
+        if self.max_bad_lines is not None:
+            yield self.on_bad_line == "error", "--max_bad_lines needs --on_bad_line skip; add it"
+            yield self.max_bad_lines < 0, "--max_bad_lines is below 0; leave it out for no limit"
         yield self.max_sentence_length < 1, "--max_sentence_length is below 1; 510 fits a sample of 512"
         yield self.log_interval < 0, "--log_interval is below 0; 0 means no lines"
         yield self.workers < 1, f"--workers {self.workers} is below 1; give at least one"
@@ -100,6 +122,7 @@ def rules_of(config: CreateConfig) -> Rules:
         segmenter=(config.cn_seg_func or "rjieba") if finds_words else None,
         separator=config.cn_split_dimer if config.cn_splited else None,
         max_sentence_length=config.max_sentence_length,
+        lexicon=config.user_lexicon or None,
     )
 
 
@@ -122,72 +145,91 @@ def _sentence_ends(config: CreateConfig) -> str:
     return LINE_END
 
 
-class EncodedBatch(NamedTuple):
-    """What a batch of lines became: ids and lens of its sentences, sentences of its documents."""
+def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
+    """The command. Raises InputError for whatever a person can mend; then nothing new is on the disk.
 
-    path: str
-    ids: np.ndarray
-    lens: np.ndarray
-    sentences_per_document: np.ndarray
-    counts: Counter
-
-
-def encode_batch(rules: Rules, json_key: str, batch: LineBatch) -> EncodedBatch:
-    """Raises InputError with file:line for a line that is no document."""
-    encoder = _encoder(rules)
-    sentences: List[np.ndarray] = []
-    documents: List[int] = []
-    counts = Counter(dict.fromkeys(COUNTED, 0), lines=len(batch.lines))
-    for number, line in batch.numbered():
-        if not line.strip():
-            counts["blank_lines"] += 1
-            continue
-        found, cut = encoder.sentences(json_text(batch.path, number, line, json_key))
-        documents.append(len(found))
-        sentences += found
-        counts["cut_sentences"] += cut
-    ids = np.concatenate(sentences) if sentences else np.zeros(0, dtype=np.int32)
-    counts["empty_documents"] = documents.count(0)
-    counts["one_sentence_documents"] = documents.count(1)
-    counts["documents"] = len(documents) - documents.count(0)
-    counts["tokens"] = len(ids)
-    counts["unknown_tokens"] = int((ids == encoder.pieces.unk_id).sum())
-    lens = np.array([len(sentence) for sentence in sentences], dtype=np.int32)
-    return EncodedBatch(batch.path, ids, lens, np.array([n for n in documents if n], dtype=np.int64), counts)
-
-
-@lru_cache(maxsize=1)
-def _encoder(rules: Rules) -> DocumentEncoder:
-    return DocumentEncoder(rules)
-
-
-def create_pretraining_data(config: CreateConfig) -> None:
-    """The command. Raises InputError for whatever a person can mend; then nothing new is on the disk."""
+    Stopped by anything else, it leaves PREFIX.shards/ for the next run. ``run_map(function, items,
+    workers)`` is who makes the shards, `ordered_map` or its like; the files are the same.
+    """
     started = time.monotonic()
-    outputs = list(corpus_paths(config.output_prefix))
-    inputs = list_inputs(config.input_path, ENDINGS, apart_from=outputs)
-    refuse_existing(outputs, config.overwrite)
+    paths = corpus_paths(config.output_prefix)
+    rejects, folder = Path(f"{config.output_prefix}.rejected.jsonl"), Path(f"{config.output_prefix}.shards")
+    inputs = list_inputs(config.input_path, ENDINGS, apart_from=[*paths, rejects])
+    was_killed_while_publishing = folder.exists() and not paths.manifest.exists()
+    refuse_existing([*paths, rejects], config.overwrite or was_killed_while_publishing)
     rules = rules_of(config)
-    _encoder.cache_clear()  # the vocabulary may be another one since the last call
-    pieces = _encoder(rules).pieces
-    counts: Dict[str, Counter] = {str(path): Counter() for path in inputs}
-    with CorpusWriter(config.output_prefix, vocab_size=pieces.vocab_size) as writer:
-        for encoded in _encoded(inputs, rules, config):
-            writer.extend(encoded.ids, encoded.lens, encoded.sentences_per_document)
-            counts[encoded.path].update(encoded.counts)
-        total = _sum(counts.values())
-        _refuse_a_wrong_vocabulary(total, rules.vocab_file)
-        writer.about.update(_about(config, pieces, inputs, counts, total))
+    encoder_for.cache_clear()  # the vocabulary may be another one since the last call
+    pieces = encoder_for(rules).pieces
+    counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}
+    also = [rejects] if config.on_bad_line == "skip" else []
+    with shard_folder(folder, _made_from(config, rules, pieces, inputs)) as made_from:
+        make = ShardMaker(folder, rules, config.json_key, config.on_bad_line == "skip", made_from)
+        with CorpusWriter(config.output_prefix, vocab_size=pieces.vocab_size, also=also) as writer:
+            shards = _counted(_shards(inputs, config, partial(run_map, make)), counts, config.max_bad_lines)
+            _write(shards, writer)
+            total = _sum(counts.values())
+            _refuse_a_wrong_vocabulary(total, rules.vocab_file)
+            writer.about.update(_about(config, pieces, inputs, counts, total))
+        if not also:
+            rejects.unlink(missing_ok=True)  # of the corpus that was replaced
     sys.stderr.write(_summary(config, total, inputs, time.monotonic() - started) + "\n")
 
 
-def _encoded(inputs: List[Path], rules: Rules, config: CreateConfig) -> Iterator[EncodedBatch]:
-    """Every batch of every file in order, with a progress bar when somebody watches."""
+def _made_from(config: CreateConfig, rules: Rules, pieces: WordPiece, inputs: List[Path]) -> dict:
+    """All that decides what is in the shards, but the lines themselves."""
+    return {
+        "tool": TOOL,
+        "inputs": [[str(path), path.stat().st_size] for path in inputs],
+        "rules": asdict(rules),
+        "json_key": config.json_key,
+        "on_bad_line": config.on_bad_line,
+        "vocab_sha256": pieces.sha256,
+        "lexicon_sha256": _lexicon_sha256(config),
+        "libraries": {name: version(name) for name in ("tokenizers", rules.segmenter) if name},
+    }
+
+
+def _lexicon_sha256(config: CreateConfig) -> str:
+    return sha256_of_file(Path(config.user_lexicon)) if config.user_lexicon else ""
+
+
+def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Iterator[Shard]:
+    """Every shard of every file in order, with a progress bar when somebody watches."""
     with Progress(inputs, config.log_interval) as progress:
-        batches = (batch for path in inputs for batch in line_batches(path, progress.read))
-        for encoded in ordered_map(partial(encode_batch, rules, config.json_key), batches, config.workers):
-            yield encoded
-            progress.made(encoded.counts["documents"])
+        for path in make_all(shard_jobs(inputs, progress.read), config.workers):
+            shard = read_shard(path)
+            yield shard
+            progress.made(shard.counts["documents"])
+
+
+def _counted(
+    shards: Iterable[Shard], counts: Dict[str, Counter], max_bad_lines: Optional[int]
+) -> Iterator[Shard]:
+    """Raises InputError at the first bad line beyond ``max_bad_lines``."""
+    num_bad = 0
+    for shard in shards:
+        counts[shard.file].update(shard.counts)
+        if max_bad_lines is not None and num_bad + len(shard.rejected) > max_bad_lines:
+            file, line, reason = shard.rejected[max_bad_lines - num_bad]
+            raise InputError(f"{file}:{line}: {reason} (more bad lines than --max_bad_lines {max_bad_lines})")
+        num_bad += len(shard.rejected)
+        yield shard
+
+
+def _write(shards: Iterable[Shard], writer: CorpusWriter) -> None:
+    with ExitStack() as stack:
+        notes = [
+            stack.enter_context(open(draft, "w", encoding="utf-8", errors="backslashreplace"))
+            for draft in writer.also_drafts
+        ]
+        for shard in shards:
+            writer.extend(shard.ids, shard.lens, shard.documents)
+            for note in notes:
+                note.writelines(map(_json_line, shard.rejected))
+
+
+def _json_line(rejected: Rejected) -> str:
+    return json.dumps(rejected._asdict(), ensure_ascii=False) + "\n"
 
 
 def _sum(counts: Iterable[Counter]) -> Counter:
@@ -207,12 +249,13 @@ def _refuse_a_wrong_vocabulary(total: Counter, vocab_file: str) -> None:
 
 
 def _about(config: CreateConfig, pieces: WordPiece, inputs, counts, total) -> dict:
-    without_effect = ("workers", "log_interval", "overwrite")
+    without_effect = ("workers", "log_interval", "overwrite", "max_bad_lines")
     arguments = {name: value for name, value in asdict(config).items() if name not in without_effect}
     files = [{"name": path.name, "bytes": path.stat().st_size, **counts[str(path)]} for path in inputs]
     return {
         "vocab_sha256": pieces.sha256,
-        "tool": "data_tools.create_pretraining_data 1",
+        "lexicon_sha256": _lexicon_sha256(config),
+        "tool": TOOL,
         "arguments": arguments,
         "inputs": files,
         "counts": dict(total),
@@ -221,11 +264,13 @@ def _about(config: CreateConfig, pieces: WordPiece, inputs, counts, total) -> di
 
 def _summary(config: CreateConfig, total: Counter, inputs: List[Path], seconds: float) -> str:
     megabytes = sum(path.stat().st_size for path in inputs) / 1e6
+    rejected = f", {total['rejected_lines']} rejected" if config.on_bad_line == "skip" else ""
+    found = f", {total['lexicon_words']} words of the lexicon" if config.user_lexicon else ""
     return (
         f"{config.output_prefix}: {total['documents']} documents from {total['lines']} lines "
         f"({total['blank_lines']} blank, {total['empty_documents']} without text, "
-        f"{total['one_sentence_documents']} of one sentence), {total['tokens']} tokens "
-        f"({total['unknown_tokens']} unknown), {total['cut_sentences']} sentences cut at "
+        f"{total['one_sentence_documents']} of one sentence{rejected}), {total['tokens']} tokens "
+        f"({total['unknown_tokens']} unknown{found}), {total['cut_sentences']} sentences cut at "
         f"{config.max_sentence_length}; {megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s"
     )
 

@@ -1,15 +1,19 @@
 """dataset[i] -> one masked sample: a pure function of (corpus, seed, i)."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
 from data_tools.corpus import Corpus
 from data_tools.dataset_utils import MaskingRule, create_masked_lm_predictions
+from data_tools.errors import InputError
+from data_tools.hashing import keyed_rng
+from data_tools.masking_function import MaskingFunction
 from data_tools.segments import make_segments
 from data_tools.wordpiece import WordPiece
 
 SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
+SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 
 
 class Sample(NamedTuple):
@@ -19,6 +23,14 @@ class Sample(NamedTuple):
     token_type_ids: np.ndarray
     masked_positions: np.ndarray
     masked_labels: np.ndarray
+    sop_label: int
+
+
+class Text(NamedTuple):
+    """One sample before masking: corpus ids with [CLS] and [SEP], token types, the sentence order."""
+
+    tokens: np.ndarray
+    token_type_ids: np.ndarray
     sop_label: int
 
 
@@ -33,33 +45,47 @@ class ErnieDataset:
         *,
         seed: int,
         binary_head: bool = True,
+        masking_fn: MaskingFunction = create_masked_lm_predictions,
     ):
         self.corpus, self.sample_map, self.rule = corpus, sample_map, rule
-        self.seed, self.binary_head = seed, binary_head
+        self.seed, self.binary_head, self.masking_fn = seed, binary_head, masking_fn
+        self._ids, self._rows = np.asarray(corpus.ids), np.asarray(sample_map)  # plain views: memmap is slow
 
     def __len__(self) -> int:
         return len(self.sample_map)
 
     def __getitem__(self, index: int) -> Sample:
-        first, end, target = (int(value) for value in self.sample_map[index])
         rng = sample_rng(self.seed, index)
-        sentences = [self.corpus[sentence] for sentence in range(first, end)]
-        segments = make_segments(sentences, target, rng, binary_head=self.binary_head)
+        text = self._text(index, rng)
+        masked = self.masking_fn(text.tokens, self.rule, rng)
+        return Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
+
+    def text(self, index: int) -> Text:
+        """What sample ``index`` is made from."""
+        return self._text(index, sample_rng(self.seed, index))
+
+    def _text(self, index: int, rng: np.random.Generator) -> Text:
+        first, end, target = self._rows[index].tolist()
+        starts = self.corpus.starts[first : end + 1]
+        segments = make_segments(self._ids, starts, target, rng, binary_head=self.binary_head)
         tokens, types = join_segments(segments.a, segments.b, self.rule.cls_id, self.rule.sep_id)
-        return Sample(*_masked(tokens, types, self.rule, rng), segments.label)
+        return Text(tokens, types, segments.label)
 
 
 def sample_rng(seed: int, index: int) -> np.random.Generator:
     """The generator of sample ``index``: the same on every rank and after every resume."""
-    return np.random.default_rng([seed, index])
+    return keyed_rng(seed, index)
 
 
-def join_segments(a: np.ndarray, b, cls_id: int, sep_id: int) -> tuple:
+def join_segments(a: np.ndarray, b: Optional[np.ndarray], cls_id: int, sep_id: int) -> tuple:
     """[CLS] a [SEP], then b [SEP] when there is a ``b``: token ids and token types, both int64 [S]."""
-    parts = [[cls_id], a, [sep_id]] if b is None else [[cls_id], a, [sep_id], b, [sep_id]]
-    tokens = np.concatenate(parts).astype(np.int64)
-    types = np.zeros(len(tokens), np.int64)
-    types[len(a) + 2 :] = 1
+    border = len(a) + 2
+    length = border if b is None else border + len(b) + 1
+    tokens, types = np.empty(length, np.int64), np.zeros(length, np.int64)
+    tokens[0], tokens[1 : border - 1], tokens[border - 1] = cls_id, a, sep_id
+    if b is not None:
+        tokens[border:-1], tokens[-1] = b, sep_id
+        types[border:] = 1
     return tokens, types
 
 
@@ -67,6 +93,7 @@ def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
     """The rule for a vocabulary; ``settings`` are the choices of MaskingRule.
 
     Random replacements never draw special, unused or `##` tokens: none of them stands in real input.
+    Raises InputError when no other token is left.
     """
     ordinary = [
         index
@@ -74,6 +101,8 @@ def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
         if not token.startswith("##")
         and not (token.startswith("[") and token.endswith("]") and len(token) > 2)
     ]
+    if not ordinary:
+        raise InputError("the vocabulary has no ordinary token; give the vocab.txt of a model")
     return MaskingRule(
         cls_id=pieces.cls_id,
         sep_id=pieces.sep_id,
@@ -83,8 +112,3 @@ def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
         random_ids=np.array(ordinary, dtype=np.int64),
         **settings,
     )
-
-
-def _masked(tokens: np.ndarray, types: np.ndarray, rule: MaskingRule, rng: np.random.Generator) -> tuple:
-    masked = create_masked_lm_predictions(tokens, rule, rng)
-    return masked.ids, types, masked.positions, masked.labels

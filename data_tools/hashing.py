@@ -4,6 +4,7 @@ Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (OOPSLA 
 """
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 MASK = 0xFFFFFFFFFFFFFFFF
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -32,3 +33,20 @@ def mix_range(start: int, count: int) -> np.ndarray:
         values = (values ^ (values >> np.uint64(30))) * np.uint64(FIRST)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(SECOND)
         return values ^ (values >> np.uint64(31))
+
+
+def keyed_rng(*key: int) -> np.random.Generator:
+    """A generator that depends on ``key`` only; cheaper than numpy's default_rng([...])."""
+    state = mix_all(*key)
+    return np.random.Generator(np.random.PCG64(_Words([mix(state ^ number) for number in range(1, 5)])))
+
+
+class _Words(ISeedSequence):
+    """The four 64-bit words that start a PCG64, as they are: splitmix64 has mixed them."""
+
+    def __init__(self, words):
+        self.words = np.array(words, np.uint64)
+
+    def generate_state(self, n_words, dtype=np.uint32):
+        assert n_words == len(self.words) and dtype == np.uint64
+        return self.words

@@ -4,7 +4,9 @@ import os
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
 from typing import Callable, Iterable, Iterator, TypeVar
 
 from data_tools.errors import InputError, MachineError
@@ -29,7 +31,7 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
 
 def _parallel_map(function, items, workers: int) -> Iterator:
     # Spawned, not forked: a fork would copy the locks of whatever threads run here.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_leave_with_parent)
     waiting: deque = deque()
     try:
         failure, items = None, iter(items)
@@ -50,6 +52,16 @@ def _parallel_map(function, items, workers: int) -> Iterator:
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_with_parent() -> None:
+    """A worker whose parent was killed would wait for the next item for ever."""
+
+    def watch():
+        wait([parent_process().sentinel])
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _next_item(items):

@@ -17,7 +17,7 @@ def published(*finals: Path) -> Iterator[List[Path]]:
     """
     drafts = [final.with_name(final.name + ".draft") for final in finals]
     for final in finals:
-        _make_folder(final.parent)
+        make_folder(final.parent)
     _remove(drafts)
     try:
         yield drafts
@@ -48,7 +48,8 @@ def refuse_existing(finals: List[Path], overwrite: bool) -> None:
         raise InputError(f"{existing[0]} exists; pass --overwrite to replace it, or choose another name")
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """With the folders above it. Raises MachineError when a file stands in the way."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

@@ -1,6 +1,6 @@
 """Sentences -> segments A and B, in order or swapped, cut to length."""
 
-from typing import List, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -16,19 +16,26 @@ class Segments(NamedTuple):
 
 
 def make_segments(
-    sentences: List[np.ndarray], max_tokens: int, rng: np.random.Generator, *, binary_head: bool = True
+    ids: np.ndarray,
+    starts: np.ndarray,
+    max_tokens: int,
+    rng: np.random.Generator,
+    *,
+    binary_head: bool = True,
 ) -> Segments:
-    """Split ``sentences`` (1-D id arrays) at a random border and swap the halves half of the time.
+    """Split n sentences at a random border and swap the halves half of the time.
 
-    ``label``: IN_ORDER, SWAPPED, or NO_LABEL where there is only one segment. Both segments together
-    hold at most ``max_tokens`` tokens and each keeps at least one.
+    Sentence s is ids[starts[s]:starts[s + 1]]; ``starts`` [n + 1]. ``label``: IN_ORDER, SWAPPED, or
+    NO_LABEL where there is only one segment. Both segments together hold at most ``max_tokens``
+    tokens and each keeps at least one. The segments are views of ``ids``.
     """
-    if len(sentences) < 2 or not binary_head:
-        whole = np.concatenate(sentences)
-        return Segments(_cut(whole, max(0, len(whole) - max_tokens), rng), None, NO_LABEL)
-    border = 1 if len(sentences) == 2 else int(rng.integers(1, len(sentences)))
-    a, b = np.concatenate(sentences[:border]), np.concatenate(sentences[border:])
-    swapped = bool(rng.random() < 0.5)
+    sentences = len(starts) - 1
+    begin, end = int(starts[0]), int(starts[-1])
+    if sentences < 2 or not binary_head:
+        return Segments(_cut(ids[begin:end], max(0, end - begin - max_tokens), rng), None, NO_LABEL)
+    border = int(starts[1 + int(rng.random() * (sentences - 1))])
+    a, b = ids[begin:border], ids[border:end]
+    swapped = rng.random() < 0.5
     if swapped:
         a, b = b, a
     cut_a, cut_b = _cuts(len(a), len(b), max_tokens)

@@ -4,7 +4,7 @@ import gzip
 import json
 import zlib
 from pathlib import Path
-from typing import BinaryIO, Callable, Iterable, Iterator, List, NamedTuple, Sequence
+from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
 import zstandard
 
@@ -34,7 +34,7 @@ def list_inputs(
     never: Sequence[str] = (),
     any_file: bool = False,
 ) -> List[Path]:
-    """The file ``input_path``, or the files of that folder and its subfolders that end so, sorted.
+    """The file ``input_path``, or the files of that folder and its subfolders that end so, sorted, each once.
 
     ``apart_from`` are the outputs: never read, and an error when one is the only input. In a folder,
     names that end as ``never`` says are left out; a single file may have any ending with
@@ -49,10 +49,18 @@ def list_inputs(
         return [path]
     found = [item for pattern in ("*", "*/*") for item in path.glob(pattern) if item.is_file()]
     fitting = (f for f in found if f.name.endswith(tuple(endings)) and not f.name.endswith(tuple(never)))
-    inputs = sorted(item for item in fitting if item.resolve() not in outputs)
+    inputs = _each_once(sorted(item for item in fitting if item.resolve() not in outputs))
     if not inputs:
         raise InputError(f"{path}: no file ends with {' or '.join(endings)}; mend --input_path")
     return inputs
+
+
+def _each_once(paths: Iterable[Path]) -> List[Path]:
+    """Without the further names of a file: a link to it, or a way around a ring of folders."""
+    first: Dict[Path, Path] = {}
+    for path in paths:
+        first.setdefault(path.resolve(), path)
+    return list(first.values())
 
 
 def _check_single(path: Path, endings: Sequence[str], outputs, any_file: bool) -> None:
@@ -62,14 +70,19 @@ def _check_single(path: Path, endings: Sequence[str], outputs, any_file: bool) -
         raise InputError(f"{path} does not end with {' or '.join(endings)}; rename or convert it")
 
 
-def line_batches(path: Path, advance: Callable[[int], None] = lambda count: None) -> Iterator[LineBatch]:
-    """The lines of ``path`` in batches of about 256 KiB; ``advance`` hears the bytes read from the disk."""
+def line_batches(
+    path: Path, advance: Callable[[int], None] = lambda count: None, batch_bytes: int = _BATCH
+) -> Iterator[LineBatch]:
+    """The lines of ``path`` in batches of ``batch_bytes`` or a line more, the last one shorter.
+
+    ``advance`` hears the bytes read from the disk.
+    """
     lines: List[bytes] = []
     first, size = 1, 0
     for line in read_lines(path, advance):
         lines.append(line)
         size += len(line)
-        if size >= _BATCH:
+        if size >= batch_bytes:
             yield LineBatch(str(path), first, lines)
             first, lines, size = first + len(lines), [], 0
     if lines:

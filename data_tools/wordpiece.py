@@ -171,6 +171,8 @@ class WordPiece:
 
 def is_cjk(character: str) -> bool:
     """Is it one of the characters that ERNIE reads one by one?"""
+    if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and quicker to answer for
+        return True
     return any(low <= ord(character) <= high for low, high in _CJK)
 
 

@@ -18,6 +18,12 @@ COMMANDS = {
         "NewModelConfig",
         "a model folder to start from scratch",
     ),
+    "inspect-data": (
+        "ernie_pair.inspect_data",
+        "inspect_data",
+        "InspectConfig",
+        "samples of a corpus with their masks, and a report of them",
+    ),
     "pretrain": ("ernie_pair.pretrain.run", "pretrain", "PretrainConfig", "pretrain ERNIE in static graph"),
     "convert": (
         "ernie_pair.pretrain.convert",
@@ -52,7 +58,7 @@ def _run(words) -> None:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10} {purpose}" for name, (_, _, _, purpose) in COMMANDS.items()]
+    lines = [f"  {name:<12} {purpose}" for name, (_, _, _, purpose) in COMMANDS.items()]
     return "\n".join(["usage: ernie-pair COMMAND [--help] [flags]", "", *lines])
 
 

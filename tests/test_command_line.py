@@ -24,6 +24,27 @@ def test_flags_read_as_the_recipe_writes_them():
     assert config == Config(input_dir="a", use_amp=True, no_merge=True, rate=1e-4)
 
 
+@dataclass(frozen=True)
+class Positional:
+    """An example."""
+
+    prefix: str = option(help="a file", positional=True)
+    steps: int = option(3, help="a number")
+
+
+def test_a_positional_is_given_without_a_flag():
+    assert parse_config(Positional, "--steps 4 data/a".split()) == Positional("data/a", 4)
+    assert parse_config(Positional, ["data/a"]) == Positional("data/a")
+
+
+@pytest.mark.parametrize(
+    "words, message", [("", "PREFIX is missing"), ("a b", "b"), ("a --step 3", r"did you mean --steps\?")]
+)
+def test_a_missing_positional_or_one_too_many_is_named(words, message):
+    with pytest.raises(InputError, match=message):
+        parse_config(Positional, words.split())
+
+
 def test_false_is_false():
     assert parse_config(Config, "--input_dir a --use_amp False".split()).use_amp is False
 

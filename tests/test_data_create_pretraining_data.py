@@ -1,68 +1,26 @@
 """JSON lines become a corpus, the same for any number of workers, or nothing and one line of error."""
 
 import gzip
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import zstandard
+from tiny_corpus import TOKENS, documents, leftovers, lines_of, make, write_vocab
 
 from data_tools.command_line import exit_code_of
 from data_tools.corpus import Corpus, corpus_paths
-from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data, rules_of
+from data_tools.create_pretraining_data import CreateConfig, rules_of
 from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
 from data_tools.errors import InputError
 from data_tools.process_pool import ordered_map
-from data_tools.text_files import line_batches
-
-ROOT = Path(__file__).parents[1]
-CHARACTERS = list("我爱北京天安门学习。，！”“ab?.12") + ["ok", "hello", "world", "##2"]
-TOKENS = [
-    "[PAD]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *CHARACTERS,
-    *("##" + c for c in "我爱北京天安门学习"),
-    "[UNK]",
-]
+from data_tools.shards import shard_jobs
 
 
 @pytest.fixture
 def vocab_file(tmp_path):
-    (tmp_path / "model").mkdir()
-    path = tmp_path / "model" / "vocab.txt"
-    path.write_text("".join(token + "\n" for token in TOKENS), encoding="utf-8")
-    return str(path)
-
-
-def lines_of(*texts):
-    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode("utf-8")
-
-
-def make(tmp_path, content, name="in.jsonl", **flags):
-    """Run the tool on a file of that content; the sentences of each document, as tokens."""
-    source = tmp_path / name
-    source.write_bytes(content)
-    vocabulary = {} if "model_name" in flags else {"vocab_file": str(tmp_path / "model" / "vocab.txt")}
-    settings = {"input_path": str(source), "output_prefix": str(tmp_path / "out"), **vocabulary, **flags}
-    create_pretraining_data(CreateConfig(**settings))
-    return documents(tmp_path / "out")
-
-
-def documents(prefix):
-    corpus = Corpus(prefix, verify="full")
-    sentences = [" ".join(TOKENS[i] for i in corpus[number]) for number in range(len(corpus))]
-    return [sentences[begin:end] for begin, end in zip(corpus.docs, corpus.docs[1:])]
-
-
-def leftovers(tmp_path):
-    return sorted(path.name for path in tmp_path.iterdir() if path.name not in ("model", "in.jsonl"))
+    return write_vocab(tmp_path)
 
 
 def test_a_line_is_a_sentence(tmp_path, vocab_file):
@@ -110,6 +68,36 @@ def test_given_words_are_kept_and_latin_ones_stay_apart(tmp_path, vocab_file):
     content = lines_of("我/爱/北京。天/安门/hello/world/12")
     assert make(tmp_path, content, cn_split_dimer="/", overwrite=True, **flags) != expected
     assert documents(tmp_path / "out")[0] == ["我 爱 北 ##京 。", "天 安 ##门 hello world 1 ##2"]
+
+
+@pytest.mark.parametrize("given", [{"cn_seg_func": "rjieba"}, {"cn_splited": True, "cn_split_dimer": "/"}])
+def test_words_of_the_lexicon_stay_whole_over_any_other_borders(tmp_path, vocab_file, given, capsys):
+    words = write(tmp_path / "words.txt", "爱北京\tentity\t2\n天安门学习\n门学".encode())
+    text = (
+        "我爱北京天安门学习。天安门。我爱北京"
+        if "cn_seg_func" in given
+        else "我爱/北京/天安门/学习。/天安门。/我/爱北/京"
+    )
+    flags = {"chinese": True, "cn_whole_word_segment": True, "user_lexicon": str(words), **given}
+    assert make(tmp_path, lines_of(text), **flags) == [
+        ["我 爱 ##北 ##京 天 ##安 ##门 ##学 ##习 。", "天 ##安 ##门 。", "我 爱 ##北 ##京"]
+    ]
+    assert Corpus(tmp_path / "out").manifest["counts"]["lexicon_words"] == 3
+    assert "3 words of the lexicon" in capsys.readouterr().err
+
+
+def test_a_word_of_the_lexicon_does_not_reach_over_a_sentence_end(tmp_path, vocab_file):
+    words = write(tmp_path / "words.txt", "北京。天安门".encode())
+    flags = {"chinese": True, "cn_whole_word_segment": True, "user_lexicon": str(words)}
+    assert make(tmp_path, lines_of("北京。天安门"), **flags) == [["北 ##京 。", "天 ##安 ##门"]]
+
+
+def test_a_bad_lexicon_is_named_and_leaves_nothing_behind(tmp_path, vocab_file):
+    words = write(tmp_path / "words.txt", "北京\n天安门\tplace".encode())
+    flags = {"chinese": True, "cn_whole_word_segment": True, "user_lexicon": str(words)}
+    with pytest.raises(InputError, match=r"words\.txt:2: the kind 'place' is not known"):
+        make(tmp_path, lines_of("北京"), **flags)
+    assert leftovers(tmp_path) == ["words.txt"]
 
 
 def test_a_long_sentence_is_cut_between_words_and_counted(tmp_path, vocab_file, capsys):
@@ -161,7 +149,7 @@ def test_plain_and_compressed_files_of_a_folder_are_read_in_order(tmp_path, voca
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab_file):
     content = lines_of(*(f"我爱北京{number}。\n学习" * 40 for number in range(3000)))
-    assert len(list(line_batches(write(tmp_path / "in.jsonl", content)))) > 4
+    assert len(list(shard_jobs([write(tmp_path / "in.jsonl", content)]))) > 2
     make(tmp_path, content, chinese=True)
     one = [path.read_bytes() for path in corpus_paths(tmp_path / "out")]
     make(tmp_path, content, chinese=True, workers=2, overwrite=True)
@@ -276,6 +264,9 @@ def test_words_cannot_be_marked_without_twins(tmp_path):
             {"cn_split_dimer": "", "cn_splited": True, "cn_whole_word_segment": True, "chinese": True},
             "--cn_split_dimer is empty",
         ),
+        ({"user_lexicon": "words.txt"}, "--user_lexicon needs --cn_whole_word_segment"),
+        ({"max_bad_lines": 3}, "--max_bad_lines needs --on_bad_line skip"),
+        ({"max_bad_lines": -1, "on_bad_line": "skip"}, "--max_bad_lines is below 0"),
         ({"max_sentence_length": 0}, "--max_sentence_length is below 1"),
         ({"workers": 0}, "--workers 0 is below 1"),
         ({"log_interval": -1}, "--log_interval is below 0"),
@@ -320,21 +311,3 @@ def test_results_come_in_order_from_any_number_of_workers():
     assert list(ordered_map(abs, range(-40, 0), workers=2)) == list(
         ordered_map(abs, range(-40, 0), workers=1)
     )
-
-
-@pytest.mark.parametrize("delay", [0.05, 0.4, 0.7])
-def test_a_killed_run_leaves_no_corpus_and_the_next_one_cleans_up(tmp_path, vocab_file, delay):
-    content = lines_of(*("我爱北京。\n学习" * 200 for _ in range(2000)))
-    write(tmp_path / "in.jsonl", content)
-    words = ["--input_path", "in.jsonl", "--output_prefix", "out", "--vocab_file", vocab_file]
-    command = [sys.executable, "-m", "data_tools.create_pretraining_data", *words]
-    run = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.DEVNULL
-    )
-    time.sleep(delay)
-    run.kill()
-    run.wait()
-    finished = [path for path in corpus_paths(tmp_path / "out") if path.exists()]
-    assert len(finished) in (0, 3)
-    assert len(make(tmp_path, content, overwrite=True)) == 2000
-    assert leftovers(tmp_path) == ["out.manifest.json", "out_ids.npy", "out_idx.npz"]

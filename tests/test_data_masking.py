@@ -1,9 +1,24 @@
 import numpy as np
 import pytest
 
-from data_tools.dataset_utils import MaskingRule, choose_words, create_masked_lm_predictions, word_spans
+from data_tools import dataset_utils
+from data_tools.dataset_utils import (
+    Draws,
+    MaskingRule,
+    choose_words,
+    create_masked_lm_predictions,
+    hide_words,
+    hide_words_fast,
+    word_spans,
+)
 from data_tools.ernie_dataset import join_segments, masking_rule, sample_rng
+from data_tools.errors import InputError
+from data_tools.masking_function import load_masking_fn
 from data_tools.wordpiece import WordPiece
+
+compiled = pytest.mark.skipif(
+    dataset_utils.compiled_hide_words is None, reason="helper not compiled; run: pip install -e ."
+)
 
 # 100 plain characters, ids 10..109, each with its continuation twin 100 higher.
 PLAIN_OF = np.concatenate([np.arange(110), np.arange(10, 110)])
@@ -122,3 +137,133 @@ def test_random_replacements_are_ordinary_tokens():
     made = masking_rule(pieces)
     assert [pieces.tokens[index] for index in made.random_ids] == ["中", "ab"]
     assert made.plain_of[5] == 4 and made.plain_of[7] == 7
+
+
+def test_a_vocabulary_without_ordinary_tokens_is_refused():
+    with pytest.raises(InputError, match="no ordinary token"):
+        masking_rule(WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "##a"]))
+
+
+def random_case(seed):
+    """Any tokens, specials anywhere, over every combination of the options."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(10, 210, size=rng.integers(0, 80))
+    tokens[rng.random(len(tokens)) < rng.choice([0, 0.05, 0.5, 1])] = rng.choice([1, 2])
+    law = seed % 3
+    options = rule(
+        masked_lm_prob=rng.choice([0.01, 0.15, 0.5, 0.99]),
+        max_ngrams=int(rng.integers(1, 6)),
+        favor_longer_ngram=law == 1,
+        geometric=law == 2,
+        whole_word_mask=seed % 5 > 0,
+        random_ids=np.arange(10, 10 + rng.integers(1, 100)),
+    )
+    draws = Draws(rng.permutation(len(tokens)), rng.random((3, len(tokens))))
+    return tokens, options, draws, max(1, round(options.masked_lm_prob * len(tokens)))
+
+
+@compiled
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_the_compiled_masks_equal_the_python_masks_for_every_option(first):
+    for seed in range(first, first + 100):
+        case = random_case(seed)
+        for one, other in zip(hide_words_fast(*case), hide_words(*case)):
+            assert one.dtype == other.dtype == np.int64 and np.array_equal(one, other), seed
+
+
+@compiled
+def test_the_compiled_masks_equal_the_python_masks_for_draws_at_the_borders():
+    tokens, options, draws, budget = random_case(4)
+    edges = [0.0, *options.ngram_borders, 0.8, 0.9, 0.8 + 0.1, np.nextafter(1, 0)]
+    for edge in edges:
+        case = (tokens, options, draws._replace(uniform=np.full_like(draws.uniform, edge)), budget)
+        assert all(map(np.array_equal, hide_words_fast(*case), hide_words(*case)))
+
+
+@compiled
+@pytest.mark.parametrize("bad", [-1, 210])
+def test_the_compiled_masks_refuse_ids_outside_the_vocabulary(bad):
+    draws = Draws(np.arange(3), np.zeros((3, 3)))
+    with pytest.raises(IndexError, match="vocabulary"):
+        hide_words_fast(np.array([1, bad, 2]), rule(), draws, 1)
+
+
+def test_the_masks_are_the_same_without_the_compiled_helper(monkeypatch):
+    fast = [mask(seed=index, index=index)[1] for index in range(20)]
+    monkeypatch.setattr(dataset_utils, "compiled_hide_words", None)
+    for index, one in enumerate(fast):
+        assert all(map(np.array_equal, one, mask(seed=index, index=index)[1]))
+
+
+def test_without_whole_words_each_token_is_a_word():
+    tokens = sentence(0)
+    starts, ends, _ = word_spans(tokens, rule(whole_word_mask=False))
+    assert len(starts) == len(tokens) - 3 and set(ends - starts) == {1}
+
+
+def test_geometric_lengths_are_clipped_at_the_longest():
+    sizes = 1 + np.searchsorted(
+        rule(geometric=True, max_ngrams=3).ngram_borders, np.arange(0, 1, 1e-4), "right"
+    )
+    assert np.allclose(np.bincount(sizes)[1:] / len(sizes), [0.2, 0.16, 0.64], atol=1e-3)
+
+
+def test_lengths_fall_as_one_over_n_or_rise_when_long_ones_are_favoured():
+    assert np.allclose(rule().ngram_borders, [6 / 11, 9 / 11])
+    assert np.allclose(rule(favor_longer_ngram=True).ngram_borders, [2 / 11, 5 / 11])
+    assert not len(rule(max_ngrams=1).ngram_borders)
+
+
+def hide_the_second(tokens, rule, rng):
+    ids = tokens.copy()
+    ids[1] = rule.mask_id
+    return ids, np.array([1]), tokens[1:2]
+
+
+def hide_nothing(tokens, rule, rng):
+    return tokens, np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+def hide_outside(tokens, rule, rng):
+    return tokens, np.array([len(tokens)]), np.array([10])
+
+
+def cut_short(tokens, rule, rng):
+    return hide_the_second(tokens[:3], rule, rng)
+
+
+NOT_A_FUNCTION = 7
+
+
+def test_a_function_of_ones_own_takes_the_place_of_masking():
+    masked = load_masking_fn(f"{__name__}:hide_the_second")(np.array([1, 10, 11, 2]), rule(), None)
+    assert masked.ids.tolist() == [1, 3, 11, 2] and masked.labels.tolist() == [10]
+    assert load_masking_fn("") is create_masked_lm_predictions
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("hide", "is not package.module:function"),
+        ("a.b:", "is not package.module:function"),
+        ("no_such_module:f", "No module named 'no_such_module'"),
+        (f"{__name__}:no_such_function", "has no function no_such_function"),
+        (f"{__name__}:NOT_A_FUNCTION", "has no function NOT_A_FUNCTION"),
+    ],
+)
+def test_a_masking_function_that_is_not_there_is_refused(name, message):
+    with pytest.raises(InputError, match=f"--masking_fn {name}: ?.*{message}|{message}"):
+        load_masking_fn(name)
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        ("hide_nothing", "masked nothing"),
+        ("hide_outside", "do not ascend within the sample"),
+        ("cut_short", r"turned \(4,\) tokens into \(3,\) ids"),
+    ],
+)
+def test_a_masking_function_that_breaks_its_promise_is_named(function, message):
+    with pytest.raises(InputError, match=message):
+        load_masking_fn(f"{__name__}:{function}")(np.array([1, 10, 11, 2]), rule(), None)

@@ -78,6 +78,7 @@ def configs():
     from data_tools.make_sample import SampleConfig
     from data_tools.trans_to_json import TransConfig
     from ernie_pair.doctor import DoctorConfig
+    from ernie_pair.inspect_data import InspectConfig
     from ernie_pair.new_model import NewModelConfig
     from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
     from ernie_pair.pretrain.config import PretrainConfig
@@ -85,6 +86,7 @@ def configs():
 
     return [
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
+        InspectConfig,
         *(EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
     ]
 

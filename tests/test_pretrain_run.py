@@ -102,6 +102,16 @@ def test_loader_processes_change_nothing(world, whole):
     same_checkpoints(world / "workers", whole)
 
 
+def test_a_blend_trains_without_the_sentence_order_task(world):
+    write_corpus(world / "more", world / "model", seed=1)
+    sources = f"1 {world / 'data'} 3 {world / 'more'}"
+    options = {"binary_head": "false", "geometric": "true", "whole_word_mask": "false"}
+    said = pretrain(world, world / "blend", input_dir=sources, num_workers=2, **options)
+    assert "in 2 corpora" in said
+    kept = events(world / "blend")
+    assert all(event["sop_loss"] == 0 and event["lm_loss"] > 0 for event in kept)
+
+
 def test_a_finished_run_started_again_changes_nothing(world, whole):
     before = events(whole)
     assert "nothing to do" in pretrain(world, whole, global_batch_size=8)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_tools.command_line import option
+from data_tools.dataset_utils import refuse_ngram_laws
 from data_tools.errors import InputError
 from ernie_pair.runtime import default_device
 from ernie_pair.world import World, passes_per_update
@@ -17,7 +18,9 @@ class PretrainConfig:
     model_name_or_path: str = option(
         help="a built-in name (ernie-1.0) or a folder: config.json, vocab.txt, weights"
     )
-    input_dir: str = option(help="folder holding PREFIX_ids.npy and PREFIX_idx.npz")
+    input_dir: str = option(
+        help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'"
+    )
     output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here")
     model_type: Literal["ernie"] = option("ernie", help="the family of the model")
     from_scratch: bool = option(False, help="start from random weights: config.json and vocab.txt are enough")
@@ -50,6 +53,10 @@ class PretrainConfig:
     short_seq_prob: float = option(0.1, help="share of the samples with a shorter target length")
     favor_longer_ngram: bool = option(False, help="mask long n-grams more often than short ones")
     max_ngrams: int = option(3, help="longest n-gram of words masked together")
+    geometric: bool = option(False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n")
+    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own")
+    masking_fn: str = option("", help="your own masking, package.module:function; none: the built-in one")
+    binary_head: bool = option(True, help="learn the order of sentences too; false: masked tokens alone")
     save_steps: int = option(50000, help="updates between exported models, model_STEP/")
     checkpoint_steps: int = option(5000, help="updates between checkpoints, model_last")
     logging_freq: int = option(20, help="updates between log lines")
@@ -76,6 +83,7 @@ class PretrainConfig:
         if not 0 < self.adam_epsilon < 1:
             raise InputError(f"--adam_epsilon {self.adam_epsilon} is not between 0 and 1; use 1e-8")
         self._refuse_rates()
+        refuse_ngram_laws(self)
 
     def _refuse_rates(self):
         if not (math.isfinite(self.max_lr) and self.max_lr > 0 and self.min_lr >= 0):

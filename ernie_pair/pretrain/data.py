@@ -2,14 +2,24 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence
+from typing import Dict, Iterator, List, Sequence, Union
 
 import numpy as np
 
+from data_tools.blend import Blend, BlendedDataset, read_blend
 from data_tools.collate import collate
 from data_tools.corpus import Corpus
-from data_tools.ernie_dataset import SPECIALS_PER_SAMPLE, ErnieDataset, masking_rule
+from data_tools.dataset_utils import MaskingRule
+from data_tools.ernie_dataset import (
+    SPECIALS_PER_SAMPLE,
+    SPECIALS_WITHOUT_HEAD,
+    ErnieDataset,
+    masking_rule,
+)
 from data_tools.errors import InputError
+from data_tools.hashing import mix_all
+from data_tools.masking_function import load_masking_fn
+from data_tools.megatron_corpus import open_corpus
 from data_tools.sample_map import build_sample_map, cached_sample_map
 from data_tools.splits import document_ranges
 from data_tools.wordpiece import WordPiece
@@ -18,8 +28,8 @@ from ernie_pair.pretrain.loader import Loader
 from ernie_pair.world import World
 
 Batch = Dict[str, np.ndarray]
-MIN_SENTENCES = 2
-INDEX_SUFFIX = "_idx.npz"
+# Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
+INDEX_SUFFIXES = ("_idx.npz", ".idx")
 # Splits have seeds of their own: the masks of validation say nothing about those of training.
 SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}
 
@@ -30,9 +40,17 @@ class PretrainData:
 
     config: PretrainConfig
     world: World
-    corpus: Corpus
+    corpora: List[Corpus]
+    blend: Blend
     pieces: WordPiece
-    datasets: Dict[str, Optional[ErnieDataset]]
+    datasets: Dict[str, Union[ErnieDataset, BlendedDataset, None]]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the corpora and their weights; one corpus has its own."""
+        if len(self.corpora) == 1:
+            return self.corpora[0].fingerprint
+        return " ".join(f"{part} {c.fingerprint}" for part, c in zip(self.blend.parts, self.corpora))
 
     def updates(self, consumed_samples: int) -> Iterator[List[Batch]]:
         """The micro batches of this rank, one list per update, from ``consumed_samples`` on."""
@@ -68,50 +86,73 @@ class PretrainData:
 
 
 def open_data(config: PretrainConfig, world: World, pieces: WordPiece, model_positions: int) -> PretrainData:
-    """Open the corpus of ``input_dir`` and map its documents to samples.
+    """Open the corpora of ``input_dir`` and map their documents to samples.
 
-    Raises InputError when there is not exactly one corpus, when its ids do not fit the vocabulary,
-    when a split is empty, or when a sample is longer than the model's ``model_positions``.
+    Raises InputError when a folder does not hold exactly one corpus, when its ids do not fit the
+    vocabulary, when a split is empty, or when a sample is longer than the model's ``model_positions``.
     """
     if config.max_seq_len > model_positions:
         raise InputError(
             f"--max_seq_len {config.max_seq_len} is above the model's {model_positions} positions; lower it"
         )
-    prefix = find_corpus(Path(config.input_dir))
-    corpus = Corpus(prefix)
-    refuse_foreign_ids(corpus, pieces)
-    documents = document_ranges(config.split, corpus.num_documents)
+    sources = read_blend(config.input_dir)
+    blend = Blend([source.weight for source in sources])
+    corpora = [open_corpus(find_corpus(source.folder)) for source in sources]
+    for corpus in corpora:
+        refuse_foreign_ids(corpus, pieces)
     rule = masking_rule(
         pieces,
         masked_lm_prob=config.masked_lm_prob,
         max_ngrams=config.max_ngrams,
         favor_longer_ngram=config.favor_longer_ngram,
+        geometric=config.geometric,
+        whole_word_mask=config.whole_word_mask,
     )
-    datasets = {
-        split: ErnieDataset(
-            corpus, _sample_map(config, corpus, split, chosen), rule, seed=_seed(config, split)
+    datasets = {split: _dataset(config, corpora, blend, rule, split) for split in SPLIT_NUMBER}
+    return PretrainData(config, world, corpora, blend, pieces, datasets)
+
+
+def _dataset(config: PretrainConfig, corpora: List[Corpus], blend: Blend, rule: MaskingRule, split: str):
+    """The samples of ``split``; None when its share of the documents is 0."""
+    documents = [document_ranges(config.split, corpus.num_documents)[split] for corpus in corpora]
+    if not any(documents):
+        return None
+    updates = config.max_steps if split == "train" else config.eval_iters
+    masking_fn = load_masking_fn(config.masking_fn)
+    parts = []
+    for place, num_samples in enumerate(blend.counts(updates * config.samples_per_update)):
+        # Corpora have seeds of their own as well: equal texts in two of them get different masks.
+        seed = mix_all(config.seed, SPLIT_NUMBER[split], place)
+        rows = _sample_map(config, corpora[place], documents[place], num_samples, seed)
+        parts.append(
+            ErnieDataset(
+                corpora[place],
+                rows,
+                rule,
+                seed=seed,
+                binary_head=config.binary_head,
+                masking_fn=masking_fn,
+            )
         )
-        if chosen
-        else None
-        for split, chosen in documents.items()
-    }
-    return PretrainData(config, world, corpus, pieces, datasets)
+    return parts[0] if len(parts) == 1 else BlendedDataset(parts, blend)
 
 
 def find_corpus(folder: Path) -> Path:
     """The prefix of the one corpus in ``folder``. Raises InputError when there is none, or more."""
     if not folder.is_dir():
         raise InputError(
-            f"--input_dir {folder} is not a folder; give the one that holds PREFIX{INDEX_SUFFIX}"
+            f"--input_dir {folder} is not a folder; give the one that holds PREFIX{INDEX_SUFFIXES[0]}, "
+            "or several with their weights: '5.0 data/a 7.0 data/b'"
         )
-    found = sorted(folder.glob(f"*{INDEX_SUFFIX}"))
+    found = [(path, suffix) for suffix in INDEX_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]
     if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+        names = ", ".join(path.name for path, _ in found) or "none"
         raise InputError(
-            f"--input_dir {folder} must hold one corpus PREFIX{INDEX_SUFFIX}, found {names}; "
+            f"--input_dir {folder} must hold one corpus PREFIX{INDEX_SUFFIXES[0]}, found {names}; "
             "make one with data_tools/create_pretraining_data.py --output_prefix, or move the others away"
         )
-    return found[0].with_name(found[0].name[: -len(INDEX_SUFFIX)])
+    ((path, suffix),) = found
+    return path.with_name(path.name[: -len(suffix)])
 
 
 def refuse_foreign_ids(corpus: Corpus, pieces: WordPiece) -> None:
@@ -124,14 +165,16 @@ def refuse_foreign_ids(corpus: Corpus, pieces: WordPiece) -> None:
     corpus.check_ids(pieces.vocab_size)
 
 
-def _sample_map(config: PretrainConfig, corpus: Corpus, split: str, documents: range) -> np.ndarray:
-    updates = config.max_steps if split == "train" else config.eval_iters
+def _sample_map(
+    config: PretrainConfig, corpus: Corpus, documents: range, num_samples: int, seed: int
+) -> np.ndarray:
+    specials = SPECIALS_PER_SAMPLE if config.binary_head else SPECIALS_WITHOUT_HEAD
     settings = {
-        "num_samples": updates * config.samples_per_update,
-        "target_length": config.max_seq_len - SPECIALS_PER_SAMPLE,
+        "num_samples": num_samples,
+        "target_length": config.max_seq_len - specials,
         "short_seq_prob": config.short_seq_prob,
-        "seed": _seed(config, split),
-        "min_sentences": MIN_SENTENCES,
+        "seed": seed,
+        "min_sentences": 2 if config.binary_head else 1,
     }
     key = {"corpus": corpus.fingerprint, "documents": [documents.start, documents.stop], **settings}
     return cached_sample_map(
@@ -139,7 +182,3 @@ def _sample_map(config: PretrainConfig, corpus: Corpus, split: str, documents: r
         key,
         lambda: build_sample_map(corpus.docs, corpus.lens, documents, **settings),
     )
-
-
-def _seed(config: PretrainConfig, split: str) -> int:
-    return config.seed * len(SPLIT_NUMBER) + SPLIT_NUMBER[split]

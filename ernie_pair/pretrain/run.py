@@ -41,8 +41,10 @@ def pretrain(config: PretrainConfig) -> None:
 
 
 def _describe(data: PretrainData) -> str:
-    corpus = data.corpus
-    return f"{corpus.num_documents} documents, {len(corpus)} sentences, {len(corpus.ids)} tokens"
+    corpora = data.corpora
+    sums = [sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora))]
+    folders = f" in {len(corpora)} corpora" if len(corpora) > 1 else ""
+    return "{} documents, {} sentences, {} tokens".format(*sums) + folders
 
 
 def _build_job(config: PretrainConfig, world: World, source: ModelSource, data: PretrainData):
@@ -137,6 +139,7 @@ SAME_RUN = (
     *("split", "max_seq_len", "seed", "max_lr", "min_lr", "warmup_rate", "weight_decay", "grad_clip"),
     *("adam_beta1", "adam_beta2", "adam_epsilon", "hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams", "use_amp"),
+    *("geometric", "whole_word_mask", "masking_fn", "binary_head"),
 )
 SHAPE_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
@@ -149,7 +152,7 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         **values,
         "global_batch_size": config.samples_per_update,
         "decay_steps": config.lr_decay_steps,
-        "corpus": data.corpus.fingerprint,
+        "corpus": data.fingerprint,
         "vocabulary": data.pieces.sha256,
     }
 

@@ -1,0 +1,158 @@
+"""A person's own words, read from a file and found in a text: they stay whole whatever a segmenter says.
+
+A word or phrase per line, then, if wanted, TAB and its kind, TAB and its weight:
+
+    北京大学<TAB>entity<TAB>2.5       one word
+    自然语言处理                       one word: a phrase, which is the kind of a bare line
+    甲乙<TAB>character                 two words of one character each
+
+Upper and lower case are one, so are full and half width.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
+
+import numpy as np
+
+from data_tools.chinese_words import in_one_word
+from data_tools.errors import InputError
+from data_tools.text_files import decoded, read_lines
+
+KINDS = ("character", "phrase", "entity")
+_FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
+_FIRST_OF_PAIR = 21  # bits that the second character of a pair takes
+
+
+class Entry(NamedTuple):
+    """What a line says of its word; ``weight`` is for masking, a word's chance beside the others'."""
+
+    kind: str = "phrase"
+    weight: float = 1.0
+
+
+class Found(NamedTuple):
+    """A word of the lexicon in a text: text[start:end]."""
+
+    start: int
+    end: int
+    entry: Entry
+
+
+class Lexicon:
+    """The words of ``entries`` in texts."""
+
+    def __init__(self, entries: Dict[str, Entry]):
+        self.entries = {_folded(word): entry for word, entry in entries.items()}
+        lengths: Dict[str, set] = {}
+        for word in self.entries:
+            lengths.setdefault(word[:2], set()).add(len(word))
+        self._lengths = {begin: sorted(known, reverse=True) for begin, known in lengths.items()}
+        self._pairs = np.unique([_pair(*map(ord, begin)) for begin in lengths if len(begin) == 2]).astype(int)
+        self._singles = np.array([ord(begin) for begin in lengths if len(begin) == 1], dtype=np.int64)
+
+    @classmethod
+    def from_file(cls, path: Union[str, Path]) -> "Lexicon":
+        """Raises InputError with file:line for a line that is no entry, or contradicts another."""
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; mend --user_lexicon")
+        entries: Dict[str, Entry] = {}
+        lines: Dict[str, int] = {}
+        for number, line in enumerate(read_lines(path), start=1):
+            text = decoded(str(path), number, line)
+            if not text.strip():
+                continue
+            word, entry = _parsed(text, f"{path}:{number}")
+            if entries.setdefault(word, entry) != entry:
+                raise InputError(
+                    f"{path}:{number}: {word} has another kind or weight in line {lines[word]}; keep one"
+                )
+            lines.setdefault(word, number)
+        if not entries:
+            raise InputError(f"{path}: no words; write one per line, or leave --user_lexicon out")
+        return cls(entries)
+
+    def find(self, text: str) -> List[Found]:
+        """The words in ``text``: from the left, the longest at each place, none over another.
+
+        A word of letters or digits is found where it stands alone, not inside a longer one.
+        """
+        folded, found, free = _folded(text), [], 0
+        for start in self._candidates(folded).tolist():
+            end = self._longest_end(folded, start) if start >= free else 0
+            if end:
+                found.append(Found(start, end, self.entries[folded[start:end]]))
+                free = end
+        return found
+
+    def keep_whole(self, words: Sequence[str], text: str) -> Tuple[List[str], int]:
+        """``words``, whose concatenation is ``text``, cut anew around the lexicon's; how many it found."""
+        found = self.find(text)
+        if not found:
+            return list(words), 0
+        starts, ends = (np.array(column) for column in list(zip(*found))[:2])
+        borders = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=len(words)))
+        before = np.searchsorted(starts, borders) - 1  # the last found word that begins left of the border
+        outside = (before < 0) | (borders >= ends[before])
+        alone = [np.arange(start, end) for start, end, entry in found if entry.kind == "character"]
+        cuts = np.unique(np.concatenate([[0], borders[outside], starts, ends, *alone])).astype(int).tolist()
+        return [text[begin:end] for begin, end in zip(cuts, cuts[1:])], len(found)
+
+    def _candidates(self, folded: str) -> np.ndarray:
+        """Where a word may begin, by its first two characters, ascending."""
+        points = np.frombuffer(folded.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
+        pairs = _pair(points, np.append(points[1:], 0)[: len(points)])
+        fits = np.isin(points, self._singles)
+        if len(self._pairs):
+            place = np.minimum(np.searchsorted(self._pairs, pairs), len(self._pairs) - 1)
+            fits |= self._pairs[place] == pairs
+        return np.flatnonzero(fits)
+
+    def _longest_end(self, folded: str, start: int) -> int:
+        """0 when no word begins at ``start``."""
+        begin = folded[start : start + 2]
+        for length in (*self._lengths.get(begin, ()), *self._lengths.get(begin[0], ())):
+            end = start + length
+            if folded[start:end] in self.entries and _stands_alone(folded, start, end):
+                return end
+        return 0
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    before = start > 0 and in_one_word(text[start - 1], text[start])
+    after = end < len(text) and in_one_word(text[end - 1], text[end])
+    return not before and not after
+
+
+def _parsed(text: str, where: str) -> Tuple[str, Entry]:
+    word, *rest = (column.strip() for column in text.split("\t"))
+    if not word or len(rest) > 2:
+        raise InputError(f"{where}: not a word, TAB kind, TAB weight; mend the line")
+    kind = rest[0] if rest and rest[0] else Entry().kind
+    if kind not in KINDS:
+        raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(KINDS)}")
+    return _folded(word), Entry(kind, _weight(rest[1], where) if len(rest) == 2 else Entry().weight)
+
+
+def _weight(text: str, where: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight < math.inf:
+        raise InputError(f"{where}: the weight '{text[:60]}' is not a number of 0 or more; mend it")
+    return weight
+
+
+def _folded(text: str) -> str:
+    """As long as ``text``, so that places in the one are places in the other."""
+    lower = text.lower()
+    if len(lower) != len(text):
+        lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+    return _FULL_WIDTH.sub(lambda match: chr(ord(match.group()) - 0xFEE0), lower)
+
+
+def _pair(first, second):
+    return first << _FIRST_OF_PAIR | second

@@ -1,0 +1,160 @@
+"""ernie-pair inspect-data PREFIX: see the samples that pretraining would read, before it does."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator, List, Tuple
+
+from data_tools.command_line import option
+from data_tools.corpus import Corpus
+from data_tools.dataset_utils import refuse_ngram_laws
+from data_tools.ernie_dataset import (
+    SPECIALS_PER_SAMPLE,
+    SPECIALS_WITHOUT_HEAD,
+    ErnieDataset,
+    masking_rule,
+)
+from data_tools.errors import InputError
+from data_tools.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
+from data_tools.masking_function import load_masking_fn
+from data_tools.megatron_corpus import open_corpus
+from data_tools.publish import published
+from data_tools.sample_map import build_sample_map
+from data_tools.wordpiece import WordPiece
+
+BAR = 40  # characters of the longest bar
+JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
+
+
+@dataclass(frozen=True)
+class InspectConfig:
+    """Show samples of a corpus with their masks marked, and measure them."""
+
+    prefix: str = option(help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz", positional=True)
+    vocab_file: str = option(help="the vocab.txt that the corpus was made with")
+    output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
+    samples: int = option(2000, help="samples to measure")
+    show: int = option(3, help="samples to print")
+    max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
+    masked_lm_prob: float = option(0.15, help="share of the tokens to mask")
+    short_seq_prob: float = option(0.1, help="share of the samples with a shorter target length")
+    favor_longer_ngram: bool = option(False, help="mask long n-grams more often than short ones")
+    max_ngrams: int = option(3, help="longest n-gram of words masked together")
+    geometric: bool = option(False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n")
+    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own")
+    masking_fn: str = option("", help="your own masking, package.module:function; none: the built-in one")
+    binary_head: bool = option(True, help="samples of two segments; false: of one")
+    seed: int = option(1234, help="another seed shows other samples")
+
+    def __post_init__(self):
+        for name, least in (("samples", 1), ("show", 0), ("max_ngrams", 1), ("max_seq_len", 8), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
+        if not 0 < self.masked_lm_prob < 1:
+            raise InputError(f"--masked_lm_prob {self.masked_lm_prob} is not between 0 and 1; use 0.15")
+        if not 0 <= self.short_seq_prob < 1:
+            raise InputError(f"--short_seq_prob {self.short_seq_prob} is not in [0, 1); use 0.1")
+        refuse_ngram_laws(self)
+
+
+def inspect_data(config: InspectConfig) -> None:
+    """Print the samples and the report; write the report and its picture below ``output``.
+
+    Raises InputError when the corpus or the vocabulary cannot be used.
+    """
+    pieces = WordPiece.from_file(config.vocab_file)
+    corpus = open_corpus(config.prefix)
+    if corpus.vocab_sha256 not in ("", pieces.sha256):
+        raise InputError(
+            f"{config.prefix} was made with another vocabulary than {config.vocab_file}; give that"
+        )
+    corpus.check_ids(pieces.vocab_size)
+    dataset = _dataset(config, corpus, pieces)
+    report = mask_report(dataset, pieces, range(config.samples), config.max_seq_len)
+    for number in range(min(config.show, config.samples)):
+        sample = dataset[number]
+        order = ORDER_NAMES[sample.sop_label]
+        print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(pieces, sample)}\n")
+    print("\n".join(report_lines(report, corpus, config)))
+    if config.output:
+        _write(Path(config.output), report)
+
+
+def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieDataset:
+    """The first samples of a run over all documents of ``corpus``."""
+    specials = SPECIALS_PER_SAMPLE if config.binary_head else SPECIALS_WITHOUT_HEAD
+    rows = build_sample_map(
+        corpus.docs,
+        corpus.lens,
+        range(corpus.num_documents),
+        num_samples=config.samples,
+        target_length=config.max_seq_len - specials,
+        short_seq_prob=config.short_seq_prob,
+        seed=config.seed,
+        min_sentences=2 if config.binary_head else 1,
+    )
+    rule = masking_rule(
+        pieces,
+        masked_lm_prob=config.masked_lm_prob,
+        max_ngrams=config.max_ngrams,
+        favor_longer_ngram=config.favor_longer_ngram,
+        geometric=config.geometric,
+        whole_word_mask=config.whole_word_mask,
+    )
+    masking_fn = load_masking_fn(config.masking_fn)
+    return ErnieDataset(
+        corpus, rows, rule, seed=config.seed, binary_head=config.binary_head, masking_fn=masking_fn
+    )
+
+
+def report_lines(report: MaskReport, corpus: Corpus, config: InspectConfig) -> Iterator[str]:
+    """The report for the terminal."""
+    sizes = f"{corpus.num_documents} documents, {len(corpus)} sentences, {len(corpus.ids)} tokens"
+    yield f"corpus         {sizes}"
+    yield f"samples        {report.samples}, {report.tokens} tokens, {report.masked} masked"
+    yield f"mask rate      {report.mask_rate:.2%} of the tokens; {config.masked_lm_prob:.2%} asked for"
+    yield "shown instead  " + ", ".join(f"{name} {share:.1%}" for name, share in report.shown.items())
+    yield "sentence order " + ", ".join(f"{name} {count}" for name, count in report.sentence_order.items())
+    yield f"[UNK]          {report.unknown:.3%} of the tokens"
+    yield f"padding        {report.padding:.1%} of a batch padded to {config.max_seq_len} tokens"
+    yield f"few masks      {report.samples_with_few_masks} samples have less than half of the asked share"
+    yield from (f"  sample {few['sample']}: {few['masked']} of {few['tokens']}" for few in report.few_masks)
+    yield "masked words   " + ", ".join(f"{word} {count}" for word, count in report.top_masked_words)
+    yield "masked stretches, by their number of words"
+    yield from _bars([(str(words), count) for words, count in report.ngrams.items()])
+    yield "samples by length, tokens"
+    yield from _bars([(f"{low}..", count) for low, count in report.lengths.items()])
+
+
+def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
+    most = max((count for _, count in rows), default=1) or 1
+    for name, count in rows:
+        yield f"  {name:>6} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
+
+
+def _write(folder: Path, report: MaskReport) -> None:
+    with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
+        text.write_text(json.dumps(report._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        _draw(picture, report)
+    print(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")
+
+
+def _draw(path: Path, report: MaskReport) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    axes = figure.subplots(2, 2).flat
+    lows = list(report.lengths)
+    width = 0.9 * (lows[1] - lows[0]) if len(lows) > 1 else 1
+    axes[0].bar(lows, list(report.lengths.values()), width, align="edge")
+    axes[0].set(title=f"length: {report.padding:.1%} padding", xlabel="tokens", ylabel="samples")
+    axes[1].bar(list(report.ngrams), list(report.ngrams.values()))
+    axes[1].set(title="masked stretches", xlabel="words", ylabel="stretches")
+    axes[2].hist(report.mask_rates, bins=40)
+    axes[2].set(title=f"mask rate: {report.mask_rate:.2%} of all tokens", xlabel="share of a sample")
+    axes[2].set_ylabel("samples")
+    bars = axes[3].bar(list(report.shown), list(report.shown.values()))
+    axes[3].bar_label(bars, fmt="{:.1%}")
+    axes[3].margins(y=0.1)
+    axes[3].set(title="shown in place of a masked token", ylabel="share")
+    figure.savefig(path, dpi=120, format="png")

@@ -1,0 +1,244 @@
+"""The speed and the memory of the data tools on this machine, as a table.
+
+python scripts/bench_data.py --text_path my_texts/ --vocab_file ernie/vocab.txt --megabytes 2000
+
+Each figure is the median of several runs; MB are 10^6 bytes of plain text, without JSON around it. A
+second figure, (by the processor's time), is what the first would be on a machine with nothing else to do.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from typing import Callable, Iterable, Iterator, List, NamedTuple
+
+import numpy as np
+
+from data_tools import sample_map
+from data_tools.chinese_words import segmenter
+from data_tools.command_line import option, run_command
+from data_tools.corpus import Corpus, CorpusWriter
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
+from data_tools.ernie_dataset import ErnieDataset, masking_rule
+from data_tools.errors import InputError
+from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.text_files import list_inputs
+from data_tools.trans_to_json import documents_of
+from data_tools.wordpiece import WordPiece
+
+WORDS = {"chinese": True, "cn_whole_word_segment": True}
+TOKENS_PER_SENTENCE, SENTENCES_PER_DOCUMENT = 25, 10
+CUT = (509, 2**64 // 10, 7, 2)  # what cut_documents takes: target length, 1 in 10 short, stream, sentences
+MEMORY_MEGABYTES, MEMORY_A_WORKER = 400, 150
+SAMPLE_DOCUMENTS = 20_000
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Measure the data tools; nothing is left on the disk."""
+
+    vocab_file: str = option(help="the vocab.txt of the model")
+    text_path: str = option("", help="text, an empty line between documents; nothing: the embedded sample")
+    speed_megabytes: int = option(10, help="MB of text for the figures of speed")
+    megabytes: int = option(
+        20, help="MB of text for the figure of memory, the text repeated; 0: leave it out"
+    )
+    workers: int = option(2, help="processes for the figure of memory")
+    million_tokens: int = option(100, help="size of the corpus that is opened")
+    runs: int = option(3, help="of which the median is shown; memory is measured once")
+
+    def __post_init__(self):
+        if min(self.speed_megabytes, self.workers, self.million_tokens, self.runs) < 1 or self.megabytes < 0:
+            raise InputError("every number is 1 or more, --megabytes may be 0; mend it")
+
+
+class Row(NamedTuple):
+    what: str
+    figure: str
+    at_least: str = ""
+
+
+def bench(config: BenchConfig) -> None:
+    """Print a line as soon as its figure is known."""
+    with tempfile.TemporaryDirectory(prefix="bench_data.") as folder:
+        for row in measured(config, Path(folder)):
+            print(f"{row.what:<60}{row.figure:>26}   {row.at_least}", flush=True)
+
+
+def measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    yield Row("what", f"median of {config.runs}", "goal")
+    texts = _texts(config, folder)
+    yield from _speed_of_ids(config, folder, texts)
+    yield from _speed_of_the_index_map(config)
+    yield _opening(config, folder)
+    if config.megabytes:
+        yield _peak_memory(config, folder, texts)
+
+
+def _texts(config: BenchConfig, folder: Path) -> List[str]:
+    source = config.text_path
+    if not source:
+        make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=SAMPLE_DOCUMENTS))
+        source = str(folder / "sample" / "corpus.txt")
+    files = list_inputs(source, (".txt",), any_file=True)
+    return ["\n".join(lines) for path in files for lines in documents_of(path, "")]
+
+
+def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterator[Row]:
+    documents = list(_repeated(texts, config.speed_megabytes))
+    megabytes = sum(len(text.encode("utf-8")) for text in documents) / 1e6
+    cut = segmenter("rjieba")
+    plain = _write_documents(folder / "plain.jsonl", documents)
+    split = _write_documents(folder / "split.jsonl", (" ".join(cut(text)) for text in documents))
+    settings = {"output_prefix": str(folder / "out"), "vocab_file": config.vocab_file, "overwrite": True}
+
+    def speed(path: Path, **flags) -> str:
+        create = CreateConfig(input_path=str(path), **settings, **flags)
+        return _seconds(lambda: create_pretraining_data(create), config.runs).rate(megabytes, ".1f")
+
+    yield Row("sentences, words (rjieba) and ids, end to end: MB/s a worker", speed(plain, **WORDS), "5")
+    yield Row("ids alone, words given: MB/s", speed(split, cn_splited=True, **WORDS), "8")
+    yield Row("ids alone, no words: MB/s", speed(plain, chinese=True))
+
+
+def _repeated(texts: List[str], megabytes: float) -> Iterator[str]:
+    """The texts in turn, again and again, until there are so many MB of them."""
+    num_bytes = 0
+    for text in cycle(texts):
+        if num_bytes >= megabytes * 1e6:
+            return
+        num_bytes += len(text.encode("utf-8"))
+        yield text
+
+
+def _write_documents(path: Path, texts: Iterable[str]) -> Path:
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    return path
+
+
+def _speed_of_the_index_map(config: BenchConfig) -> Iterator[Row]:
+    lens, docs = _made_up_documents(config.million_tokens * 10**6)
+    some = docs[: len(docs) // 20 + 2]
+    if sample_map._helpers:
+        yield Row("index map, compiled: rows/s", _rows_per_second(_compiled, docs, lens, config), "5,000,000")
+        shuffled = _rows_per_second(_shuffled, docs, lens, config)
+        yield Row("index map, compiled, with the shuffle: rows/s", shuffled, "5,000,000")
+    yield Row("index map, Python: rows/s", _rows_per_second(_twin, some, lens, config))
+
+
+def _rows_per_second(build: Callable, docs: np.ndarray, lens: np.ndarray, config: BenchConfig) -> str:
+    num_rows = len(build(docs, lens))
+    return _seconds(lambda: build(docs, lens), config.runs).rate(num_rows, ",.0f")
+
+
+def _compiled(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
+    return sample_map._helpers.cut_documents(docs, lens, *CUT)
+
+
+def _twin(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
+    return sample_map.cut_documents(docs, lens, *CUT)
+
+
+def _shuffled(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
+    documents, target_length = range(len(docs) - 1), CUT[0]
+    settings = {"target_length": target_length, "short_seq_prob": 0.1, "seed": 1, "min_sentences": 2}
+    num_samples = len(documents)  # every document gives one row at least, so this is one epoch
+    return sample_map.build_sample_map(docs, lens, documents, num_samples=num_samples, **settings)
+
+
+def _made_up_documents(num_tokens: int) -> tuple:
+    """lens int32 and docs int64 of documents of ten sentences of 1 to 49 tokens."""
+    num_documents = max(1, num_tokens // (TOKENS_PER_SENTENCE * SENTENCES_PER_DOCUMENT))
+    num_sentences = num_documents * SENTENCES_PER_DOCUMENT
+    lens = np.random.default_rng(1).integers(1, 2 * TOKENS_PER_SENTENCE, num_sentences, dtype=np.int32)
+    return lens, np.arange(0, num_sentences + 1, SENTENCES_PER_DOCUMENT)
+
+
+def _opening(config: BenchConfig, folder: Path) -> Row:
+    """The files are in the system's memory, having been written just before."""
+    prefix, lens = folder / "large", _made_up_documents(config.million_tokens * 10**6)[0]
+    pieces = WordPiece.from_file(config.vocab_file)
+    with CorpusWriter(prefix, vocab_size=pieces.vocab_size) as writer:
+        for part in np.array_split(lens.reshape(-1, SENTENCES_PER_DOCUMENT), 1 + len(lens) // 10**6):
+            ids = np.arange(part.sum()) % (pieces.vocab_size - 200) + 100
+            writer.extend(ids, part.ravel(), np.full(len(part), SENTENCES_PER_DOCUMENT))
+    rule = masking_rule(pieces)
+
+    def first_sample():
+        return ErnieDataset(Corpus(prefix), np.array([[0, SENTENCES_PER_DOCUMENT, 509]]), rule, seed=1)[0]
+
+    seconds = _seconds(first_sample, config.runs)
+    what = f"opening {int(lens.sum()) / 1e6:.0f} million tokens, first sample: s"
+    return Row(what, f"{seconds.clock:.2f} ({seconds.processor:.2f})", "0.2 at most")
+
+
+def _peak_memory(config: BenchConfig, folder: Path, texts: List[str]) -> Row:
+    source = _write_documents(folder / "memory.jsonl", _repeated(texts, config.megabytes))
+    flags = {"input_path": source, "output_prefix": folder / "memory", "vocab_file": config.vocab_file}
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "data_tools.create_pretraining_data", *words, "--chinese"]
+    started = time.monotonic()
+    with subprocess.Popen([*command, "--cn_whole_word_segment", "--workers", str(config.workers)]) as run:
+        peak = 0
+        while run.poll() is None:
+            peak = max(peak, sum(map(_resident_bytes, [run.pid, *_descendants(run.pid)])))
+            time.sleep(_POLL_SECONDS)
+    if run.returncode:
+        raise InputError(f"create_pretraining_data ended with code {run.returncode}; see its message above")
+    speed = config.megabytes / (time.monotonic() - started)
+    what = f"peak memory for {config.megabytes} MB, {config.workers} workers ({speed:.1f} MB/s): MB"
+    return Row(what, f"{peak / 1e6:.0f}", f"{MEMORY_MEGABYTES + MEMORY_A_WORKER * config.workers} at most")
+
+
+def _descendants(pid: int) -> List[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [found for child in map(int, children) for found in (child, *_descendants(child))]
+
+
+def _resident_bytes(pid: int) -> int:
+    """0 for a process that has ended. Pages that processes share are counted in each of them."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+class Seconds(NamedTuple):
+    """Medians over runs: by the clock, and of this process by the processor's time."""
+
+    clock: float
+    processor: float
+
+    def rate(self, amount: float, form: str) -> str:
+        return f"{amount / self.clock:{form}} ({amount / self.processor:{form}})"
+
+
+def _seconds(action: Callable, runs: int) -> Seconds:
+    taken = []
+    for _ in range(runs):
+        started = Seconds(time.perf_counter(), time.process_time())
+        with redirect_stderr(io.StringIO()):  # the tools' closing lines
+            action()
+        taken.append((time.perf_counter() - started.clock, time.process_time() - started.processor))
+    return Seconds(*map(median, zip(*taken)))
+
+
+def main() -> None:
+    run_command(bench, BenchConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_tools import blend
+from data_tools.blend import Blend, BlendedDataset, read_blend, turns
+from data_tools.errors import InputError
+
+
+def random_parts(seed):
+    rng = np.random.default_rng(seed)
+    return rng.integers(1, rng.choice([2, 4, 12, 70]), size=rng.integers(1, 9)).astype(np.int64)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_after_any_number_of_samples_each_corpus_has_floor_or_ceil_of_its_share(seed):
+    parts = random_parts(seed)
+    given = (turns(parts)[:, None] == np.arange(len(parts))).cumsum(axis=0)
+    share = np.arange(1, parts.sum() + 1)[:, None] * parts
+    assert (given >= share // parts.sum()).all() and (given <= -(-share // parts.sum())).all()
+
+
+@pytest.mark.skipif(blend.compiled_turns is None, reason="helper not compiled; run: pip install -e .")
+@pytest.mark.parametrize("seed", range(60))
+def test_the_compiled_turns_equal_the_python_turns(seed):
+    parts = random_parts(seed)
+    assert np.array_equal(blend.compiled_turns(parts), turns(parts))
+
+
+@pytest.mark.skipif(blend.compiled_turns is None, reason="helper not compiled; run: pip install -e .")
+@pytest.mark.parametrize("parts", [[0, 1], [-1, 3], [2**62, 1], [600000, 600000]])
+def test_the_compiled_turns_refuse_parts_out_of_range(parts):
+    with pytest.raises(ValueError, match="part"):
+        blend.compiled_turns(np.array(parts))
+
+
+def test_the_example_of_the_docstring():
+    corpora, own = Blend([Fraction(1), Fraction(2), Fraction(1)]).locate(range(8))
+    assert corpora.tolist() == [1, 0, 1, 2, 1, 0, 1, 2]
+    assert own.tolist() == [0, 0, 1, 0, 2, 1, 3, 1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_corpus_is_read_from_its_first_sample_on_without_gaps(seed):
+    mixed = Blend([Fraction(int(part)) for part in random_parts(seed)])
+    corpora, own = mixed.locate(np.arange(1000))
+    for corpus, count in enumerate(mixed.counts(1000)):
+        assert own[corpora == corpus].tolist() == list(range(count))
+
+
+def test_a_sample_far_away_is_looked_up_like_the_first():
+    mixed = Blend([Fraction(5), Fraction(7)])
+    corpus, own = mixed.locate(3)
+    far_corpus, far_own = mixed.locate(12 * 10**11 + 3)
+    assert far_corpus == corpus and far_own == own + mixed.parts[corpus] * 10**11
+
+
+def test_weights_mean_their_proportions_only():
+    one, other = Blend([Fraction("0.5"), Fraction("0.7")]), Blend([Fraction(50), Fraction(70)])
+    assert one.parts.tolist() == other.parts.tolist() == [5, 7]
+
+
+def test_a_blended_dataset_reads_the_parts_in_that_order():
+    mixed = BlendedDataset([["a0", "a1"], ["b0", "b1", "b2", "b3"]], Blend([Fraction(1), Fraction(2)]))
+    assert [mixed[number] for number in range(6)] == ["b0", "a0", "b1", "b2", "a1", "b3"]
+    assert len(mixed) == 6
+
+
+def test_one_folder_is_the_plain_case(tmp_path):
+    assert read_blend(str(tmp_path)) == [(1, tmp_path)]
+    assert read_blend("no such folder") == [(1, Path("no such folder"))]
+
+
+def test_a_folder_whose_name_is_a_number_is_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "5").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert read_blend("5") == [(1, Path("5"))]
+
+
+def test_weights_are_read_exactly_and_folders_may_be_quoted():
+    found = read_blend("5.1 data/a 7e-1 'my data/b'")
+    assert found == [(Fraction(51, 10), Path("data/a")), (Fraction(7, 10), Path("my data/b"))]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("5.0 data/a 7.0", "weight 7.0 has no folder"),
+        ("5.0", "weight 5.0 has no folder"),
+        ("5.0 data/a data/b 7.0", "data/b stands where a weight should"),
+        ("0 data/a 1 data/b", "weight 0 is not above 0"),
+        ("1 data/a -2 data/b", "weight -2 is not above 0"),
+        ("1 data/a nan data/b", "weight nan is not above 0"),
+        ("inf data/a 1 data/b", "weight inf is not above 0"),
+        ("1e999999999 data/a 1 data/b", "is not above 0"),
+        ("1 data/a 1 data/a", "data/a stands twice"),
+        ("1 'data/a", "a quote is not closed"),
+    ],
+)
+def test_odd_words_and_weights_are_refused_in_one_line(text, message):
+    with pytest.raises(InputError, match=message) as error:
+        read_blend(text)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_hardly_ever_repeat_are_refused_with_rounder_ones():
+    with pytest.raises(InputError, match="76469134 samples.* round them, for example to 68 932"):
+        Blend([Fraction(5234567), Fraction(71234567)])

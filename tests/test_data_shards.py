@@ -1,0 +1,240 @@
+"""A stopped preparation goes on where it was, and ends with the bytes of one that was not stopped."""
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+from tiny_corpus import finished, hashes, lines_of, make, start, write_vocab
+
+from data_tools import shards
+from data_tools.command_line import exit_code_of
+from data_tools.corpus import Corpus
+from data_tools.errors import InputError
+
+TEXTS = [f"我爱北京{number}。\n学习" for number in range(40)]
+LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # some six shards
+ENDED = {"out.manifest.json", "out_ids.npy", "out_idx.npz"}
+
+
+@pytest.fixture(autouse=True)
+def vocab_file(tmp_path):
+    return write_vocab(tmp_path)
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 200)
+
+
+def stop_after(count, error=KeyboardInterrupt):
+    def run_map(function, items, workers):
+        for number, item in enumerate(items):
+            if number == count:
+                raise error
+            yield function(item)
+
+    return run_map
+
+
+def stopped(tmp_path, count=3, content=None, **flags):
+    content = lines_of(*TEXTS) if content is None else content
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, content, run_map=stop_after(count), **flags)
+    assert not finished(tmp_path)
+
+
+def unlink_all(tmp_path):
+    for path in tmp_path.glob("out*"):
+        path.unlink()
+
+
+def numbers_made(tmp_path, monkeypatch, content=None, **flags):
+    """Which shards a run encodes, by the first line of each."""
+    encode, made = shards.encode_lines, []
+
+    def spy(encoder, json_key, batch, skip_bad_lines):
+        made.append(batch.first)
+        return encode(encoder, json_key, batch, skip_bad_lines)
+
+    monkeypatch.setattr(shards, "encode_lines", spy)
+    make(tmp_path, lines_of(*TEXTS) if content is None else content, **flags)
+    monkeypatch.setattr(shards, "encode_lines", encode)
+    assert not (tmp_path / "out.shards").exists()
+    return made
+
+
+def test_a_run_cut_in_two_makes_each_shard_once_and_the_same_bytes(tmp_path, monkeypatch, small_shards):
+    all_of_them = numbers_made(tmp_path, monkeypatch)
+    whole = hashes(tmp_path)
+    unlink_all(tmp_path)
+    stopped(tmp_path, 3)
+    assert numbers_made(tmp_path, monkeypatch) == all_of_them[3:]
+    assert hashes(tmp_path) == whole and len(all_of_them) > 6
+
+
+def test_the_size_of_the_shards_is_not_seen_in_the_corpus(tmp_path, monkeypatch):
+    make(tmp_path, lines_of(*TEXTS))
+    before = hashes(tmp_path)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 100)
+    make(tmp_path, lines_of(*TEXTS), overwrite=True)
+    assert hashes(tmp_path) == before
+
+
+def test_a_line_that_changed_meanwhile_is_read_anew(tmp_path, monkeypatch, small_shards):
+    stopped(tmp_path, 4)
+    changed = lines_of(*[text.replace("学习", "习学") if n == 0 else text for n, text in enumerate(TEXTS)])
+    firsts = numbers_made(tmp_path, monkeypatch, changed)
+    assert firsts[0] == 1 and firsts[1] > 4
+    assert [Corpus(tmp_path / "out")[n].tolist() for n in (1, 3)] == [[12, 11], [11, 12]]
+
+
+@pytest.mark.parametrize("flags", [{"chinese": True}, {"max_sentence_length": 3}, {"on_bad_line": "skip"}])
+def test_shards_of_other_rules_are_not_used(tmp_path, monkeypatch, small_shards, flags):
+    stopped(tmp_path, 3)
+    assert numbers_made(tmp_path, monkeypatch, **flags)[0] == 1
+
+
+def test_shards_of_another_vocabulary_or_lexicon_are_not_used(
+    tmp_path, monkeypatch, small_shards, vocab_file
+):
+    words = tmp_path / "words.txt"
+    words.write_text("北京", encoding="utf-8")
+    flags = {"chinese": True, "cn_whole_word_segment": True, "user_lexicon": str(words)}
+    stopped(tmp_path, 3, **flags)
+    words.write_text("爱北", encoding="utf-8")
+    assert numbers_made(tmp_path, monkeypatch, **flags)[0] == 1
+    unlink_all(tmp_path)
+    stopped(tmp_path, 3, **flags)
+    Path(vocab_file).write_text(Path(vocab_file).read_text("utf-8") + "more\n", encoding="utf-8")
+    assert numbers_made(tmp_path, monkeypatch, **flags)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda c: c[: len(c) // 2], lambda c: b"", lambda c: c.replace(b"in.jsonl", b"on.jsonl")]
+)
+def test_a_damaged_shard_is_made_again(tmp_path, monkeypatch, small_shards, damage):
+    make(tmp_path, lines_of(*TEXTS))
+    whole = hashes(tmp_path)
+    unlink_all(tmp_path)
+    stopped(tmp_path, 3)
+    shard = tmp_path / "out.shards" / "00000001.shard"
+    shard.write_bytes(damage(shard.read_bytes()))
+    numbers_made(tmp_path, monkeypatch)
+    assert hashes(tmp_path) == whole
+
+
+def test_bad_input_leaves_no_shards_for_it_is_to_be_mended(tmp_path, small_shards):
+    with pytest.raises(InputError, match=r"in\.jsonl:41: a list"):
+        make(tmp_path, lines_of(*TEXTS) + b"[]\n")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_second_run_on_the_same_output_is_refused(tmp_path, capsys):
+    (tmp_path / "out.shards").mkdir()
+    with FileLock(tmp_path / "out.shards" / "lock"):
+        assert exit_code_of(lambda: make(tmp_path, lines_of("我"))) == 5
+    assert "another run is making this corpus" in capsys.readouterr().err
+
+
+def test_a_run_killed_while_publishing_is_finished_by_the_same_command(tmp_path, monkeypatch):
+    replace = os.replace
+
+    def replace_until_the_index(source, target):
+        if str(target).endswith("_idx.npz"):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_until_the_index)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, lines_of(*TEXTS))
+    assert finished(tmp_path) == ["out_ids.npy"]
+    monkeypatch.setattr(os, "replace", replace)
+    assert len(make(tmp_path, lines_of(*TEXTS))) == 40
+    with pytest.raises(InputError, match="exists; pass --overwrite"):
+        make(tmp_path, lines_of(*TEXTS))
+
+
+def num_shards(tmp_path):
+    return len(list((tmp_path / "out.shards").glob("*.shard")))
+
+
+def until(happened, seconds=60):
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The hashes of the uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_vocab(folder)
+    (folder / "in.jsonl").write_bytes(LARGE)
+    assert start(folder).wait() == 0
+    return hashes(folder)
+
+
+@pytest.mark.parametrize(("shards_before", "workers"), [(0, 1), (1, 1), (2, 2), (4, 1)])
+def test_a_tool_killed_at_any_time_and_run_again_gives_the_same_bytes(
+    tmp_path, whole, shards_before, workers
+):
+    (tmp_path / "in.jsonl").write_bytes(LARGE)
+    run = start(tmp_path, "--workers", str(workers))
+    until(lambda: num_shards(tmp_path) >= shards_before)
+    run.kill()
+    run.communicate()
+    assert not finished(tmp_path)
+    again = start(tmp_path, "--workers", str(3 - workers))
+    assert (again.wait(), hashes(tmp_path)) == (0, whole)
+    assert set(whole) == ENDED and not (tmp_path / "out.shards").exists()
+
+
+def workers_of(pid):
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    pids = children.read_text().split() if children.exists() else []
+    return [int(p) for p in pids if b"spawn_main" in commandline(p)]
+
+
+def commandline(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_dead_worker_ends_the_tool_with_code_5_and_the_next_run_goes_on(tmp_path, whole):
+    (tmp_path / "in.jsonl").write_bytes(LARGE)
+    run = start(tmp_path, "--workers", "2")
+    until(lambda: num_shards(tmp_path) >= 1)
+    os.kill(workers_of(run.pid)[0], signal.SIGKILL)
+    errors = run.communicate(timeout=30)[1]
+    assert run.returncode == 5 and errors.startswith("error: a worker died (killed, or out of memory)")
+    assert not finished(tmp_path) and num_shards(tmp_path) >= 1
+    assert (start(tmp_path).wait(), hashes(tmp_path)) == (0, whole)
+
+
+def test_workers_do_not_outlive_a_killed_tool(tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(LARGE)
+    run = start(tmp_path, "--workers", "2")
+    until(lambda: num_shards(tmp_path) >= 1)
+    workers = workers_of(run.pid)
+    run.kill()
+    run.communicate()
+    assert len(workers) == 2
+    until(lambda: not any(commandline(worker) for worker in workers), seconds=20)
+
+
+@pytest.mark.parametrize("most_bytes", [300_000, 3_000_000], ids=["shard", "corpus"])
+def test_a_full_disk_ends_with_code_5_and_no_half_corpus(tmp_path, whole, most_bytes):
+    (tmp_path / "in.jsonl").write_bytes(LARGE)
+    limit = (most_bytes, most_bytes)
+    run = start(tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    errors = run.communicate()[1]
+    assert run.returncode == 5 and len(errors.splitlines()) == 1 and errors.startswith("error: ")
+    assert not finished(tmp_path) and not list(tmp_path.glob("*.draft"))
+    assert (start(tmp_path).wait(), hashes(tmp_path)) == (0, whole)

@@ -1,0 +1,148 @@
+"""A person's words are found where they stand in the text and stay whole."""
+
+import gzip
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_tools.errors import InputError
+from data_tools.user_lexicon import Entry, Lexicon
+
+
+def lexicon(*words, **kinds):
+    return Lexicon({**dict.fromkeys(words, Entry()), **{word: Entry(kind) for word, kind in kinds.items()}})
+
+
+def cut(lexicon, *words):
+    return lexicon.keep_whole(words, "".join(words))[0]
+
+
+def read(tmp_path, content, name="words.txt"):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return Lexicon.from_file(tmp_path / name)
+
+
+def test_a_word_overrides_the_borders_inside_it_and_sets_its_own():
+    assert cut(lexicon("京天安"), "我爱", "北京", "天安门") == ["我爱", "北", "京天安", "门"]
+
+
+def test_text_without_its_words_keeps_the_words_it_has():
+    assert lexicon("学习").keep_whole(["我爱", "北京"], "我爱北京") == (["我爱", "北京"], 0)
+    assert lexicon("学习").keep_whole([], "") == ([], 0)
+
+
+def test_the_longest_word_at_a_place_is_taken_from_the_left():
+    words = lexicon("北京", "北京大学", "大学生", "学生")
+    assert cut(words, *"北京大学生北京") == ["北京大学", "生", "北京"]
+
+
+def test_every_occurrence_is_found_and_counted():
+    assert lexicon("北京").keep_whole(list("北京北京我北京"), "北京北京我北京") == (
+        ["北京", "北京", "我", "北京"],
+        3,
+    )
+
+
+def test_a_word_of_one_character_stands_alone_unless_it_begins_a_longer_one():
+    assert cut(lexicon("北", "北京"), "我北", "北京北") == ["我", "北", "北京", "北"]
+
+
+def test_characters_of_the_kind_character_stand_alone():
+    assert cut(lexicon("天安门", 北京="character"), "我北京", "天", "安门") == ["我", "北", "京", "天安门"]
+
+
+@pytest.mark.parametrize("text", ["Gpt模型", "ＧＰＴ模型", "gpt模型"])
+def test_case_and_width_do_not_matter(text):
+    assert cut(lexicon("GPT模型"), *f"我{text}了") == ["我", text, "了"]
+
+
+def test_a_character_whose_lower_case_is_longer_does_not_shift_the_words_after_it():
+    assert cut(lexicon("北京"), *"İ北京") == ["İ", "北京"]
+
+
+def test_a_latin_word_is_not_found_inside_a_longer_one():
+    words = lexicon("ok", "5g网络")
+    assert cut(words, "book", " ", "ok", "3", " ok", "北5g网络") == [
+        "book",
+        " ",
+        "ok",
+        "3",
+        " ",
+        "ok",
+        "北",
+        "5g网络",
+    ]
+    assert words.find("15g网络") == []
+
+
+def test_words_may_hold_spaces_and_signs():
+    text = "用deep learning和C++写"
+    assert cut(lexicon("deep learning", "c++"), *text) == ["用", "deep learning", "和", "C++", "写"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.text("甲乙丙", min_size=1, max_size=4), min_size=1, max_size=5),
+    st.lists(st.text("甲乙丙a", min_size=1, max_size=5), max_size=6),
+)
+def test_the_words_still_join_to_the_text_and_hold_what_was_found(entries, words):
+    known, text = lexicon(*entries), "".join(words)
+    kept = cut(known, *words)
+    found = [text[start:end] for start, end, _ in known.find(text)]
+    assert "".join(kept) == text
+    assert all(kept.count(word) >= found.count(word) for word in found)
+    assert found == by_hand(known.entries, text)
+
+
+def by_hand(entries, text):
+    found, place = [], 0
+    while place < len(text):
+        fits = [word for word in entries if text.startswith(word, place)]
+        if fits:
+            found.append(max(fits, key=len))
+        place += len(found[-1]) if fits else 1
+    return found
+
+
+def test_a_line_may_say_kind_and_weight(tmp_path):
+    content = "\ufeff北京大学\tentity\t2.5\r\n\r\n 自然语言 \n甲乙\tcharacter\n丙\t\t0\n自然语言\n"
+    assert read(tmp_path, content).entries == {
+        "北京大学": Entry("entity", 2.5),
+        "自然语言": Entry("phrase", 1.0),
+        "甲乙": Entry("character", 1.0),
+        "丙": Entry("phrase", 0.0),
+    }
+    assert read(tmp_path, gzip.compress("北京".encode()), "words.gz").find("在北京")[0][:2] == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("京\tperson", "the kind 'person' is not known; write character, phrase, entity"),
+        ("京\tentity\theavy", "the weight 'heavy' is not a number of 0 or more"),
+        ("京\tentity\t-1", "the weight '-1' is not"),
+        ("京\tentity\tnan", "the weight 'nan' is not"),
+        ("京\tentity\tinf", "the weight 'inf' is not"),
+        ("京\tentity\t1\t2", "not a word, TAB kind, TAB weight"),
+        ("\tentity", "not a word, TAB kind, TAB weight"),
+        ("我\tentity", "我 has another kind or weight in line 1; keep one"),
+        (b"\xb1\xb1\xbe\xa9", r"not UTF-8 \(byte 1 of the line is 0xb1\); it looks like GB18030"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_bad_line_is_named(tmp_path, line, message, end):
+    line = line if isinstance(line, bytes) else line.encode("utf-8")
+    with pytest.raises(InputError, match=rf"words\.txt:3: {message}"):
+        read(tmp_path, f"我{end}{end}".encode() + line + end.encode())
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_lexicon_without_words_is_refused(tmp_path, content):
+    with pytest.raises(InputError, match=r"words\.txt: no words; write one per line"):
+        read(tmp_path, content)
+
+
+def test_a_missing_lexicon_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"no\.txt: no such file; mend --user_lexicon"):
+        Lexicon.from_file(tmp_path / "no.txt")

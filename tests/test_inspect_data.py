@@ -1,0 +1,65 @@
+import json
+
+import pytest
+from tiny_pretrain import write_corpus, write_model
+
+from data_tools.command_line import parse_config
+from data_tools.errors import InputError
+from ernie_pair.inspect_data import InspectConfig, inspect_data
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inspect")
+    write_corpus(folder / "data", write_model(folder / "model"))
+    return folder
+
+
+def inspect(world, *words):
+    vocab = world / "model" / "vocab.txt"
+    words = [world / "data" / "text", "--vocab_file", vocab, "--max_seq_len", 32, "--samples", 80, *words]
+    inspect_data(parse_config(InspectConfig, list(map(str, words))))
+
+
+def test_the_terminal_shows_marked_samples_and_the_report(world, capsys):
+    inspect(world, "--show", 2)
+    shown = capsys.readouterr().out
+    assert shown.count("->") >= 2 and "sample 1:" in shown and "sample 2:" not in shown
+    for line in ("mask rate", "shown instead", "[UNK]", "padding", "few masks", "masked words", "by length"):
+        assert line in shown
+
+
+def test_output_gets_the_report_as_json_and_a_picture(world, tmp_path, capsys):
+    inspect(world, "--output", tmp_path)
+    report = json.loads((tmp_path / "inspect.json").read_text(encoding="utf-8"))
+    assert report["samples"] == 80 and abs(report["mask_rate"] - 0.15) < 0.05
+    assert sum(report["lengths"].values()) == 80 and abs(sum(report["shown"].values()) - 1) < 1e-9
+    assert (tmp_path / "inspect.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_options_of_pretraining_are_seen(world, capsys):
+    inspect(world, "--binary_head", "false", "--masked_lm_prob", 0.4, "--geometric")
+    assert "in order 0, swapped 0, no label 80" in capsys.readouterr().out
+
+
+def test_another_vocabulary_is_refused(world, tmp_path):
+    other = tmp_path / "vocab.txt"
+    other.write_text((world / "model" / "vocab.txt").read_text(encoding="utf-8") + "甲\n", encoding="utf-8")
+    with pytest.raises(InputError, match="another vocabulary"):
+        inspect(world, "--vocab_file", other)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--samples 0", "--samples 0 is below 1"),
+        ("--masked_lm_prob 1", "--masked_lm_prob 1.0 is not between 0 and 1"),
+        ("--short_seq_prob 1", "--short_seq_prob 1.0 is not in"),
+        ("--geometric --favor_longer_ngram", "two laws"),
+        ("--geometric --max_ngrams 1", "raise --max_ngrams"),
+        ("--masking_fn nothing", "package.module:function"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(world, words, message):
+    with pytest.raises(InputError, match=message):
+        inspect(world, *words.split())

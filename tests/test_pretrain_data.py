@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+from tiny_pretrain import flags, write_corpus, write_model
+
+from data_tools.command_line import parse_config
+from data_tools.errors import InputError
+from data_tools.wordpiece import WordPiece
+from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.data import find_corpus, open_data
+from ernie_pair.pretrain.run import SAME_RUN
+from ernie_pair.world import World
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    model = write_model(folder / "model")
+    for number, name in enumerate("ab"):
+        write_corpus(folder / name, model, seed=number)
+    return folder
+
+
+def opened(world, input_dir=None, **changes):
+    words = flags(world / "model", input_dir or world / "a", world / "output", **changes)
+    pieces = WordPiece.from_file(world / "model" / "vocab.txt")
+    return open_data(parse_config(PretrainConfig, list(map(str, words))), World(0, 1), pieces, 40)
+
+
+def blended(world, **changes):
+    return opened(world, f"1 {world / 'a'} 2.0 {world / 'b'}", **changes)
+
+
+def test_a_blend_reads_its_corpora_in_exact_proportion(world):
+    data = blended(world, max_steps=30)
+    train = data.datasets["train"]
+    assert [len(part) for part in train.datasets] == [40, 80]
+    corpora, own = data.blend.locate(np.arange(120))
+    for number in range(0, 120, 7):
+        sample = train.datasets[corpora[number]][int(own[number])]
+        assert np.array_equal(train[number].input_ids, sample.input_ids)
+
+
+def test_a_blend_continues_where_it_was_left(world):
+    updates = [batch["input_ids"] for group in blended(world).updates(0) for batch in group]
+    resumed = [batch["input_ids"] for group in blended(world).updates(4 * 4) for batch in group]
+    assert len(updates) == 6 and all(map(np.array_equal, updates[4:], resumed))
+
+
+def test_a_longer_run_begins_with_the_samples_of_the_shorter_one(world):
+    short, long = blended(world).datasets["train"], blended(world, max_steps=50).datasets["train"]
+    assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))
+
+
+def test_other_weights_are_another_run(world):
+    other = opened(world, f"2 {world / 'a'} 1 {world / 'b'}")
+    assert len({blended(world).fingerprint, other.fingerprint, opened(world).fingerprint}) == 3
+    assert opened(world).fingerprint == opened(world).corpora[0].fingerprint
+
+
+def test_a_folder_missing_from_a_blend_is_named(world):
+    with pytest.raises(InputError, match="data/none is not a folder"):
+        opened(world, f"1 {world / 'a'} 2 data/none")
+
+
+def test_without_the_sentence_order_head_samples_are_one_full_segment(world):
+    data = opened(world, binary_head="false", short_seq_prob=0)
+    batch = next(data.updates(0))[0]
+    assert (batch["next_sentence_labels"] == -1).all() and not batch["token_type_ids"].any()
+    samples = [data.datasets["train"][number] for number in range(24)]
+    assert max(len(sample.input_ids) for sample in samples) == 32
+    assert {int((sample.input_ids == 2).sum()) for sample in samples} == {1}
+
+
+def test_the_head_is_part_of_the_cache_key(world):
+    with_head, without = opened(world), opened(world, binary_head="false")
+    rows = [data.datasets["train"].sample_map for data in (with_head, without)]
+    assert not np.array_equal(*rows)
+
+
+def hide_the_second(tokens, rule, rng):
+    ids = rule.plain_of[tokens]
+    label = ids[1:2].copy()
+    ids[1] = rule.mask_id
+    return ids, np.array([1]), label
+
+
+def test_a_masking_function_of_ones_own_makes_the_batches(world):
+    data = opened(world, masking_fn=f"{__name__}:hide_the_second")
+    batch = next(data.updates(0))[0]
+    assert (batch["input_ids"][:, 1] == 3).all() and (batch["masked_lm_labels"] >= 0).sum() == 4
+
+
+@pytest.mark.parametrize("flag", ["geometric", "whole_word_mask", "masking_fn", "binary_head"])
+def test_a_run_masked_in_another_way_is_another_run(flag):
+    assert flag in SAME_RUN
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"geometric": "true", "favor_longer_ngram": "true"}, "two laws"),
+        ({"geometric": "true", "max_ngrams": 1}, "raise --max_ngrams"),
+        ({"favor_longer_ngram": "true", "max_ngrams": 1}, "raise --max_ngrams"),
+        ({"masking_fn": "nothing"}, "package.module:function"),
+        ({"input_dir": "5.0 data/a 7.0"}, "weight 7.0 has no folder"),
+    ],
+)
+def test_combinations_that_make_no_sense_are_refused(world, changes, message):
+    with pytest.raises(InputError, match=message):
+        opened(world, changes.pop("input_dir", None), **changes)
+
+
+def test_the_later_layout_of_paddlenlp_is_found_too(tmp_path):
+    (tmp_path / "text.idx").touch()
+    assert find_corpus(tmp_path) == tmp_path / "text"
+
+
+def test_two_corpora_in_one_folder_are_named(tmp_path):
+    for name in ("a.idx", "b_idx.npz"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"found b_idx.npz, a.idx"):
+        find_corpus(tmp_path)
