@@ -47,6 +47,7 @@ def _parallel_map(function, items, workers: int) -> Iterator:
         if failure:
             raise failure
     except BrokenProcessPool:
+        _unblock(pool)
         raise MachineError(
             "a worker died (killed, or out of memory); run again with fewer --workers"
         ) from None
@@ -62,6 +63,17 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()
+
+
+def _unblock(pool: ProcessPoolExecutor) -> None:
+    """Close the pipe to the workers, so that nothing waits to write into it for ever.
+
+    CPython does so itself from 3.11.5 on (gh-94777); before, a pool whose worker dies while a large
+    item is on its way never shuts down.
+    """
+    queue = getattr(pool, "_call_queue", None)
+    if queue is not None:
+        queue._reader.close()
 
 
 def _next_item(items):
