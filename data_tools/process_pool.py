@@ -32,6 +32,9 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
 def _parallel_map(function, items, workers: int) -> Iterator:
     # Spawned, not forked: a fork would copy the locks of whatever threads run here.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_leave_with_parent)
+    # Before CPython 3.11.5 (gh-94777) a pool whose worker dies while a large item is on its way waits
+    # for ever for the thread that writes it; every result is in before that thread could be missed.
+    pool._call_queue.cancel_join_thread()
     waiting: deque = deque()
     try:
         failure, items = None, iter(items)
@@ -47,7 +50,6 @@ def _parallel_map(function, items, workers: int) -> Iterator:
         if failure:
             raise failure
     except BrokenProcessPool:
-        _unblock(pool)
         raise MachineError(
             "a worker died (killed, or out of memory); run again with fewer --workers"
         ) from None
@@ -63,17 +65,6 @@ def _leave_with_parent() -> None:
         os._exit(1)
 
     Thread(target=watch, daemon=True).start()
-
-
-def _unblock(pool: ProcessPoolExecutor) -> None:
-    """Close the pipe to the workers, so that nothing waits to write into it for ever.
-
-    CPython does so itself from 3.11.5 on (gh-94777); before, a pool whose worker dies while a large
-    item is on its way never shuts down.
-    """
-    queue = getattr(pool, "_call_queue", None)
-    if queue is not None:
-        queue._reader.close()
 
 
 def _next_item(items):
