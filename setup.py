@@ -69,7 +69,9 @@ CUDA_11 = [
     "nvidia-nccl-cu11==2.19.3",
 ]
 
-TEST = ["pytest>=8,<9", "pytest-timeout>=2.3,<3", "hypothesis>=6.100,<7"]
+AUDIT = ["datasketch>=1.6,<1.7", "hanzidentifier>=1.2,<1.3", "py3langid>=0.2,<0.3"]
+RAY = ["ray>=2.40,<2.41"]
+TEST = [*AUDIT, *RAY, "pytest>=8,<9", "pytest-timeout>=2.3,<3", "hypothesis>=6.100,<7"]
 
 setup(
     name="ernie-pair",
@@ -85,6 +87,8 @@ setup(
     extras_require={
         "cpu": ["paddlepaddle==2.6.2"],
         "gpu": ["paddlepaddle-gpu==2.6.2", *CUDA_11],
+        "audit": AUDIT,
+        "ray": RAY,
         "test": TEST,
         "dev": [*TEST, "ruff==0.8.1"],
     },

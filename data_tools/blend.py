@@ -12,6 +12,7 @@ counted, and a resumed run needs its number only. Weights 1, 2, 1:
 
 import math
 import shlex
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import List, NamedTuple, Sequence, Tuple
@@ -26,6 +27,7 @@ except ImportError:
     compiled_turns = None
 
 LONGEST_PERIOD = 1_000_000  # samples until the order of the corpora repeats
+MOST_CORPORA = 2**16  # their numbers are uint16
 _EXAMPLE = 'write weight folder weight folder, as in --input_dir "5.0 data/a 7.0 data/b"'
 
 
@@ -55,8 +57,8 @@ class Blend:
     """Which of K corpora gives sample number i, for any i; a pure function of the weights.
 
     ``parts``: int64 [K], the weights as the smallest whole numbers; ``period``: their sum. Takes 6
-    bytes for each sample of a period, however long the run. Raises InputError when the weights are
-    so uneven that the period is above LONGEST_PERIOD.
+    bytes for each sample of a period, however long the run. Raises InputError: more than MOST_CORPORA,
+    or weights so uneven that the period is above LONGEST_PERIOD.
     """
 
     def __init__(self, weights: Sequence[Fraction]):
@@ -112,6 +114,8 @@ def turns(parts: np.ndarray) -> np.ndarray:
 
 
 def _whole_parts(weights: Sequence[Fraction]) -> List[int]:
+    if len(weights) > MOST_CORPORA:
+        raise InputError(f"--input_dir: {len(weights)} corpora, more than {MOST_CORPORA}; join some of them")
     denominator = math.lcm(*(weight.denominator for weight in weights))
     wholes = [int(weight * denominator) for weight in weights]
     divisor = math.gcd(*wholes)
@@ -119,7 +123,7 @@ def _whole_parts(weights: Sequence[Fraction]) -> List[int]:
     if sum(parts) > LONGEST_PERIOD:
         rounded = " ".join(str(max(1, round(1000 * part / sum(parts)))) for part in parts)
         raise InputError(
-            f"--input_dir: these weights repeat only after {sum(parts)} samples, more than "
+            f"--input_dir: these weights repeat only after {Decimal(sum(parts)):.9g} samples, more than "
             f"{LONGEST_PERIOD}; round them, for example to {rounded}"
         )
     return parts
@@ -145,4 +149,4 @@ def _weight_of(word: str) -> Fraction:
         raise InputError(f"--input_dir: {word} stands where a weight should; {_EXAMPLE}")
     if not (math.isfinite(float(word)) and float(word) > 0):
         raise InputError(f"--input_dir: weight {word} is not above 0; give another, or leave its folder out")
-    return Fraction(word)
+    return Fraction(word.replace("_", ""))

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List
+from typing import Dict, Iterator, List, Literal
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece as WordPieceModel
@@ -19,10 +19,11 @@ from tokenizers.trainers import WordPieceTrainer
 
 from data_tools.command_line import option, run_command
 from data_tools.errors import InputError
+from data_tools.line_rules import LONGEST_LINE, LineRules, decoded, json_text
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
 from data_tools.publish import published, refuse_existing
-from data_tools.text_files import decoded, json_text, line_batches, list_inputs
+from data_tools.text_files import line_batches, list_inputs
 from data_tools.wordpiece import CONTINUATION, CONTROL_TOKENS, is_cjk, word_shapes
 
 ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
@@ -40,6 +41,10 @@ class VocabConfig:
     vocab_size: int = option(18000, help="the most tokens, control tokens included")
     min_count: int = option(2, help="what stands in the text less often gets no token")
     json_key: str = option("text", help="the key of a document's text in .jsonl files")
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict", help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
+    )
+    max_line_bytes: int = option(LONGEST_LINE, help="a longer line ends the run")
     workers: int = option(1, help="processes that count; the vocabulary is the same for any number")
     overwrite: bool = option(False, help="replace the vocabulary")
 
@@ -48,8 +53,8 @@ class VocabConfig:
             raise InputError(
                 f"--vocab_size {self.vocab_size} has no room beside {len(CONTROL_TOKENS)} control tokens"
             )
-        if self.min_count < 1 or self.workers < 1:
-            raise InputError("--min_count and --workers are 1 or more; mend them")
+        if self.min_count < 1 or self.workers < 1 or self.max_line_bytes < 1:
+            raise InputError("--min_count, --workers and --max_line_bytes are 1 or more; mend them")
 
 
 def build_vocab(config: VocabConfig) -> None:
@@ -128,22 +133,29 @@ def _singles(shape: str) -> List[str]:
 def _count_shapes(inputs: List[Path], config: VocabConfig) -> Counter:
     total: Counter = Counter()
     with Progress(inputs, log_interval=0) as progress:
-        batches = ((config.json_key, batch) for path in inputs for batch in line_batches(path, progress.read))
+        rules = LineRules(
+            config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace"
+        )
+        batches = (
+            (rules, batch)
+            for path in inputs
+            for batch in line_batches(path, progress.read, max_bytes=rules.max_bytes)
+        )
         for counted in ordered_map(_count_batch, batches, config.workers):
             total.update(counted)
     return total
 
 
 def _count_batch(job) -> Counter:
-    json_key, batch = job
+    rules, batch = job
     is_json = ".jsonl" in Path(batch.path).suffixes
     counts: Counter = Counter()
     for number, line in batch.numbered():
         if line.strip():
             read = (
-                json_text(batch.path, number, line, json_key)
+                json_text(batch.path, number, line, rules)
                 if is_json
-                else decoded(batch.path, number, line)
+                else decoded(batch.path, number, line, rules)
             )
             counts.update(word_shapes(read))
     return counts

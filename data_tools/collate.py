@@ -26,7 +26,7 @@ def collate(samples: List[Sample], *, pad_id: int, max_seq_len: int) -> Dict[str
         token_type_ids[row, : len(sample.token_type_ids)] = sample.token_type_ids
     positions = np.concatenate([s.masked_positions + row * length for row, s in enumerate(samples)])
     labels = np.concatenate([sample.masked_labels for sample in samples])
-    slots = _rounded_up(len(labels))
+    slots = max(MULTIPLE, _rounded_up(len(labels)))  # Paddle knows no product with 0 rows
     return {
         "input_ids": input_ids,
         "token_type_ids": token_type_ids,

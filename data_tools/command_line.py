@@ -3,12 +3,14 @@
 import re
 import sys
 from dataclasses import MISSING, field, fields
-from difflib import get_close_matches
 from typing import (
     Callable,
+    Iterator,
+    List,
     Literal,
     Optional,
     Sequence,
+    Tuple,
     Type,
     TypeVar,
     Union,
@@ -19,7 +21,8 @@ from typing import (
 
 from jsonargparse import ArgumentParser
 
-from data_tools.errors import InputError, MachineError
+from data_tools.errors import InputError, MachineError, Stopped
+from data_tools.flag_file import check_flag_file, nearest
 
 Config = TypeVar("Config")
 
@@ -27,22 +30,53 @@ Config = TypeVar("Config")
 def option(default=MISSING, *, help: str, positional: bool = False):
     """A dataclass field that is also a command-line flag; without a default it is required.
 
-    ``positional``: it is given without a flag, like the file of `cat FILE`, and is required.
+    A required one may follow those with a default, as the fields of a class follow its base's.
+
+    ``positional``: it is given without a flag, like the file of `cat FILE`, and is required. One that is a
+    list takes any number of values, but at least one.
     """
-    return field(default=default, metadata={"help": help, "positional": positional})
+    metadata = {"help": help, "positional": positional}
+    if default is MISSING:
+        return field(default_factory=_refuse_left_out, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _refuse_left_out():
+    raise TypeError("a required option was left out")
 
 
 def parse_config(config_class: Type[Config], argv: Optional[Sequence[str]] = None) -> Config:
     """Read ``config_class`` from ``argv`` and from the YAML file of ``--config``; flags win.
 
     ``--no-merge`` and ``--no_merge`` are the same flag, and a bare boolean flag means true.
-    Raises InputError: an unknown or missing flag, a value of the wrong type, or whatever the
-    dataclass itself refuses.
+    Raises InputError: an unknown or missing flag, one given twice with different values, a value of
+    the wrong type, or whatever the dataclass itself refuses.
     """
     words = [_with_underscores(word) for word in (sys.argv[1:] if argv is None else argv)]
     parser = _parser_of(config_class)
+    _refuse_two_values(words)
+    for name, value in _flags_in(words):
+        if name == "config" and value:
+            check_flag_file(value, parser.hints)
     values = parser.parse_args(words)
     return config_class(**{item.name: values[item.name] for item in fields(config_class)})
+
+
+def _refuse_two_values(words: List[str]) -> None:
+    values = {}
+    for name, value in _flags_in(words):
+        if name != "config" and values.setdefault(name, value) != value:
+            raise InputError(
+                f"--{name} is given twice, as {values[name] or 'true'} and {value or 'true'}; give it once"
+            )
+
+
+def _flags_in(words: List[str]) -> Iterator[Tuple[str, str]]:
+    """(flag, its value), '' for a bare one."""
+    for word, following in zip(words, [*words[1:], "--"]):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            yield name, value if equals or following.startswith("--") else following
 
 
 class _OneLineParser(ArgumentParser):
@@ -60,13 +94,12 @@ class _OneLineParser(ArgumentParser):
             raise InputError(f"--{key} is missing; --help says what it means") from None
         if key in self.hints:
             raise InputError(f"--{key} takes {_kind_of(self.hints[key])}; mend its value") from None
-        raise InputError(f"{text[0].lower()}{text[1:]}; {self._nearest(text)}") from None
-
-    def _nearest(self, text: str) -> str:
+        bare = re.match(r"argument --(\w+): expected one argument", text)
+        if bare:
+            kind = _kind_of(self.hints.get(bare[1], "a YAML file"))
+            raise InputError(f"--{bare[1]} has no value; it takes {kind}") from None
         unknown = re.findall(r"--(\w+)", text)
-        near = [n for word in unknown for n in get_close_matches(word, self.hints, n=1)]
-        hint = f"did you mean {', '.join('--' + name for name in near)}? " if near else ""
-        return hint + "--help lists the flags"
+        raise InputError(f"{text[0].lower()}{text[1:]}; {nearest(unknown, self.hints)}") from None
 
 
 def _kind_of(hint) -> str:
@@ -83,16 +116,21 @@ def _parser_of(config_class) -> ArgumentParser:
     parser.add_argument("--config", action="config", help="a YAML file of flags")
     hints = parser.hints = get_type_hints(config_class)
     parser.positionals = tuple(i.name for i in fields(config_class) if i.metadata["positional"])
-    for item in fields(config_class):
+    for item in sorted(fields(config_class), key=lambda item: item.default is not MISSING):
         required = item.default is MISSING
         settings = {"required": True} if required else {"default": item.default}
         if hints[item.name] is bool:
             settings.update(nargs="?", const=True)
         flag = f"--{item.name}"
         if item.name in parser.positionals:
-            flag, settings = item.name, {}
-        parser.add_argument(flag, type=hints[item.name], help=item.metadata["help"], **settings)
+            flag, settings = item.name, {"nargs": "+"} if get_origin(hints[item.name]) is list else {}
+        parser.add_argument(flag, type=_one_of(hints[item.name]), help=item.metadata["help"], **settings)
     return parser
+
+
+def _one_of(hint):
+    """The type of a single value: that of a list's items."""
+    return get_args(hint)[0] if get_origin(hint) is list else hint
 
 
 def _program_name() -> str:
@@ -122,8 +160,13 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
         return _report(error, error.exit_code)
     except OSError as error:
         return _report(_as_machine_error(error), MachineError.exit_code)
+    except MemoryError:
+        return _report("out of memory; take less at a time, or a larger machine", MachineError.exit_code)
     except KeyboardInterrupt:
         return _report("stopped by the keyboard", 130)
+    except Stopped as stop:
+        sys.stderr.write(f"{stop}\n")
+        return stop.exit_code
 
 
 def _as_machine_error(error: OSError) -> str:
@@ -133,9 +176,10 @@ def _as_machine_error(error: OSError) -> str:
 
 def _report(message, code: int) -> int:
     line = " ".join(str(message).split())
-    sys.stderr.write(f"error: {line.encode('unicode_escape').decode() if _has_escapes(line) else line}\n")
+    sys.stderr.write(f"error: {''.join(map(_shown, line))}\n")
     return code
 
 
-def _has_escapes(line: str) -> bool:
-    return any(ord(character) < 32 or ord(character) == 127 for character in line)
+def _shown(character: str) -> str:
+    """What a terminal would obey is spelled out."""
+    return character if character.isprintable() else character.encode("unicode_escape").decode()

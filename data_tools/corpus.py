@@ -1,32 +1,34 @@
-"""The corpus on disk: written by create_pretraining_data, read by the datasets.
+"""The corpus on disk: written by `corpus_writer`, read by the datasets.
 
 PREFIX_ids.npy        the token ids of every sentence, end to end: 1-D, uint16 or int32
 PREFIX_idx.npz        lens: tokens in each sentence; docs: the sentence each document starts at;
                       sents: the token each sentence starts at (optional when reading)
-PREFIX.manifest.json  sizes, hashes and counts of the two, written last (optional when reading)
+PREFIX_marks.npy      of a corpus made with a user's lexicon only: uint8, a mark for each token; 0 where
+                      no word of the lexicon stands, k for the k-th entry of the manifest's lexicon_marks
+PREFIX.manifest.json  sizes, hashes and counts of the others, written last (optional without marks)
 
 Two documents, [[7 8] [9]] and [[5 6 7]], are stored as
 
     ids = [7 8 9 5 6 7]    lens = [2 1 3]    docs = [0 2 3]    sents = [0 2 3 6]
 
-It is the format of PaddleNLP's tools, so their corpora load as they are.
+The first two are the format of PaddleNLP's tools, so their corpora load as they are.
 """
 
 import hashlib
 import json
+import math
 import zipfile
-import zlib
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
-from data_tools.array_file import HEADER_BYTES, ArrayFile, chunks, sha256_of_file, write_member
-from data_tools.errors import InputError, MachineError
-from data_tools.publish import published, scratch
+from data_tools.array_file import HEADER_BYTES, chunks, sha256_of_file
+from data_tools.dataset_utils import LEVELS, MOST_MARKS
+from data_tools.errors import InputError
 
 FORMAT = "ernie-pair corpus 1"
+_MEMBERS = {"lens.npy", "docs.npy", "sents.npy"}
 
 
 class CorpusPaths(NamedTuple):
@@ -39,112 +41,13 @@ def corpus_paths(prefix: Union[str, Path]) -> CorpusPaths:
     return CorpusPaths(*(Path(f"{prefix}{end}") for end in ("_ids.npy", "_idx.npz", ".manifest.json")))
 
 
+def marks_path(prefix: Union[str, Path]) -> Path:
+    return Path(f"{prefix}_marks.npy")
+
+
 def id_dtype(vocab_size: int) -> np.dtype:
     """uint16 or int32, by PaddleNLP's rule."""
     return np.dtype("<u2" if vocab_size < 2**16 - 1 else "<i4")
-
-
-class CorpusWriter:
-    """Streams documents to disk and publishes the three files together when it is left cleanly.
-
-    with CorpusWriter("data/baike", vocab_size=17964) as writer:
-        writer.add([[7, 8], [9]])           # one document, its sentences
-        writer.about["inputs"] = [...]      # whatever else the manifest shall say
-
-    ``also`` are further files of the same run, published with the three: fill ``writer.also_drafts``.
-    Memory does not grow with the corpus. Left by an exception, nothing of it remains.
-    """
-
-    def __init__(
-        self,
-        prefix: Union[str, Path],
-        *,
-        vocab_size: int,
-        about: Optional[Dict[str, Any]] = None,
-        also: Sequence[Path] = (),
-    ):
-        self.paths = corpus_paths(prefix)
-        self._also = list(also)
-        self.vocab_size = vocab_size
-        self.about = dict(about or {})
-        self.max_id = -1
-
-    def __enter__(self) -> "CorpusWriter":
-        with ExitStack() as stack:
-            drafts = stack.enter_context(published(*self._also, *self.paths))
-            self.also_drafts = drafts[: len(self._also)]
-            self._drafts = CorpusPaths(*drafts[len(self._also) :])
-            names = [Path(f"{self._drafts.index}.{name}") for name in ("lens", "docs")]
-            spools = stack.enter_context(scratch(*names))
-            self._ids = stack.enter_context(ArrayFile(self._drafts.ids, id_dtype(self.vocab_size)))
-            self._lens = stack.enter_context(ArrayFile(spools[0], np.dtype("<i4")))
-            self._docs = stack.enter_context(ArrayFile(spools[1], np.dtype("<i8")))
-            self._docs.append(np.zeros(1))
-            self._stack = stack.pop_all()
-        return self
-
-    def add(self, sentences: Sequence[Sequence[int]]) -> None:
-        """One document: the ids of each of its sentences, none empty."""
-        lens = [len(sentence) for sentence in sentences]
-        ids = np.concatenate([np.asarray(sentence, dtype=np.int64) for sentence in sentences])
-        self.extend(ids, np.array(lens), np.array([len(lens)]))
-
-    def extend(self, ids: np.ndarray, lens: np.ndarray, sentences_per_document: np.ndarray) -> None:
-        """Several documents at once: ids [tokens], lens [sentences], their numbers [documents].
-
-        Raises InputError when an id is not of the vocabulary: it would wrap in the file's dtype.
-        """
-        assert lens.sum() == len(ids) and sentences_per_document.sum() == len(lens)
-        assert lens.min(initial=1) > 0 and sentences_per_document.min(initial=1) > 0
-        if len(ids) and not 0 <= ids.min() <= ids.max() < self.vocab_size:
-            bad = ids[(ids < 0) | (ids >= self.vocab_size)][0]
-            raise InputError(
-                f"{self.paths.ids}: id {bad} after {len(self._docs) - 1} documents; the vocabulary has "
-                f"{self.vocab_size} ids: use the one that the ids were made with"
-            )
-        self.max_id = max(self.max_id, int(ids.max(initial=-1)))
-        before = len(self._lens)
-        self._ids.append(ids)
-        self._lens.append(lens)
-        self._docs.append(before + np.cumsum(sentences_per_document, dtype=np.int64))
-
-    def __exit__(self, kind, error, trace) -> None:
-        if kind is None:
-            try:
-                self._finish()
-            except BaseException as failure:
-                self._stack.__exit__(type(failure), failure, failure.__traceback__)
-                raise
-        self._stack.__exit__(kind, error, trace)
-
-    def _finish(self) -> None:
-        if not len(self._ids):
-            raise InputError(f"{self.paths.ids}: no tokens to write; give an input that holds text")
-        for spool in (self._ids, self._lens, self._docs):
-            spool.finish()
-        _write_index(self._drafts.index, self._lens.path, self._docs.path)
-        self._drafts.manifest.write_text(
-            json.dumps(self._manifest(), ensure_ascii=False, indent=1) + "\n",
-            encoding="utf-8",
-            errors="backslashreplace",  # a name that is not UTF-8: \udcff is the JSON for it
-        )
-
-    def _manifest(self) -> Dict[str, Any]:
-        drafts = {"ids": self._drafts.ids, "index": self._drafts.index}
-        hashes = {name: sha256_of_file(path) for name, path in drafts.items()}
-        return {
-            "format": FORMAT,
-            "pair_id": _pair_id(hashes["ids"], hashes["index"]),
-            "sha256": hashes,
-            "bytes": {name: path.stat().st_size for name, path in drafts.items()},
-            "tokens": len(self._ids),
-            "sentences": len(self._lens),
-            "documents": len(self._docs) - 1,
-            "max_id": self.max_id,
-            "dtype": id_dtype(self.vocab_size).name,
-            "vocab_size": self.vocab_size,
-            **self.about,
-        }
 
 
 class Corpus:
@@ -153,9 +56,11 @@ class Corpus:
     ids     uint16 or int32 [tokens], mapped read-only
     lens    int32 [sentences]; starts int64 [sentences + 1], the first token of each
     docs    int64 [documents + 1], the first sentence of each document
+    marks   uint8 [tokens], mapped read-only, None without a lexicon; lexicon_marks: what they mean, mark 1
+            first, as {"kind": one of LEVELS, "weight": 0 or more}
     len(corpus) is the number of sentences, corpus[i] the ids of sentence i.
 
-    verify is "quick" (structure, sizes and the hash of the index) or "full" (also the hash of the ids).
+    verify is "quick" (structure, sizes and the hash of the index) or "full" (also those of ids and marks).
     Raises InputError that names the file: missing, cut short, of another run, inconsistent.
     """
 
@@ -164,13 +69,16 @@ class Corpus:
         self.paths = corpus_paths(prefix)
         self.manifest = _read_manifest(self.paths)
         if self.manifest:
-            _check_hashes(self.paths, self.manifest, ["index"] if verify == "quick" else ["index", "ids"])
-        self.ids = _map_ids(self.paths.ids)
+            hashed = ["index"] if verify == "quick" else list(self.manifest["sha256"])
+            _check_hashes(self.paths, marks_path(prefix), self.manifest, hashed)
+        self.ids = _map(self.paths.ids, ("<u2", "<i4"), "1-D uint16 or int32 ids")
         members = _read_index(self.paths.index, cap=24 * (len(self.ids) + 1) + 8 * HEADER_BYTES)
         self.lens, self.docs = members["lens"].astype(np.int32), members["docs"].astype(np.int64)
         self.starts = np.concatenate([[0], np.cumsum(members["lens"], dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
-        self._fingerprint = self.manifest.get("pair_id")
+        self.lexicon_marks = self.manifest.get("lexicon_marks", [])
+        self.marks = _map_marks(marks_path(prefix), self.manifest, len(self.ids))
+        self._fingerprint = _fingerprint_of(self.manifest)
         self._max_id = self.manifest.get("max_id")
 
     def __len__(self) -> int:
@@ -194,9 +102,9 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """The content of both files as one sha256; computed once when there is no manifest."""
+        """The content of the files as one sha256; computed once when there is no manifest."""
         if self._fingerprint is None:
-            self._fingerprint = _pair_id(*map(sha256_of_file, self.paths[:2]))
+            self._fingerprint = pair_id(*map(sha256_of_file, self.paths[:2]))
         return self._fingerprint
 
     @property
@@ -232,27 +140,16 @@ class Corpus:
         )
 
 
-def _write_index(path: Path, lens_path: Path, docs_path: Path) -> None:
-    lens, docs = (np.load(spool, mmap_mode="r", allow_pickle=False) for spool in (lens_path, docs_path))
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        write_member(archive, "lens", lens.dtype, len(lens), chunks(lens))
-        write_member(archive, "sents", np.dtype("<i8"), len(lens) + 1, _running_sums(lens))
-        write_member(archive, "docs", docs.dtype, len(docs), chunks(docs))
-    with zipfile.ZipFile(path) as archive:
-        if archive.testzip():
-            raise MachineError(f"{path}: the disk did not keep what was written; check it, run again")
-
-
-def _running_sums(lens: np.ndarray) -> Iterator[np.ndarray]:
-    total = np.zeros(1, dtype=np.int64)
-    yield total
-    for chunk in chunks(lens):
-        total = total[-1] + np.cumsum(chunk, dtype=np.int64)
-        yield total
-
-
-def _pair_id(ids_sha256: str, index_sha256: str) -> str:
+def pair_id(ids_sha256: str, index_sha256: str) -> str:
     return hashlib.sha256(f"{ids_sha256}{index_sha256}".encode()).hexdigest()
+
+
+def _fingerprint_of(manifest: Dict[str, Any]) -> Optional[str]:
+    """The pair_id; with marks, a hash of it, of them and of what they mean. None without a manifest."""
+    if not manifest or not manifest.get("lexicon_marks"):
+        return manifest.get("pair_id")
+    parts = [manifest["pair_id"], manifest["sha256"]["marks"], manifest["lexicon_marks"]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
@@ -262,7 +159,8 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
     try:
         manifest = json.loads(paths.manifest.read_bytes())
         wanted = [manifest["format"] == FORMAT, manifest["pair_id"], manifest["max_id"] + 0]
-        known = wanted[0] and {"ids", "index"} == set(manifest["sha256"]) == set(manifest["bytes"])
+        files = {"ids", "index", "marks"} if _are_marks(manifest) else {"ids", "index"}
+        known = wanted[0] and files == set(manifest["sha256"]) == set(manifest["bytes"])
     except (ValueError, KeyError, TypeError, RecursionError):
         known = False
     if not known:
@@ -270,8 +168,21 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
     return manifest
 
 
-def _check_hashes(paths: CorpusPaths, manifest: Dict[str, Any], hashed: List[str]) -> None:
-    for name, path in (("ids", paths.ids), ("index", paths.index)):
+def _are_marks(manifest: Dict[str, Any]) -> bool:
+    """Raises ValueError, KeyError or TypeError for a list that `CorpusWriter` does not write."""
+    marks = manifest.get("lexicon_marks", [])
+    for mark in marks:
+        if mark["kind"] not in LEVELS or not 0 <= mark["weight"] < math.inf:
+            raise ValueError
+    if len(marks) > MOST_MARKS:
+        raise ValueError
+    return bool(marks)
+
+
+def _check_hashes(paths: CorpusPaths, marks: Path, manifest: Dict[str, Any], hashed: List[str]) -> None:
+    files = {"ids": paths.ids, "index": paths.index, "marks": marks}
+    for name in manifest["bytes"]:
+        path = files[name]
         _require_file(path)
         same = path.stat().st_size == manifest["bytes"][name]
         if same and name in hashed:
@@ -288,23 +199,41 @@ def _require_file(path: Path) -> None:
         raise InputError(f"{path}: no such file; make the corpus with create_pretraining_data")
 
 
-def _map_ids(path: Path) -> np.ndarray:
+def _map(path: Path, dtypes: Sequence[str], what: str) -> np.ndarray:
     _require_file(path)
     try:
-        ids = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # of many kinds: a damaged header is parsed as Python
         raise InputError(f"{path}: not a readable .npy ({_brief(error)}); make the corpus again") from None
-    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.str not in ("<u2", "<i4"):
-        raise InputError(f"{path}: holds no 1-D uint16 or int32 ids; make the corpus again")
-    return ids
+    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.str not in dtypes:
+        raise InputError(f"{path}: holds no {what}; make the corpus again")
+    return values
+
+
+def _map_marks(path: Path, manifest: Dict[str, Any], num_tokens: int) -> Optional[np.ndarray]:
+    """None for a corpus made without a lexicon."""
+    if not manifest and path.exists():
+        raise InputError(
+            f"{path} has no manifest beside it, which says what the marks mean; copy that too, or move the "
+            "marks away"
+        )
+    if not manifest.get("lexicon_marks"):
+        return None
+    marks = _map(path, ("|u1",), "1-D uint8 marks")
+    if len(marks) != num_tokens:
+        raise InputError(
+            f"{path}: {len(marks)} marks for {num_tokens} tokens; not of one run, make the corpus again"
+        )
+    return marks
 
 
 def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
     _require_file(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            sizes = {item.filename: item.file_size for item in archive.infolist()}
-        if sum(sizes.values()) > cap or not set(sizes) <= {"lens.npy", "docs.npy", "sents.npy"}:
+            sizes = [(item.filename, item.file_size) for item in archive.infolist()]
+        # Judged by the table of contents: zipfile unpacks no more of a member than stands there.
+        if sum(size for _, size in sizes) > cap or not {name for name, _ in sizes} <= _MEMBERS:
             raise InputError(
                 f"{path}: holds something else than lens, docs, sents of these ids; make it again"
             )
@@ -312,7 +241,7 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
             members = {name: index[name] for name in index.files}
     except InputError:
         raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except Exception as error:  # of many kinds: zipfile, its unpackers and numpy's parser have their own
         raise InputError(f"{path}: not a readable .npz ({_brief(error)}); make the corpus again") from None
     for name in ("lens", "docs"):
         if name not in members:
@@ -326,7 +255,7 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
 def check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
     """Raises InputError that names ``paths.index`` when the arrays do not describe the ids."""
     broken = {
-        "a sentence without tokens": lens.min(initial=1) <= 0,
+        "a sentence without tokens": (starts[1:] <= starts[:-1]).any(),  # or so long that the sum wraps
         f"{starts[-1]} tokens by 'lens', {len(ids)} in {paths.ids.name}": starts[-1] != len(ids),
         "'docs' does not begin with 0": not len(docs) or docs[0] != 0,
         "'docs' goes down": (docs[1:] < docs[:-1]).any(),

@@ -3,15 +3,16 @@
 python -m data_tools.create_pretraining_data --input_path baike.jsonl --output_prefix data/baike \
     --vocab_file vocab.txt --chinese --cn_whole_word_segment --workers 4
 
-Reads JSON lines, one document per line; writes PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json
-and, with --on_bad_line skip, PREFIX.rejected.jsonl. Killed, the same command goes on where it was.
+Reads JSON lines, one document per line; writes PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json;
+with --user_lexicon PREFIX_marks.npy, with --on_bad_line skip PREFIX.rejected.jsonl. Killed, the same
+command goes on where it was.
 """
 
 import json
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -20,9 +21,12 @@ from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
 
 from data_tools.array_file import sha256_of_file
 from data_tools.command_line import option, run_command
-from data_tools.corpus import CorpusWriter, corpus_paths
+from data_tools.corpus import corpus_paths, marks_path
+from data_tools.corpus_writer import CorpusWriter
 from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, Rules
 from data_tools.errors import InputError
+from data_tools.joining import Joining
+from data_tools.line_rules import LONGEST_LINE, LineRules
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
 from data_tools.publish import refuse_existing
@@ -39,8 +43,9 @@ from data_tools.shards import (
 from data_tools.text_files import list_inputs
 from data_tools.wordpiece import WordPiece
 
+JOIN_TOKENS = Joining().max_tokens
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
-TOOL = "data_tools.create_pretraining_data 2"
+TOOL = "data_tools.create_pretraining_data 3"
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,9 @@ class CreateConfig:
     )
     chinese: bool = option(False, help="split lines at Chinese sentence ends only; implies --split_sentences")
     cn_whole_word_segment: bool = option(False, help="mark Chinese words, so that masking hides them whole")
-    cn_seg_func: Optional[Literal["rjieba", "jieba"]] = option(
-        None, help="who finds the words: rjieba (when left out) or jieba"
+    cn_seg_func: Optional[Literal["rjieba", "jieba", "lac"]] = option(
+        None,
+        help="who finds the words: rjieba (when left out), jieba, or lac (some 0.6 MB/s a worker; needs Paddle)",
     )
     cn_splited: bool = option(False, help="the text has its words apart already; they are kept")
     cn_split_dimer: str = option(" ", help="what stands between the words of --cn_splited text")
@@ -72,6 +78,15 @@ class CreateConfig:
     )
     append_eos: bool = option(False, help="not for ERNIE, whose samples get their [SEP] when they are made")
     max_sentence_length: int = option(510, help="tokens; a longer sentence is cut into several")
+    join_documents: Literal["none", "one_sentence", "short"] = option(
+        "none",
+        help="join consecutive documents of a file while they fit into --join_tokens: those of one sentence, "
+        "or any. The order of two segments then often is that of unrelated texts, from which the "
+        "sentence-order task learns nothing",
+    )
+    join_tokens: int = option(
+        JOIN_TOKENS, help="tokens of a joined document at most; 509 fit a sample of 512"
+    )
     on_bad_line: Literal["error", "skip"] = option(
         "error", help="a line that is no document ends the run, or goes to PREFIX.rejected.jsonl"
     )
@@ -79,6 +94,10 @@ class CreateConfig:
         None,
         help="with --on_bad_line skip: more bad lines than this end the run; none: any number is skipped",
     )
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict", help="a line that is not UTF-8 is bad, or U+FFFD takes the place of its bad bytes"
+    )
+    max_line_bytes: int = option(LONGEST_LINE, help="a longer line is bad")
     log_interval: int = option(0, help="documents between two lines of progress; 0: none")
     workers: int = option(1, help="processes; the files are the same for any number")
     overwrite: bool = option(False, help="replace the corpus of that prefix")
@@ -105,9 +124,13 @@ class CreateConfig:
             bool(self.user_lexicon) and not marks_words,
             ("--user_lexicon needs --cn_whole_word_segment; add it"),
         )
+        if self.join_tokens != JOIN_TOKENS:
+            yield self.join_documents == "none", "--join_tokens needs --join_documents; add it"
+        yield self.join_tokens < 2, f"--join_tokens {self.join_tokens} is below 2; 509 fit a sample of 512"
         if self.max_bad_lines is not None:
             yield self.on_bad_line == "error", "--max_bad_lines needs --on_bad_line skip; add it"
             yield self.max_bad_lines < 0, "--max_bad_lines is below 0; leave it out for no limit"
+        yield self.max_line_bytes < 1, "--max_line_bytes is below 1; leave it out, or give the most you need"
         yield self.max_sentence_length < 1, "--max_sentence_length is below 1; 510 fits a sample of 512"
         yield self.log_interval < 0, "--log_interval is below 0; 0 means no lines"
         yield self.workers < 1, f"--workers {self.workers} is below 1; give at least one"
@@ -124,6 +147,14 @@ def rules_of(config: CreateConfig) -> Rules:
         max_sentence_length=config.max_sentence_length,
         lexicon=config.user_lexicon or None,
     )
+
+
+def line_rules_of(config: CreateConfig) -> LineRules:
+    return LineRules(config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace")
+
+
+def joining_of(config: CreateConfig) -> Joining:
+    return Joining(config.join_documents, config.join_tokens)
 
 
 def _vocabulary_file(config: CreateConfig) -> Path:
@@ -154,19 +185,23 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     started = time.monotonic()
     paths = corpus_paths(config.output_prefix)
     rejects, folder = Path(f"{config.output_prefix}.rejected.jsonl"), Path(f"{config.output_prefix}.shards")
-    inputs = list_inputs(config.input_path, ENDINGS, apart_from=[*paths, rejects])
+    outputs = [*paths, marks_path(config.output_prefix), rejects]
+    inputs = list_inputs(config.input_path, ENDINGS, apart_from=outputs)
     was_killed_while_publishing = folder.exists() and not paths.manifest.exists()
-    refuse_existing([*paths, rejects], config.overwrite or was_killed_while_publishing)
+    refuse_existing(outputs, config.overwrite or was_killed_while_publishing)
     rules = rules_of(config)
     encoder_for.cache_clear()  # the vocabulary may be another one since the last call
-    pieces = encoder_for(rules).pieces
+    pieces, lexicon = encoder_for(rules).pieces, encoder_for(rules).lexicon
+    settings = {"vocab_size": pieces.vocab_size, "lexicon_marks": lexicon and lexicon.mark_list()}
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}
     also = [rejects] if config.on_bad_line == "skip" else []
     with shard_folder(folder, _made_from(config, rules, pieces, inputs)) as made_from:
-        make = ShardMaker(folder, rules, config.json_key, config.on_bad_line == "skip", made_from)
-        with CorpusWriter(config.output_prefix, vocab_size=pieces.vocab_size, also=also) as writer:
-            shards = _counted(_shards(inputs, config, partial(run_map, make)), counts, config.max_bad_lines)
-            _write(shards, writer)
+        skip, joining = config.on_bad_line == "skip", joining_of(config)
+        make = ShardMaker(folder, rules, line_rules_of(config), skip, joining, made_from)
+        # Closed, whatever happens: no worker may write into the folder while it is removed.
+        made = closing(_shards(inputs, config, partial(run_map, make)))
+        with CorpusWriter(config.output_prefix, also=also, **settings) as writer, made as shards:
+            _write(_counted(shards, counts, config.max_bad_lines), writer)
             total = _sum(counts.values())
             _refuse_a_wrong_vocabulary(total, rules.vocab_file)
             writer.about.update(_about(config, pieces, inputs, counts, total))
@@ -181,8 +216,9 @@ def _made_from(config: CreateConfig, rules: Rules, pieces: WordPiece, inputs: Li
         "tool": TOOL,
         "inputs": [[str(path), path.stat().st_size] for path in inputs],
         "rules": asdict(rules),
-        "json_key": config.json_key,
+        "line_rules": asdict(line_rules_of(config)),
         "on_bad_line": config.on_bad_line,
+        "joining": asdict(joining_of(config)),
         "vocab_sha256": pieces.sha256,
         "lexicon_sha256": _lexicon_sha256(config),
         "libraries": {name: version(name) for name in ("tokenizers", rules.segmenter) if name},
@@ -196,7 +232,7 @@ def _lexicon_sha256(config: CreateConfig) -> str:
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Iterator[Shard]:
     """Every shard of every file in order, with a progress bar when somebody watches."""
     with Progress(inputs, config.log_interval) as progress:
-        for path in make_all(shard_jobs(inputs, progress.read), config.workers):
+        for path in make_all(shard_jobs(inputs, progress.read, config.max_line_bytes), config.workers):
             shard = read_shard(path)
             yield shard
             progress.made(shard.counts["documents"])
@@ -223,7 +259,8 @@ def _write(shards: Iterable[Shard], writer: CorpusWriter) -> None:
             for draft in writer.also_drafts
         ]
         for shard in shards:
-            writer.extend(shard.ids, shard.lens, shard.documents)
+            marks = None if writer.lexicon_marks is None else shard.marks
+            writer.extend(shard.ids, shard.lens, shard.documents, marks)
             for note in notes:
                 note.writelines(map(_json_line, shard.rejected))
 
@@ -264,12 +301,21 @@ def _about(config: CreateConfig, pieces: WordPiece, inputs, counts, total) -> di
 
 def _summary(config: CreateConfig, total: Counter, inputs: List[Path], seconds: float) -> str:
     megabytes = sum(path.stat().st_size for path in inputs) / 1e6
-    rejected = f", {total['rejected_lines']} rejected" if config.on_bad_line == "skip" else ""
+    notes = {
+        "blank": total["blank_lines"],
+        "without text": total["empty_documents"],
+        "of one sentence": total["one_sentence_documents"],
+    }
+    if config.on_bad_line == "skip":
+        notes["rejected"] = total["rejected_lines"]
+    if config.encoding_errors == "replace":
+        notes["bytes replaced"] = total["replaced_bytes"]
+    if config.join_documents != "none":
+        notes["joined to the one before"] = total["joined_documents"]
     found = f", {total['lexicon_words']} words of the lexicon" if config.user_lexicon else ""
     return (
         f"{config.output_prefix}: {total['documents']} documents from {total['lines']} lines "
-        f"({total['blank_lines']} blank, {total['empty_documents']} without text, "
-        f"{total['one_sentence_documents']} of one sentence{rejected}), {total['tokens']} tokens "
+        f"({', '.join(f'{count} {what}' for what, count in notes.items())}), {total['tokens']} tokens "
         f"({total['unknown_tokens']} unknown{found}), {total['cut_sentences']} sentences cut at "
         f"{config.max_sentence_length}; {megabytes:.1f} MB in {seconds:.1f} s, {megabytes / seconds:.1f} MB/s"
     )

@@ -3,15 +3,17 @@
 Ids come as the corpus stores them: inside a word of several characters, the second character and
 the ones after it carry their `##` twin. The twins say where words go on; the model never sees them
 on Chinese characters, neither in its input nor as a label.
+
+Words are of ERNIE's three levels (Sun et al., "ERNIE: Enhanced representation through knowledge
+integration", 2019): character, phrase, entity. A lexicon's marks say of which level a word is and what it
+weighs; without one a word of one token is a character, a longer one a phrase.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
-
-from data_tools.errors import InputError
 
 try:
     from data_tools._helpers import hide_words as compiled_hide_words  # from helpers.cpp, by setup.py
@@ -20,17 +22,9 @@ except ImportError:
 
 MASK_BELOW, RANDOM_BELOW = 0.8, 0.8 + 0.1  # of a uniform draw; above them the token stays as it is
 GEOMETRIC_STOP = 0.2
-
-
-def refuse_ngram_laws(settings) -> None:
-    """Raises InputError when max_ngrams, geometric and favor_longer_ngram of ``settings`` disagree."""
-    if settings.geometric and settings.favor_longer_ngram:
-        raise InputError(
-            "--geometric and --favor_longer_ngram are two laws for the length of an n-gram; pass one of them"
-        )
-    for name in ("geometric", "favor_longer_ngram"):
-        if getattr(settings, name) and settings.max_ngrams == 1:
-            raise InputError(f"--{name} needs n-grams of several words; raise --max_ngrams above 1")
+LEVELS = ("character", "phrase", "entity")
+CHARACTER, PHRASE = 0, 1
+MOST_MARKS = 255  # of a lexicon: a mark is a byte
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,9 @@ class MaskingRule:
     [R], the ids that a random replacement may draw. ``masked_lm_prob``: the share of the tokens to
     mask, [CLS] and [SEP] counted. n-grams of 1..``max_ngrams`` words are drawn with p(n) ~ 1/n,
     reversed by ``favor_longer_ngram``; with ``geometric`` an n-gram goes on after each word with
-    p = 0.8. Without ``whole_word_mask`` each token is a word.
+    p = 0.8. Without ``whole_word_mask`` each token is a word. A word is drawn with a chance that its
+    weight decides: ``level_weights`` of its level, times, where mark k > 0 stands on its first token,
+    ``mark_weights[k]``; its level is then ``mark_levels[k]`` (int64 and float64 [marks + 1]).
     """
 
     cls_id: int
@@ -56,6 +52,9 @@ class MaskingRule:
     favor_longer_ngram: bool = False
     geometric: bool = False
     whole_word_mask: bool = True
+    level_weights: Tuple[float, ...] = (1.0, 1.0, 1.0)
+    mark_levels: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    mark_weights: np.ndarray = field(default_factory=lambda: np.ones(1))
 
     @cached_property
     def ngram_borders(self) -> np.ndarray:
@@ -88,17 +87,56 @@ class Draws(NamedTuple):
 
 
 def create_masked_lm_predictions(
-    tokens: np.ndarray, rule: MaskingRule, rng: np.random.Generator
+    tokens: np.ndarray, rule: MaskingRule, rng: np.random.Generator, marks: Optional[np.ndarray] = None
 ) -> MaskedTokens:
     """Hide whole words until ``rule.masked_lm_prob`` of the tokens are hidden, at least one.
 
-    ``tokens``: [S] corpus ids with [CLS] and [SEP] in place. A hidden token becomes [MASK] 80% of the
-    time, a random id 10%, itself 10%, each token on its own. n-grams never cross a [SEP].
+    ``tokens``: [S] corpus ids with [CLS] and [SEP] in place. ``marks``: uint8 [S], the lexicon's, or
+    None. A hidden token becomes [MASK] 80% of the time, a random id 10%, itself 10%, each token on its
+    own. n-grams never cross a [SEP].
     """
-    draws = Draws(rng.permutation(len(tokens)), rng.random((3, len(tokens))))
+    draws = Draws(draw_order(tokens, rule, rng, marks), rng.random((3, len(tokens))))
     budget = max(1, round(rule.masked_lm_prob * len(tokens)))
     hide = hide_words_fast if compiled_hide_words else hide_words
     return hide(tokens, rule, draws, budget)
+
+
+def draw_order(
+    tokens: np.ndarray, rule: MaskingRule, rng: np.random.Generator, marks: Optional[np.ndarray]
+) -> np.ndarray:
+    """int64 [S]: the tokens in the order in which the words that begin at them are looked at.
+
+    A heavier word tends to come earlier: a random order without replacement in which each next word is
+    drawn with a chance proportional to its weight (Efraimidis and Spirakis, "Weighted random sampling
+    with a reservoir", 2006: ascending -log(u) / w). Words of weight 0 come after all the others.
+    """
+    levels_alike = len(set(rule.level_weights)) == 1
+    if levels_alike and (marks is None or (rule.mark_weights == 1).all()):
+        return rng.permutation(len(tokens))
+    waits = rng.standard_exponential(len(tokens))  # it is -log(u)
+    turns = np.full(len(tokens), np.inf)
+    with np.errstate(over="ignore"):
+        weights = word_weights(tokens, rule, marks)
+        np.divide(waits, weights, out=turns, where=weights > 0)
+    return np.lexsort((waits, turns))
+
+
+def word_weights(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarray]) -> np.ndarray:
+    """float64 [S]: at its first token what a word weighs, 0 at all other tokens."""
+    starts, _, levels, own = word_levels(tokens, rule, marks)
+    weights = np.zeros(len(tokens))
+    weights[starts] = np.array(rule.level_weights)[levels] * own
+    return weights
+
+
+def word_levels(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarray]) -> tuple:
+    """Of each word where it starts and ends, its level and its own weight: int64 [W], float64 [W]."""
+    starts, ends, _ = word_spans(tokens, rule)
+    levels = np.where(ends - starts > 1, PHRASE, CHARACTER)
+    if marks is None:
+        return starts, ends, levels, np.ones(len(starts))
+    mark = marks[starts]
+    return starts, ends, np.where(mark > 0, rule.mark_levels[mark], levels), rule.mark_weights[mark]
 
 
 def hide_words(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> MaskedTokens:

@@ -1,19 +1,17 @@
 """dataset[i] -> one masked sample: a pure function of (corpus, seed, i)."""
 
+from dataclasses import replace
 from typing import NamedTuple, Optional
 
 import numpy as np
 
 from data_tools.corpus import Corpus
-from data_tools.dataset_utils import MaskingRule, create_masked_lm_predictions
+from data_tools.dataset_utils import LEVELS, MaskingRule, create_masked_lm_predictions
 from data_tools.errors import InputError
 from data_tools.hashing import keyed_rng
 from data_tools.masking_function import MaskingFunction
 from data_tools.segments import make_segments
 from data_tools.wordpiece import WordPiece
-
-SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
-SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 
 
 class Sample(NamedTuple):
@@ -27,11 +25,15 @@ class Sample(NamedTuple):
 
 
 class Text(NamedTuple):
-    """One sample before masking: corpus ids with [CLS] and [SEP], token types, the sentence order."""
+    """One sample before masking: corpus ids with [CLS] and [SEP], token types, the sentence order.
+
+    ``marks``: uint8 [S], the lexicon's; None where the corpus has none.
+    """
 
     tokens: np.ndarray
     token_type_ids: np.ndarray
     sop_label: int
+    marks: Optional[np.ndarray]
 
 
 class ErnieDataset:
@@ -47,9 +49,10 @@ class ErnieDataset:
         binary_head: bool = True,
         masking_fn: MaskingFunction = create_masked_lm_predictions,
     ):
-        self.corpus, self.sample_map, self.rule = corpus, sample_map, rule
+        self.corpus, self.sample_map, self.rule = corpus, sample_map, _rule_of(corpus, rule)
         self.seed, self.binary_head, self.masking_fn = seed, binary_head, masking_fn
         self._ids, self._rows = np.asarray(corpus.ids), np.asarray(sample_map)  # plain views: memmap is slow
+        self._marks = None if corpus.marks is None else np.asarray(corpus.marks)
 
     def __len__(self) -> int:
         return len(self.sample_map)
@@ -57,7 +60,7 @@ class ErnieDataset:
     def __getitem__(self, index: int) -> Sample:
         rng = sample_rng(self.seed, index)
         text = self._text(index, rng)
-        masked = self.masking_fn(text.tokens, self.rule, rng)
+        masked = self.masking_fn(text.tokens, self.rule, rng, text.marks)
         return Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
 
     def text(self, index: int) -> Text:
@@ -67,9 +70,12 @@ class ErnieDataset:
     def _text(self, index: int, rng: np.random.Generator) -> Text:
         first, end, target = self._rows[index].tolist()
         starts = self.corpus.starts[first : end + 1]
-        segments = make_segments(self._ids, starts, target, rng, binary_head=self.binary_head)
-        tokens, types = join_segments(segments.a, segments.b, self.rule.cls_id, self.rule.sep_id)
-        return Text(tokens, types, segments.label)
+        segments = make_segments(starts, target, rng, binary_head=self.binary_head)
+        tokens, types = join_segments(*segments.of(self._ids), self.rule.cls_id, self.rule.sep_id)
+        marks = None
+        if self._marks is not None:
+            marks = join_segments(*segments.of(self._marks), 0, 0)[0].astype(np.uint8)
+        return Text(tokens, types, segments.label, marks)
 
 
 def sample_rng(seed: int, index: int) -> np.random.Generator:
@@ -87,6 +93,15 @@ def join_segments(a: np.ndarray, b: Optional[np.ndarray], cls_id: int, sep_id: i
         tokens[border:-1], tokens[-1] = b, sep_id
         types[border:] = 1
     return tokens, types
+
+
+def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
+    """``rule`` with what the marks of ``corpus`` mean; each corpus of a blend has its own."""
+    if corpus.marks is None:
+        return rule
+    levels = [LEVELS.index(mark["kind"]) for mark in corpus.lexicon_marks]
+    weights = [mark["weight"] for mark in corpus.lexicon_marks]
+    return replace(rule, mark_levels=np.array([0, *levels]), mark_weights=np.array([1.0, *weights]))
 
 
 def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:

@@ -33,3 +33,11 @@ class PeerError(InputError):
     """Another process of the run is lost or hangs."""
 
     exit_code = 6
+
+
+class Stopped(BaseException):
+    """A signal asked the process to end; no error, so nothing that catches errors may swallow it."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -5,8 +5,8 @@ from typing import Dict, Iterable, List, NamedTuple
 
 import numpy as np
 
-from data_tools.dataset_utils import MaskingRule, word_spans
-from data_tools.ernie_dataset import ErnieDataset, Sample
+from data_tools.dataset_utils import LEVELS, MaskingRule, word_levels, word_spans
+from data_tools.ernie_dataset import ErnieDataset, Sample, Text
 from data_tools.wordpiece import CONTINUATION, WordPiece
 
 TOP_WORDS = 20
@@ -21,8 +21,10 @@ class MaskReport(NamedTuple):
 
     ``mask_rate``: masked tokens of all tokens, [CLS] and [SEP] counted. ``ngrams``: {words: how many
     stretches of that many masked words}. ``shown``: what stands in place of the masked tokens, as
-    shares of [MASK], random and kept. ``few_masks``: samples with less than half of the asked share.
-    ``lengths``: {shortest of the bar: samples}. ``padding``: share of a batch padded to max_seq_len.
+    shares of [MASK], random and kept. ``levels``: shares of the masked tokens; ``level_rates``: masked
+    tokens of each level, of all tokens of that level. ``few_masks``: samples with less than half of the
+    asked share. ``lengths``: {shortest of the bar: samples}. ``padding``: share of a batch padded to
+    max_seq_len.
     """
 
     samples: int
@@ -31,6 +33,8 @@ class MaskReport(NamedTuple):
     mask_rate: float
     ngrams: Dict[int, int]
     shown: Dict[str, float]
+    levels: Dict[str, float]
+    level_rates: Dict[str, float]
     top_masked_words: List[tuple]
     samples_with_few_masks: int
     few_masks: List[Dict[str, int]]
@@ -47,6 +51,7 @@ def mask_report(
     """Measure the samples ``numbers`` of ``dataset``."""
     ngrams, words, shown, order = Counter(), Counter(), Counter(), Counter()
     lengths, masked, few, unknown = [], [], [], 0
+    level_counts = np.zeros((2, len(LEVELS)), np.int64)  # of the masked tokens, of all of them
     for number in numbers:
         text, sample = dataset.text(number), dataset[number]
         for run in masked_runs(text.tokens, sample.masked_positions, dataset.rule):
@@ -54,6 +59,7 @@ def mask_report(
             words.update(_word(pieces, text.tokens[start:end]) for start, end in run)
         at = sample.input_ids[sample.masked_positions]
         shown.update(np.where(at == pieces.mask_id, 0, 2 - (at != sample.masked_labels)).tolist())
+        level_counts += count_levels(text, sample.masked_positions, dataset.rule)
         order[ORDER_NAMES[sample.sop_label]] += 1
         lengths.append(len(text.tokens))
         masked.append(len(at))
@@ -68,6 +74,8 @@ def mask_report(
         mask_rate=hidden / tokens,
         ngrams=dict(sorted(ngrams.items())),
         shown={name: shown[kind] / max(1, hidden) for kind, name in enumerate(("[MASK]", "random", "kept"))},
+        levels=_shares(level_counts[0], hidden),
+        level_rates=_shares(level_counts[0], level_counts[1]),
         top_masked_words=words.most_common(TOP_WORDS),
         samples_with_few_masks=len(few),
         few_masks=few[:MOST_NAMED],
@@ -77,6 +85,20 @@ def mask_report(
         unknown=unknown / tokens,
         mask_rates=(np.array(masked) / lengths).round(4).tolist(),
     )
+
+
+def count_levels(text: Text, positions: np.ndarray, rule: MaskingRule) -> np.ndarray:
+    """int64 [2, levels]: tokens of each level, those at ``positions`` and all of them."""
+    starts, ends, levels, _ = word_levels(text.tokens, rule, text.marks)
+    level_of_token = np.full(len(text.tokens), len(LEVELS))  # [CLS] and [SEP] are of none
+    for start, end, level in zip(starts.tolist(), ends.tolist(), levels.tolist()):
+        level_of_token[start:end] = level
+    counted = (level_of_token[positions], level_of_token)
+    return np.array([np.bincount(of, minlength=len(LEVELS) + 1)[:-1] for of in counted])
+
+
+def _shares(counts: np.ndarray, totals) -> Dict[str, float]:
+    return dict(zip(LEVELS, (counts / np.maximum(totals, 1)).tolist()))
 
 
 def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) -> List[List[tuple]]:

@@ -2,20 +2,22 @@
 
 import sys
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Optional
 
 import numpy as np
 
 from data_tools.dataset_utils import MaskedTokens, MaskingRule, create_masked_lm_predictions
 from data_tools.errors import InputError
 
-MaskingFunction = Callable[[np.ndarray, MaskingRule, np.random.Generator], MaskedTokens]
+MaskingFunction = Callable[[np.ndarray, MaskingRule, np.random.Generator, Optional[np.ndarray]], MaskedTokens]
 
 
 def load_masking_fn(name: str) -> MaskingFunction:
     """The function that ``name`` says, with its answers checked; '' is create_masked_lm_predictions.
 
+    It is called as that one is: (tokens, rule, rng, marks), marks None where the corpus has none.
     Modules are found as Python finds them, then in the working folder. Raises InputError when there
     is no such function, and later when one of its answers cannot be a masked sample.
     """
@@ -32,6 +34,8 @@ def load_masking_fn(name: str) -> MaskingFunction:
         raise InputError(f"--masking_fn {name}: {error}; set PYTHONPATH or mend the name") from None
     if not callable(function):
         raise InputError(f"--masking_fn {name}: {module_name} has no function {function_name}; mend the name")
+    if not _takes_four(function):
+        raise InputError(f"--masking_fn {name} does not take (tokens, rule, rng, marks); give it these four")
     return CheckedMasking(name, function)
 
 
@@ -41,8 +45,14 @@ class CheckedMasking:
     def __init__(self, name: str, function: MaskingFunction):
         self.name, self.function = name, function
 
-    def __call__(self, tokens: np.ndarray, rule: MaskingRule, rng: np.random.Generator) -> MaskedTokens:
-        answer = self.function(tokens.copy(), rule, rng)
+    def __call__(
+        self,
+        tokens: np.ndarray,
+        rule: MaskingRule,
+        rng: np.random.Generator,
+        marks: Optional[np.ndarray] = None,
+    ) -> MaskedTokens:
+        answer = self.function(tokens.copy(), rule, rng, marks)
         fault = _fault_of(answer, tokens, len(rule.plain_of))
         if fault:
             raise InputError(
@@ -50,6 +60,16 @@ class CheckedMasking:
                 "data_tools/dataset_utils.py says"
             )
         return MaskedTokens(*(np.asarray(part, dtype=np.int64) for part in answer))
+
+
+def _takes_four(function: Callable) -> bool:
+    try:
+        signature(function).bind(*range(4))
+    except TypeError:
+        return False
+    except ValueError:  # a compiled function that does not say what it takes
+        return True
+    return True
 
 
 def _fault_of(answer, tokens: np.ndarray, vocab_size: int) -> str:

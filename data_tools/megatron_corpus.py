@@ -49,6 +49,7 @@ class MegatronCorpus(Corpus):
         self.prefix = str(prefix)
         self.paths = megatron_paths(prefix)
         self.manifest = {}
+        self.marks, self.lexicon_marks = None, []
         index = _read_index(self.paths.index)
         self.ids = _map_ids(self.paths.ids, index.dtype)
         self.lens, self.docs = index.lens, index.docs

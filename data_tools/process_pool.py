@@ -2,18 +2,19 @@
 
 import os
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from threading import Thread
-from typing import Callable, Iterable, Iterator, TypeVar
+from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from data_tools.errors import InputError, MachineError
 
 Item, Result = TypeVar("Item"), TypeVar("Result")
 _END = object()
-_IN_FLIGHT_PER_WORKER = 3
+IN_FLIGHT_PER_WORKER = 3
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
@@ -26,7 +27,35 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
         raise InputError(f"--workers {workers} is below 1; give at least one")
     if workers == 1:
         return map(function, items)
-    return _parallel_map(function, items, min(workers, max(4, os.cpu_count() or 1)))
+    return _parallel_map(function, items, most_processes(workers))
+
+
+def most_processes(workers: int) -> int:
+    """As many as ``workers``, but no more than this machine is good for."""
+    return min(workers, max(4, os.cpu_count() or 1))
+
+
+def in_order(
+    submit: Callable[[Item], Any], result_of: Callable[[Any], Result], items: Iterable[Item], most: int
+) -> Iterator[Result]:
+    """The results in the order of ``items``, of which at most ``most`` are under way at a time.
+
+    ``submit(item)`` starts one, ``result_of`` waits for what it returned. An unreadable item is
+    reported after the results before it, as it would be in one process.
+    """
+    waiting: deque = deque()
+    failure, items = None, iter(items)
+    while True:
+        item, failure = _next_item(items)
+        if item is _END:
+            break
+        if len(waiting) >= most:
+            yield result_of(waiting.popleft())
+        waiting.append(submit(item))
+    while waiting:
+        yield result_of(waiting.popleft())
+    if failure:
+        raise failure
 
 
 def _parallel_map(function, items, workers: int) -> Iterator:
@@ -35,20 +64,10 @@ def _parallel_map(function, items, workers: int) -> Iterator:
     # Before CPython 3.11.5 (gh-94777) a pool whose worker dies while a large item is on its way waits
     # for ever for the thread that writes it; every result is in before that thread could be missed.
     pool._call_queue.cancel_join_thread()
-    waiting: deque = deque()
     try:
-        failure, items = None, iter(items)
-        while True:
-            item, failure = _next_item(items)
-            if item is _END:
-                break
-            if len(waiting) >= workers * _IN_FLIGHT_PER_WORKER:
-                yield waiting.popleft().result()
-            waiting.append(pool.submit(function, item))
-        while waiting:
-            yield waiting.popleft().result()
-        if failure:
-            raise failure
+        yield from in_order(
+            partial(pool.submit, function), Future.result, items, workers * IN_FLIGHT_PER_WORKER
+        )
     except BrokenProcessPool:
         raise MachineError(
             "a worker died (killed, or out of memory); run again with fewer --workers"
@@ -68,7 +87,7 @@ def _leave_with_parent() -> None:
 
 
 def _next_item(items):
-    """An unreadable item is reported after the results before it, as it would be in one process."""
+    """The next item or _END, and why there are no more when one cannot be read."""
     try:
         return next(items, _END), None
     except InputError as failure:

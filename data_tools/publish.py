@@ -9,13 +9,14 @@ from data_tools.errors import InputError, MachineError
 
 
 @contextmanager
-def published(*finals: Path) -> Iterator[List[Path]]:
+def published(*finals: Path, mark: str = "") -> Iterator[List[Path]]:
     """Draft paths to fill, one per final path; leaving takes them to the final names in this order.
 
     Leaving by an exception removes the drafts and touches no final path. A reader that holds the
-    old file open or mapped keeps it: nothing is written in place.
+    old file open or mapped keeps it: nothing is written in place. Writers that may meet need a
+    ``mark`` each, which makes their drafts their own.
     """
-    drafts = [final.with_name(final.name + ".draft") for final in finals]
+    drafts = [final.with_name(f"{final.name}{mark}.draft") for final in finals]
     for final in finals:
         make_folder(final.parent)
     _remove(drafts)

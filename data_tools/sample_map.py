@@ -9,18 +9,10 @@ sample that cannot be split into two segments. Every document gives at least one
 epoch are in random order, epoch after epoch, and a longer map begins with the shorter one.
 """
 
-import hashlib
-import json
-import logging
-from pathlib import Path
-from typing import Callable, Dict, Optional
-
 import numpy as np
-from filelock import FileLock, Timeout
 
-from data_tools.errors import InputError, MachineError
+from data_tools.errors import InputError
 from data_tools.hashing import mix, mix_all, mix_range
-from data_tools.publish import published
 
 try:
     from data_tools import _helpers  # compiled from helpers.cpp by setup.py
@@ -29,9 +21,8 @@ except ImportError:
 
 VERSION = 1  # of the rows that the same input gives; part of the cache key
 SHORTEST = 2
-LOCK_SECONDS = 1800
-
-logger = logging.getLogger(__name__)
+MOST_SAMPLES = 2**31 - 1
+_CHUNK = 1 << 20
 
 
 def build_sample_map(
@@ -50,8 +41,14 @@ def build_sample_map(
     ``docs`` int64 [D + 1]: the sentence each document starts at; ``lens`` int32 [N]: tokens of each
     sentence. A row of fewer than ``min_sentences`` sentences stands only where a document has no
     more. With probability ``short_seq_prob`` a target is uniform in 2..target_length. Returns int64
-    [num_samples, 3], a pure function of the arguments. Raises InputError when there is no sentence.
+    [num_samples, 3], a pure function of the arguments. Raises InputError: there is no sentence, or
+    more than MOST_SAMPLES are asked for.
     """
+    if num_samples > MOST_SAMPLES:
+        raise InputError(
+            f"the run asks for {num_samples} samples, more than {MOST_SAMPLES}; take fewer updates or a "
+            "smaller global batch"
+        )
     cut = _helpers.cut_documents if _helpers else cut_documents
     bounds = np.ascontiguousarray(docs[documents.start : documents.stop + 1], dtype=np.int64)
     lens = np.ascontiguousarray(lens, dtype=np.int32)
@@ -67,6 +64,16 @@ def build_sample_map(
         epochs.append(found[order][: num_samples - rows])
         rows, epoch = rows + len(epochs[-1]), epoch + 1
     return np.concatenate(epochs) if epochs else np.empty((0, 3), np.int64)
+
+
+def rows_fit(rows: np.ndarray, *, num_rows: int, sentences: range, target_length: int) -> bool:
+    """Whether they are ``num_rows`` rows [.., 3] that `build_sample_map` could have made."""
+    least = (sentences.start, sentences.start, SHORTEST)
+    most = (sentences.stop, sentences.stop, target_length)
+    parts = (np.asarray(rows[begin : begin + _CHUNK]) for begin in range(0, len(rows), _CHUNK))
+    return len(rows) == num_rows and all(
+        (part >= least).all() and (part <= most).all() and (part[:, 0] < part[:, 1]).all() for part in parts
+    )
 
 
 def cut_documents(
@@ -97,43 +104,3 @@ def _target_of(row: int, target_length: int, threshold: int, stream: int) -> int
     if draw >= threshold:
         return target_length
     return SHORTEST + mix(draw) % (target_length - SHORTEST + 1)
-
-
-def cached_sample_map(cache_dir: Path, key: Dict[str, object], build: Callable[[], np.ndarray]) -> np.ndarray:
-    """``build()``, or what an equal ``key`` built before; memory mapped, read-only.
-
-    ``key`` is everything the rows depend on, as JSON. Any number of processes may ask at once: one
-    builds under a lock that the kernel frees when its owner dies, and a file is visible only when
-    it is whole. Raises MachineError when another process holds the lock for half an hour.
-    """
-    name = hashlib.sha256(json.dumps({**key, "version": VERSION}, sort_keys=True).encode()).hexdigest()[:32]
-    path = cache_dir / f"{name}.npy"
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(cache_dir / f"{name}.lock", timeout=LOCK_SECONDS):
-            if _read(path) is None:
-                _publish(path, build())
-    except Timeout:
-        raise MachineError(f"{path} is still being built by another process; look whether it hangs") from None
-    return _read(path)
-
-
-def _publish(path: Path, rows: np.ndarray) -> None:
-    narrow = rows.astype(np.uint32) if rows.size == 0 or rows.max() < 2**32 else rows
-    with published(path) as (draft,), open(draft, "wb") as file:
-        np.save(file, narrow, allow_pickle=False)
-
-
-def _read(path: Path) -> Optional[np.ndarray]:
-    """The rows of a finished file; None when there is none, or it is damaged: a cache is disposable."""
-    if not path.exists():
-        return None
-    try:
-        rows = np.load(path, mmap_mode="r", allow_pickle=False)
-        sound = rows.ndim == 2 and rows.shape[1] == 3
-    except (ValueError, EOFError, OSError):
-        sound = False
-    if not sound:
-        logger.warning("%s is damaged and is built again", path)
-        return None
-    return rows

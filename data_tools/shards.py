@@ -20,25 +20,29 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 import numpy as np
 from filelock import FileLock, Timeout
 
-from data_tools.document_encoder import DocumentEncoder, EncodedDocument, Rules
+from data_tools.document_encoder import DocumentEncoder, Rules
 from data_tools.errors import InputError, MachineError
+from data_tools.joining import Joining, join_documents
+from data_tools.line_rules import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
 from data_tools.publish import make_folder, published
-from data_tools.text_files import LineBatch, json_text, line_batches
+from data_tools.text_files import LineBatch, line_batches
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run goes on, never what the corpus holds
 COUNTED = (
     "lines",
     "blank_lines",
     "rejected_lines",
+    "replaced_bytes",
     "documents",
     "empty_documents",
+    "joined_documents",
     "one_sentence_documents",
     "cut_sentences",
     "lexicon_words",
     "tokens",
     "unknown_tokens",
 )
-_ARRAYS = {"ids": "<i4", "lens": "<i4", "documents": "<i8"}
+_ARRAYS = {"ids": "<i4", "lens": "<i4", "documents": "<i8", "marks": "|u1"}
 _LOCK, _MADE_FROM = "lock", "made_from.json"
 
 
@@ -53,14 +57,17 @@ class Rejected(NamedTuple):
 class Shard(NamedTuple):
     """What consecutive lines of one file became.
 
-    ids int32 [tokens], lens int32 [sentences], documents int64 [documents]: the sentences of each.
-    counts has the keys of COUNTED; lines = blank_lines + rejected_lines + documents + empty_documents.
+    ids int32 [tokens], lens int32 [sentences], documents int64 [documents]: the sentences of each;
+    marks uint8 [tokens], the lexicon's, [0] without one.
+    counts has the keys of COUNTED; lines = blank_lines + rejected_lines + documents + empty_documents +
+    joined_documents, which are those that were appended to the one before them.
     """
 
     file: str
     ids: np.ndarray
     lens: np.ndarray
     documents: np.ndarray
+    marks: np.ndarray
     counts: Dict[str, int]
     rejected: List[Rejected]
 
@@ -70,9 +77,11 @@ class ShardJob(NamedTuple):
     batch: LineBatch
 
 
-def shard_jobs(inputs: Iterable[Path], advance=lambda count: None) -> Iterator[ShardJob]:
+def shard_jobs(
+    inputs: Iterable[Path], advance=lambda count: None, max_line_bytes: int = LONGEST_LINE
+) -> Iterator[ShardJob]:
     """The lines of all inputs, cut in the same way in every run."""
-    batches = (batch for path in inputs for batch in line_batches(path, advance, SHARD_BYTES))
+    batches = (batch for path in inputs for batch in line_batches(path, advance, SHARD_BYTES, max_line_bytes))
     return (ShardJob(number, batch) for number, batch in enumerate(batches))
 
 
@@ -85,14 +94,16 @@ class ShardMaker:
 
     folder: Path
     rules: Rules
-    json_key: str
+    line_rules: LineRules
     skip_bad_lines: bool
+    joining: Joining
     made_from: str
 
     def __call__(self, job: ShardJob) -> Path:
         path, key = self.folder / f"{job.number:08d}.shard", self._key_of(job.batch)
         if _read(path, key) is None:
-            shard = encode_lines(encoder_for(self.rules), self.json_key, job.batch, self.skip_bad_lines)
+            encoder = encoder_for(self.rules)
+            shard = encode_lines(encoder, self.line_rules, job.batch, self.skip_bad_lines, self.joining)
             with published(path) as (draft,):
                 draft.write_bytes(_packed(key, shard))
         return path
@@ -110,40 +121,48 @@ def encoder_for(rules: Rules) -> DocumentEncoder:
     return DocumentEncoder(rules)
 
 
-def encode_lines(encoder: DocumentEncoder, json_key: str, batch: LineBatch, skip_bad_lines: bool) -> Shard:
+def encode_lines(
+    encoder: DocumentEncoder,
+    line_rules: LineRules,
+    batch: LineBatch,
+    skip_bad_lines: bool,
+    joining: Joining,
+) -> Shard:
     """Raises InputError with file:line for a line that is no document, unless they are to be skipped."""
-    encoded: List[EncodedDocument] = []
+    texts: List[str] = []
     rejected: List[Rejected] = []
-    blank = 0
+    blank = replaced = 0
     for number, line in batch.numbered():
         if not line.strip():
             blank += 1
             continue
         try:
-            text = json_text(batch.path, number, line, json_key)
+            text = json_text(batch.path, number, line, line_rules)
         except InputError as error:
             if not skip_bad_lines:
                 raise
             rejected.append(Rejected(batch.path, number, _reason(str(error), f"{batch.path}:{number}")))
         else:
-            encoded.append(encoder.encode(text))
-    sentences = [sentence for document in encoded for sentence in document.sentences]
-    ids = np.concatenate(sentences) if sentences else np.zeros(0, dtype=np.int32)
-    lens = np.fromiter(map(len, sentences), dtype=np.int32, count=len(sentences))
-    sizes = [len(document.sentences) for document in encoded]
+            texts.append(text)
+            replaced += num_invalid_bytes(line) if line_rules.replaces else 0
+    encoded = encoder.encode(texts)
+    with_text = encoded.sizes[encoded.sizes > 0]
+    documents = join_documents(with_text, encoded.lens, joining)
     counts = {
         "lines": len(batch.lines),
         "blank_lines": blank,
         "rejected_lines": len(rejected),
-        "documents": len(sizes) - sizes.count(0),
-        "empty_documents": sizes.count(0),
-        "one_sentence_documents": sizes.count(1),
-        "cut_sentences": sum(document.num_cut for document in encoded),
-        "lexicon_words": sum(document.num_lexicon_words for document in encoded),
-        "tokens": len(ids),
-        "unknown_tokens": int((ids == encoder.pieces.unk_id).sum()),
+        "replaced_bytes": replaced,
+        "documents": len(documents),
+        "empty_documents": len(texts) - len(with_text),
+        "joined_documents": len(with_text) - len(documents),
+        "one_sentence_documents": int((documents == 1).sum()),
+        "cut_sentences": encoded.num_cut,
+        "lexicon_words": encoded.num_lexicon_words,
+        "tokens": len(encoded.ids),
+        "unknown_tokens": int((encoded.ids == encoder.pieces.unk_id).sum()),
     }
-    return Shard(batch.path, ids, lens, np.array([n for n in sizes if n], dtype=np.int64), counts, rejected)
+    return Shard(batch.path, encoded.ids, encoded.lens, documents, encoded.marks, counts, rejected)
 
 
 def _reason(message: str, where: str) -> str:

@@ -21,12 +21,17 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
     ranges = {name: range(start, end) for name, start, end in zip(NAMES, starts.tolist(), ends.tolist())}
     for name, weight in zip(NAMES, weights):
         if weight > 0 and not ranges[name]:
-            share = max(1, -(-num_documents // 20))
             raise InputError(
                 f"--split {split} leaves no document for {name} out of {num_documents}; give it more, "
-                f"for example --split {max(1, num_documents - 2 * share)},{share},{share}"
+                f"for example --split {_example(num_documents)}"
             )
     return ranges
+
+
+def _example(num_documents: int) -> str:
+    """A split that leaves no part empty, or no part but training where there are too few documents."""
+    share = -(-num_documents // 20)
+    return f"{num_documents - 2 * share},{share},{share}" if num_documents > 2 else "1,0,0"
 
 
 def _weights_of(split: str) -> list:
@@ -34,7 +39,7 @@ def _weights_of(split: str) -> list:
         weights = [float(part) for part in split.split(",")]
     except ValueError:
         weights = []
-    sound = len(weights) == 3 and all(np.isfinite(weights)) and min(weights) >= 0 and weights[0] > 0
+    sound = len(weights) == 3 and np.isfinite(sum(weights)) and min(weights) >= 0 and weights[0] > 0
     if not sound:
         raise InputError(
             f"--split {split} is not three weights for train,valid,test; write for example 949,50,1"

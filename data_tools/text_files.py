@@ -1,7 +1,6 @@
-"""Text files, plain or compressed: listed, read line by line, refused with file and line."""
+"""Text files, plain or compressed: listed, and read line by line."""
 
 import gzip
-import json
 import zlib
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence
@@ -9,9 +8,10 @@ from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTupl
 import zstandard
 
 from data_tools.errors import InputError
+from data_tools.line_rules import LONGEST_LINE
 
 _CHUNK = 1 << 20
-_LONGEST_LINE = 64 << 20
+_PACKED = 512  # bytes of a .zst that are unpacked at a time: to 16 MiB at the very most
 _BATCH = 1 << 18
 _BOM = b"\xef\xbb\xbf"
 
@@ -33,29 +33,51 @@ def list_inputs(
     apart_from: Iterable[Path] = (),
     never: Sequence[str] = (),
     any_file: bool = False,
+    named: str = "--input_path",
 ) -> List[Path]:
     """The file ``input_path``, or the files of that folder and its subfolders that end so, sorted, each once.
 
     ``apart_from`` are the outputs: never read, and an error when one is the only input. In a folder,
     names that end as ``never`` says are left out; a single file may have any ending with
-    ``any_file``. Raises InputError: nothing there, nothing that fits.
+    ``any_file``. ``named``: what the user calls ``input_path``. Raises InputError: nothing there,
+    nothing that fits, a name that leads to no file.
     """
     path = Path(input_path)
     outputs = {output.resolve() for output in apart_from}
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder; mend --input_path")
+        raise InputError(f"{path}: no such file or folder; mend {named}")
     if path.is_file():
         _check_single(path, endings, outputs, any_file)
         return [path]
-    found = [item for pattern in ("*", "*/*") for item in path.glob(pattern) if item.is_file()]
-    fitting = (f for f in found if f.name.endswith(tuple(endings)) and not f.name.endswith(tuple(never)))
-    inputs = _each_once(sorted(item for item in fitting if item.resolve() not in outputs))
+    found = sorted(_names_below(path, levels=2))
+    fitting = [f for f in found if f.name.endswith(tuple(endings)) and not f.name.endswith(tuple(never))]
+    for item in fitting:
+        if not item.is_file():
+            raise InputError(f"{item}: leads to no file (a link to nothing, or a pipe); remove it")
+    inputs = each_once(item for item in fitting if item.resolve() not in outputs)
     if not inputs:
-        raise InputError(f"{path}: no file ends with {' or '.join(endings)}; mend --input_path")
+        raise InputError(f"{path}: no file ends with {' or '.join(endings)}; mend {named}")
     return inputs
 
 
-def _each_once(paths: Iterable[Path]) -> List[Path]:
+def _names_below(folder: Path, levels: int) -> Iterator[Path]:
+    """Of what is no folder, that many levels deep: the depth ends a ring of links."""
+    try:
+        items = list(folder.iterdir())
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+    for item in items:
+        if not item.is_dir():
+            yield item
+        elif levels > 1:
+            yield from _names_below(item, levels - 1)
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({error.strerror}); mend its permissions, or leave it out")
+
+
+def each_once(paths: Iterable[Path]) -> List[Path]:
     """Without the further names of a file: a link to it, or a way around a ring of folders."""
     first: Dict[Path, Path] = {}
     for path in paths:
@@ -71,7 +93,10 @@ def _check_single(path: Path, endings: Sequence[str], outputs, any_file: bool) -
 
 
 def line_batches(
-    path: Path, advance: Callable[[int], None] = lambda count: None, batch_bytes: int = _BATCH
+    path: Path,
+    advance: Callable[[int], None] = lambda count: None,
+    batch_bytes: int = _BATCH,
+    max_bytes: int = LONGEST_LINE,
 ) -> Iterator[LineBatch]:
     """The lines of ``path`` in batches of ``batch_bytes`` or a line more, the last one shorter.
 
@@ -79,7 +104,7 @@ def line_batches(
     """
     lines: List[bytes] = []
     first, size = 1, 0
-    for line in read_lines(path, advance):
+    for line in read_lines(path, advance, max_bytes):
         lines.append(line)
         size += len(line)
         if size >= batch_bytes:
@@ -89,101 +114,26 @@ def line_batches(
         yield LineBatch(str(path), first, lines)
 
 
-def read_lines(path: Path, advance: Callable[[int], None] = lambda count: None) -> Iterator[bytes]:
+def read_lines(
+    path: Path, advance: Callable[[int], None] = lambda count: None, max_bytes: int = LONGEST_LINE
+) -> Iterator[bytes]:
     """The lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    Raises InputError: a compressed file that is damaged or cut short, a line above 64 MiB.
+    A line above ``max_bytes`` comes cut short, but still above: `line_rules.decoded` refuses it. Memory is
+    bounded however long it is. Raises InputError: a file that cannot be read, or a compressed one
+    that is damaged or cut short.
     """
-    rest, number = b"", 0
+    too_long = max_bytes + 2  # without a CR at its end it is still above
+    rest = b""
     for chunk in _without_bom(_chunks(path, advance)):
+        if len(rest) >= too_long:
+            chunk = b"".join(chunk.partition(b"\n")[1:])
         lines = (rest + chunk).split(b"\n")
-        rest = lines.pop()
-        number += len(lines)
-        if len(rest) > _LONGEST_LINE:
-            raise InputError(f"{path}:{number + 1}: the line is above 64 MiB; cut it into documents")
+        rest = lines.pop()[:too_long]
         for line in lines:
             yield line[:-1] if line.endswith(b"\r") else line
     if rest:
         yield rest
-
-
-def decoded(path: str, number: int, line: bytes) -> str:
-    """Raises InputError with file:line for what is not UTF-8, or holds a CR that ends no line."""
-    if b"\r" in line:
-        raise InputError(f"{path}:{number}: CR inside the line; save the file with LF or CRLF line ends")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
-        raise InputError(f"{path}:{number}: not UTF-8 ({found}); {_encoding_hint(line)}") from None
-
-
-def json_text(path: str, number: int, line: bytes, key: str) -> str:
-    """The text under ``key`` of a JSON line. Raises InputError with file:line for anything else."""
-    where = f"{path}:{number}"
-    text = decoded(path, number, line)
-    try:
-        record = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        cut = "" if text.rstrip().endswith("}") else " (is the line cut short?)"
-        raise InputError(
-            f"{where}:{error.colno}: not JSON, {error.msg}{cut}: {_snippet(text)}; mend the line"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        what = "nested too deep" if isinstance(error, RecursionError) else error
-        raise InputError(f"{where}: {what}: {_snippet(text)}; mend the line") from None
-    return _text_of(record, key, where)
-
-
-def _text_of(record, key: str, where: str) -> str:
-    if not isinstance(record, dict):
-        raise InputError(f'{where}: {_kind(record)}, not an object; write {{"{key}": "..."}}')
-    if key not in record:
-        keys = ", ".join(record) or "none"
-        raise InputError(f"{where}: no key '{key}', it has {_snippet(keys)}; pass the right --json_key")
-    text = record[key]
-    if not isinstance(text, str):
-        raise InputError(f"{where}: '{key}' is {_kind(text)}, not a text; put it in quotes")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        code = f"\\u{ord(text[error.start]):04x}"
-        raise InputError(
-            f"{where}: half a surrogate pair ({code}); remove it or write the whole pair"
-        ) from None
-    return text
-
-
-def _unique(pairs) -> dict:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key '{twice}' stands twice")
-    return record
-
-
-def _no_constant(name: str):
-    raise ValueError(f"{name} is not JSON")
-
-
-def _kind(value) -> str:
-    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null", dict: "an object"}
-    return names.get(type(value), "a number")
-
-
-def _snippet(text: str) -> str:
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
-def _encoding_hint(line: bytes) -> str:
-    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "it looks like UTF-16: convert the file by iconv -f UTF-16 -t UTF-8"
-    try:
-        line.decode("gb18030")
-    except UnicodeDecodeError:
-        return "mend the line"
-    return "it looks like GB18030: convert the file by iconv -f GB18030 -t UTF-8"
 
 
 def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -193,7 +143,11 @@ def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
-    with open(path, "rb") as raw:
+    try:
+        raw = open(path, "rb")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    with raw:
         done = 0
         try:
             for chunk in _opened(path, raw):
@@ -208,7 +162,7 @@ def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
 
 def _opened(path: Path, raw: BinaryIO) -> Iterator[bytes]:
     if path.suffix == ".zst":
-        return _unpacked_zst(raw)
+        return _gathered(_unpacked_zst(raw))
     source = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
     return iter(lambda: source.read(_CHUNK), b"")
 
@@ -217,7 +171,7 @@ def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
     """Frame after frame; unlike the library's stream reader it notices a frame that is cut short."""
     make = zstandard.ZstdDecompressor().decompressobj
     frame, fresh = make(), True
-    for packed in iter(lambda: raw.read(_CHUNK >> 4), b""):
+    for packed in iter(lambda: raw.read(_PACKED), b""):
         while packed:
             yield frame.decompress(packed)
             packed, fresh = frame.unused_data, frame.eof
@@ -225,3 +179,15 @@ def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
                 frame = make()
     if not fresh:
         raise EOFError
+
+
+def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    held: List[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= _CHUNK:
+            yield b"".join(held)
+            held, size = [], 0
+    yield b"".join(held)

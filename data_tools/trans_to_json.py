@@ -15,19 +15,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Tuple
+from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
 from data_tools.command_line import option, run_command
 from data_tools.errors import InputError
+from data_tools.line_rules import LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
+from data_tools.locked import locked
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
-from data_tools.publish import published, refuse_existing
-from data_tools.text_files import decoded, list_inputs, read_lines
+from data_tools.publish import make_folder, published, refuse_existing
+from data_tools.text_files import list_inputs, read_lines
 
 ENDINGS = (".txt", ".gz", ".zst")
 NOT_RAW = (".jsonl.gz", ".jsonl.zst")
+_LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,10 @@ class TransConfig:
     json_key: str = option("text", help="the key of a document's text")
     doc_spliter: str = option("", help="the line between two documents; nothing: an empty line")
     min_doc_length: int = option(10, help="characters; shorter documents are left out and counted")
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict", help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
+    )
+    max_line_bytes: int = option(LONGEST_LINE, help="a longer line or document ends the run")
     workers: int = option(1, help="processes, a file each; the output is the same for any number")
     log_interval: int = option(0, help="documents between two lines of progress; 0: none")
     no_merge: bool = option(False, help="one OUTPUT_NAME.jsonl for each input, in place of OUTPUT.jsonl")
@@ -51,14 +58,28 @@ class TransConfig:
             raise InputError("--min_doc_length, --log_interval and --seed are 0 or more; mend them")
         if self.workers < 1:
             raise InputError(f"--workers {self.workers} is below 1; give at least one")
+        if self.max_line_bytes < 1:
+            raise InputError("--max_line_bytes is below 1; leave it out, or give the most you need")
+
+    @property
+    def line_rules(self) -> LineRules:
+        return LineRules(max_bytes=self.max_line_bytes, replaces=self.encoding_errors == "replace")
+
+
+class RawDocument(NamedTuple):
+    """Its lines without the space around them, and how many of its bytes were replaced."""
+
+    lines: List[str]
+    num_replaced: int
 
 
 class Part(NamedTuple):
-    """The JSON lines of one input: the file they are in, the byte each begins at, how many were too short."""
+    """The JSON lines of one input: the file they are in, the byte each begins at, and what was counted."""
 
     path: Path
     begins: np.ndarray
     num_short: int
+    num_replaced: int
 
 
 def trans_to_json(config: TransConfig) -> None:
@@ -81,28 +102,39 @@ def trans_to_json(config: TransConfig) -> None:
                 order = None if config.no_shuffle else np.random.default_rng([config.seed, number])
                 _write(group, draft, order)
     num_short = sum(part.num_short for part in parts)
+    num_replaced = sum(part.num_replaced for part in parts)
+    replaced = f", {num_replaced} bytes replaced" if config.line_rules.replaces else ""
     sys.stderr.write(
-        f"{config.output_path}: {num_documents} documents from {len(inputs)} files ({num_short} shorter "
-        f"than {config.min_doc_length} characters left out) in {time.monotonic() - started:.1f} s\n"
+        f"{config.output_path}: {num_documents} documents from {len(inputs)} files ({num_short} shorter than "
+        f"{config.min_doc_length} characters left out{replaced}) in {time.monotonic() - started:.1f} s\n"
     )
 
 
-def documents_of(path: Path, splitter: str) -> Iterator[List[str]]:
-    """The lines of each document, without the space around them; empty lines are no part of any.
+def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[RawDocument]:
+    """The documents of a raw text; empty lines are no part of any.
 
-    Raises InputError with file:line for a line that is not UTF-8.
+    Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that
+    is too long.
     """
     lines: List[str] = []
-    for number, content in enumerate(read_lines(path), start=1):
-        line = decoded(str(path), number, content).strip()
+    size = num_replaced = 0
+    for number, content in enumerate(read_lines(path, max_bytes=rules.max_bytes), start=1):
+        line = decoded(str(path), number, content, rules).strip()
+        num_replaced += num_invalid_bytes(content) if rules.replaces else 0
         if line == splitter.strip():
             if lines:
-                yield lines
-            lines = []
+                yield RawDocument(lines, num_replaced)
+            lines, size, num_replaced = [], 0, 0
         elif line:
             lines.append(line)
+            size += len(content)
+        if size > rules.max_bytes:
+            raise InputError(
+                f"{path}:{number}: here the document grows above {rules.max_bytes} bytes; part it by "
+                "empty lines, or raise --max_line_bytes"
+            )
     if lines:
-        yield lines
+        yield RawDocument(lines, num_replaced)
 
 
 def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
@@ -117,14 +149,17 @@ def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
 
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """A folder next to the output; what a killed run left there goes first."""
+    """A folder next to the output, for this run alone; what a killed run left there goes first."""
     folder = Path(f"{merged}.parts")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    make_folder(folder)
+    with locked(folder / _LOCK, seconds=0):
+        try:
+            for left in folder.iterdir():
+                if left.name != _LOCK:
+                    left.unlink()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _convert(inputs: List[Path], folder: Path, config: TransConfig) -> List[Part]:
@@ -140,16 +175,17 @@ def _convert(inputs: List[Path], folder: Path, config: TransConfig) -> List[Part
 
 def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
     source, target = job
-    begins, num_short, place = [], 0, 0
+    begins, num_short, num_replaced, place = [], 0, 0, 0
     with open(target, "wb") as out:
-        for lines in documents_of(source, config.doc_spliter):
-            if sum(map(len, lines)) < config.min_doc_length:
+        for document in documents_of(source, config.doc_spliter, config.line_rules):
+            num_replaced += document.num_replaced
+            if sum(map(len, document.lines)) < config.min_doc_length:
                 num_short += 1
                 continue
-            record = json.dumps({config.json_key: "\n".join(lines)}, ensure_ascii=False)
+            record = json.dumps({config.json_key: "\n".join(document.lines)}, ensure_ascii=False)
             begins.append(place)
             place += out.write(record.encode("utf-8") + b"\n")
-    return Part(target, np.array(begins, dtype=np.int64), num_short)
+    return Part(target, np.array(begins, dtype=np.int64), num_short, num_replaced)
 
 
 def _write(parts: List[Part], draft: Path, rng) -> None:

@@ -17,10 +17,11 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
 import numpy as np
 
 from data_tools.chinese_words import in_one_word
+from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.errors import InputError
-from data_tools.text_files import decoded, read_lines
+from data_tools.line_rules import decoded
+from data_tools.text_files import read_lines
 
-KINDS = ("character", "phrase", "entity")
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
 _FIRST_OF_PAIR = 21  # bits that the second character of a pair takes
 
@@ -41,10 +42,11 @@ class Found(NamedTuple):
 
 
 class Lexicon:
-    """The words of ``entries`` in texts."""
+    """The words of ``entries`` in texts. ``marks``: the entries that differ, in the order of the file."""
 
     def __init__(self, entries: Dict[str, Entry]):
         self.entries = {_folded(word): entry for word, entry in entries.items()}
+        self.marks = list(dict.fromkeys(self.entries.values()))
         lengths: Dict[str, set] = {}
         for word in self.entries:
             lengths.setdefault(word[:2], set()).add(len(word))
@@ -72,7 +74,13 @@ class Lexicon:
             lines.setdefault(word, number)
         if not entries:
             raise InputError(f"{path}: no words; write one per line, or leave --user_lexicon out")
-        return cls(entries)
+        lexicon = cls(entries)
+        if len(lexicon.marks) > MOST_MARKS:
+            raise InputError(
+                f"{path}: {len(lexicon.marks)} different pairs of kind and weight, above {MOST_MARKS}; "
+                "round the weights"
+            )
+        return lexicon
 
     def find(self, text: str) -> List[Found]:
         """The words in ``text``: from the left, the longest at each place, none over another.
@@ -87,18 +95,26 @@ class Lexicon:
                 free = end
         return found
 
-    def keep_whole(self, words: Sequence[str], text: str) -> Tuple[List[str], int]:
-        """``words``, whose concatenation is ``text``, cut anew around the lexicon's; how many it found."""
-        found = self.find(text)
-        if not found:
-            return list(words), 0
-        starts, ends = (np.array(column) for column in list(zip(*found))[:2])
-        borders = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=len(words)))
-        before = np.searchsorted(starts, borders) - 1  # the last found word that begins left of the border
-        outside = (before < 0) | (borders >= ends[before])
-        alone = [np.arange(start, end) for start, end, entry in found if entry.kind == "character"]
-        cuts = np.unique(np.concatenate([[0], borders[outside], starts, ends, *alone])).astype(int).tolist()
-        return [text[begin:end] for begin, end in zip(cuts, cuts[1:])], len(found)
+    def keep_whole(self, begins: np.ndarray, found: Sequence[Found]) -> None:
+        """Make the words ``found`` in a text words of it: ``begins`` (`word_begins`) is changed in place."""
+        for start, end, entry in found:
+            begins[start] = begins[end] = True
+            begins[start + 1 : end] = entry.kind == "character"
+
+    def marks_of(self, starts: np.ndarray, found: Sequence[Found]) -> np.ndarray:
+        """uint8 [pieces]: k where the piece is of a word whose entry is ``self.marks[k - 1]``, otherwise 0.
+
+        ``starts`` int32 [pieces]: where in the text each begins.
+        """
+        numbers = {entry: number for number, entry in enumerate(self.marks, start=1)}
+        columns = [(start, end, numbers[entry]) for start, end, entry in found]
+        firsts, ends, marks = np.array([(-1, -1, 0), *columns]).T
+        last = np.searchsorted(firsts, starts, side="right") - 1
+        return np.where(starts < ends[last], marks[last], 0).astype(np.uint8)
+
+    def mark_list(self) -> List[Dict[str, Union[str, float]]]:
+        """``self.marks`` as `CorpusWriter` takes them."""
+        return [entry._asdict() for entry in self.marks]
 
     def _candidates(self, folded: str) -> np.ndarray:
         """Where a word may begin, by its first two characters, ascending."""
@@ -115,7 +131,7 @@ class Lexicon:
         begin = folded[start : start + 2]
         for length in (*self._lengths.get(begin, ()), *self._lengths.get(begin[0], ())):
             end = start + length
-            if folded[start:end] in self.entries and _stands_alone(folded, start, end):
+            if end <= len(folded) and folded[start:end] in self.entries and _stands_alone(folded, start, end):
                 return end
         return 0
 
@@ -131,8 +147,8 @@ def _parsed(text: str, where: str) -> Tuple[str, Entry]:
     if not word or len(rest) > 2:
         raise InputError(f"{where}: not a word, TAB kind, TAB weight; mend the line")
     kind = rest[0] if rest and rest[0] else Entry().kind
-    if kind not in KINDS:
-        raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(KINDS)}")
+    if kind not in LEVELS:
+        raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(LEVELS)}")
     return _folded(word), Entry(kind, _weight(rest[1], where) if len(rest) == 2 else Entry().weight)
 
 
@@ -147,10 +163,10 @@ def _weight(text: str, where: str) -> float:
 
 
 def _folded(text: str) -> str:
-    """As long as ``text``, so that places in the one are places in the other."""
-    lower = text.lower()
-    if len(lower) != len(text):
-        lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
+    """As long as ``text``, so that places in the one are places in the other; character by character."""
+    # Lower-casing makes two characters of \u0130, and looks around a sigma for the end of its word.
+    parts = text.replace("\u03a3", "\u03c3").replace("\u03c2", "\u03c3").split("\u0130")
+    lower = "\u0130".join(map(str.lower, parts))
     return _FULL_WIDTH.sub(lambda match: chr(ord(match.group()) - 0xFEE0), lower)
 
 

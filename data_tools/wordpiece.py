@@ -15,6 +15,7 @@ import hashlib
 import os
 import unicodedata
 from functools import lru_cache
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
@@ -27,9 +28,10 @@ from data_tools.errors import InputError
 
 CONTROL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
 CONTINUATION = "##"
+END_OF_LETTERS = 0x40000  # beyond it are selectors, tags and private characters alone, which vanish
 LONGEST_WORD = 100  # characters; ErnieTokenizer calls anything longer unknown
 VANISHES, SPACE, ALONE, IN_WORD, COMPOSITE = range(5)
-_CJK = (
+CJK_RANGES = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
     (0xF900, 0xFAFF),
@@ -134,53 +136,53 @@ class WordPiece:
         return Pieces(ids, origin[starts], origin[ends - 1] + np.int32(1))
 
     def _cut_words(self, text: str, kinds: np.ndarray) -> Pieces:
-        ids: List[int] = []
-        starts: List[int] = []
-        ends: List[int] = []
-        for begin, end in _spans_of_words(kinds):
-            word = text[begin:end]
-            if word not in self._remembered:
-                self._remember(word)
-            word_ids, word_starts, word_ends = self._remembered[word]
-            ids += word_ids
-            starts += [begin + start for start in word_starts]
-            ends += [begin + end for end in word_ends]
-        return Pieces(*(np.array(column, dtype=np.int32) for column in (ids, starts, ends)))
+        """The pieces of the words; each different word is cut once, the rest is numpy's."""
+        begins, ends = _spans_of_words(kinds)
+        words = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist())]
+        different = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        cuts = [self._remembered.get(word) or self._remember(word) for word in different]
+        columns = [np.array(list(chain.from_iterable(column)), dtype=np.int32) for column in zip(*cuts)]
+        number_of_word = np.fromiter(map(different.__getitem__, words), dtype=np.int64, count=len(words))
+        sizes = np.array([len(ids) for ids, _, _ in cuts], dtype=np.int64)
+        firsts, counts = (np.cumsum(sizes) - sizes)[number_of_word], sizes[number_of_word]
+        place = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        ids, starts, ends = (column[place] for column in columns or [np.zeros(0, np.int32)] * 3)
+        begin_of_piece = np.repeat(begins.astype(np.int32), counts)
+        return Pieces(ids, begin_of_piece + starts, begin_of_piece + ends)
 
-    def _remember(self, word: str) -> None:
+    def _remember(self, word: str) -> Tuple[List[int], List[int], List[int]]:
         if len(self._remembered) >= _REMEMBERED_WORDS:
             self._remembered.clear()
-        self._remembered[word] = self._cut_word(word)
+        cut = self._remembered[word] = self._cut_word(word)
+        return cut
 
     def _cut_word(self, word: str) -> Tuple[List[int], List[int], List[int]]:
-        shapes = [_plain_shape(character) for character in word]
-        # Accents of several characters are put in order together, which keeps their number.
-        shape = unicodedata.normalize("NFD", "".join(shapes))
-        origin = [index for index, part in enumerate(shapes) for _ in part]
+        """The ids of its pieces, and where in it each of them starts and ends."""
+        shape, origin = _shape_of(word)
         if not shape:
             return [], [], []
         pieces = self._cutter.tokenize(shape)
         if len(pieces) == 1:
             return [pieces[0].id], [0], [len(word)]
         lengths = [len(piece.value) - (len(CONTINUATION) if n else 0) for n, piece in enumerate(pieces)]
-        cuts = np.cumsum([0] + lengths).tolist()
-        starts = [origin[cut] for cut in cuts[:-1]]
-        ends = [origin[cut - 1] + 1 for cut in cuts[1:]]
-        return [piece.id for piece in pieces], starts, ends
+        ends = list(accumulate(lengths))
+        starts = [0, *ends[:-1]]
+        return [p.id for p in pieces], [origin[cut] for cut in starts], [origin[cut - 1] + 1 for cut in ends]
 
 
 def is_cjk(character: str) -> bool:
     """Is it one of the characters that ERNIE reads one by one?"""
     if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and quicker to answer for
         return True
-    return any(low <= ord(character) <= high for low, high in _CJK)
+    return any(low <= ord(character) <= high for low, high in CJK_RANGES)
 
 
 def word_shapes(text: str) -> List[str]:
     """What the cutter would be given: 'Été在2022' -> ['ete', '在', '2022']. For building vocabularies."""
     kinds = _ruling().kinds[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
     alone = ((index, index + 1) for index in np.flatnonzero(kinds == ALONE).tolist())
-    spans = sorted([*alone, *_spans_of_words(kinds)])
+    begins, ends = _spans_of_words(kinds)
+    spans = sorted([*alone, *zip(begins.tolist(), ends.tolist())])
     return ["".join(map(_plain_shape, text[begin:end])) for begin, end in spans]
 
 
@@ -222,13 +224,23 @@ def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int) -> np.ndarray:
     return ids
 
 
-def _spans_of_words(kinds: np.ndarray) -> List[Tuple[int, int]]:
-    """The (start, end) of every stretch of IN_WORD; what vanishes does not end a word."""
+def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Where each stretch of IN_WORD starts and ends; what vanishes does not end a word."""
     kept = np.flatnonzero(kinds != VANISHES)
     in_word = np.zeros(len(kept) + 2, dtype=np.int8)
     in_word[1:-1] = kinds[kept] == IN_WORD
     edges = np.flatnonzero(np.diff(in_word))
-    return list(zip(kept[edges[0::2]].tolist(), (kept[edges[1::2] - 1] + 1).tolist()))
+    return kept[edges[0::2]], kept[edges[1::2] - 1] + 1
+
+
+def _shape_of(word: str) -> Tuple[str, Sequence[int]]:
+    """What the cutter is given for a word, and from which character of it each of that comes."""
+    if word.isascii() and word.isprintable():
+        return word.lower(), range(len(word))
+    shapes = [_plain_shape(character) for character in word]
+    # Accents of several characters are put in order together, which keeps their number.
+    shape = unicodedata.normalize("NFD", "".join(shapes))
+    return shape, [index for index, part in enumerate(shapes) for _ in part]
 
 
 def _plain_shape(character: str) -> str:
@@ -258,16 +270,16 @@ def _ruling() -> _Ruling:
 
 
 def _kinds_by_category() -> np.ndarray:
-    categories = "".join(map(unicodedata.category, map(chr, range(0x110000))))
+    categories = "".join(map(unicodedata.category, map(chr, range(END_OF_LETTERS))))
     major, minor = np.frombuffer(categories.encode("ascii"), dtype="S1").reshape(-1, 2).T
     vanishes = (major == b"C") | ((major == b"M") & (minor == b"n"))
-    kinds = np.full(0x110000, IN_WORD, dtype=np.uint8)
+    kinds = np.full(END_OF_LETTERS, IN_WORD, dtype=np.uint8)
     kinds[(major == b"P") | (major == b"S")] = ALONE
     kinds[[ord(character) for character in _ALSO_SYMBOLS]] = ALONE
-    for low, high in _CJK:
+    for low, high in CJK_RANGES:
         kinds[low : high + 1] = ALONE
     kinds[major == b"Z"] = SPACE
     kinds[vanishes] = VANISHES
     kinds[0xFFFD] = VANISHES
     kinds[[ord(space) for space in "\t\n\r"]] = SPACE
-    return kinds
+    return np.concatenate([kinds, np.full(0x110000 - END_OF_LETTERS, VANISHES, dtype=np.uint8)])

@@ -18,11 +18,18 @@ COMMANDS = {
         "NewModelConfig",
         "a model folder to start from scratch",
     ),
+    "prepare": ("data_tools.prepare", "prepare", "PrepareConfig", "JSON lines to a corpus for pretraining"),
     "inspect-data": (
         "ernie_pair.inspect_data",
         "inspect_data",
         "InspectConfig",
         "samples of a corpus with their masks, and a report of them",
+    ),
+    "audit-text": (
+        "data_tools.audit_text",
+        "audit_text",
+        "AuditConfig",
+        "repeats, odd characters, scripts and languages of raw text",
     ),
     "pretrain": ("ernie_pair.pretrain.run", "pretrain", "PretrainConfig", "pretrain ERNIE in static graph"),
     "convert": (

@@ -1,254 +1,344 @@
-"""Checkpoints: a step_NNNNNNNN/ folder is complete if its MANIFEST.json says so, and immutable.
+"""The checkpoints of a run: a step_NNNNNNNN/ folder is complete if its manifest says so, and immutable.
 
 output_dir/
     run.lock                        held by the first rank for the life of the run
-    checkpoints/step_00005000/      the files of the job, state.json, and MANIFEST.json written last
-    model_last -> checkpoints/step_00005000
+    run.json                        {"run_id", "started"}, written once
+    ranks/                          heartbeats of a run of several processes (watchdog.py)
+    checkpoints/step_00005000/      see checkpoint_folder.py
+    checkpoints/.tmp-* .trash-*     being made, being deleted: never read, cleared at the next start
+    checkpoints/.bad-*              damaged, set aside, never read or deleted
+    model_last -> checkpoints/step_00005000     for people; a run does not trust it
 
-MANIFEST.json is {"format": 1, "step", "fingerprint": {key: value}, "versions": {package: version},
-"files": [{"name", "size", "sha256"}]}. Everything is written into checkpoints/.tmp-step_N first,
-forced to disk, and renamed; hashes are taken from the bytes in memory, never from what landed on
-the disk. Nothing here knows a model or a framework.
+Every rank writes its own files into a draft, forces them to disk, and tells the others what it wrote,
+or why it could not: then all raise the same error, the draft goes and the checkpoints before stay.
+Nothing here knows a model or a framework.
 """
 
-import hashlib
 import json
 import logging
 import os
 import re
+import secrets
 import shutil
-from dataclasses import asdict
-from importlib import metadata
+import time
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from filelock import FileLock, Timeout
-
-from data_tools.errors import CheckpointError, InputError
+from data_tools.errors import CheckpointError, InputError, MachineError
 from data_tools.publish import to_disk
+from ernie_pair.checkpoint_folder import (
+    Checkpoint,
+    DamagedError,
+    as_json,
+    installed_versions,
+    refuse_unknown_keys,
+    write_manifest,
+    write_state,
+    write_synced,
+    write_tensors,
+)
 from ernie_pair.loop import TrainState
+from ernie_pair.run_lock import RunLock
+from ernie_pair.together import Add, together
+from ernie_pair.watchdog import HEARTBEATS
 from ernie_pair.world import World
 
-FORMAT = 1
-MANIFEST, STATE = "MANIFEST.json", "state.json"
 STEP_FOLDER = re.compile(r"step_(\d{8})")
-VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
+OWN_NAMES = (".tmp-", ".trash-", ".bad-")
+NEWEST_OF_ALL, NONE = 10**9, -1
+SPARE_BYTES, SPARE_SHARE = 64 << 20, 1.2
 
 logger = logging.getLogger(__name__)
 
 
-class Checkpoint:
-    """One published checkpoint. Every read is verified against the manifest."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.manifest = _read_manifest(folder)
-        self.files = {entry["name"]: entry for entry in self.manifest["files"]}
-
-    def read(self, name: str) -> bytes:
-        """The bytes of one file. Raises CheckpointError when they are not the bytes that were written."""
-        path, entry = self.folder / name, self.files.get(name)
-        if entry is None:
-            raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
-        data = path.read_bytes() if path.is_file() else b""
-        if len(data) != entry["size"] or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise CheckpointError(
-                f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again"
-            )
-        return data
-
-    def state(self) -> TrainState:
-        return TrainState(**json.loads(self.read(STATE)))
-
-    def verify(self) -> None:
-        for name in self.files:
-            self.read(name)
-
-    def refuse_other_run(self, fingerprint: Dict[str, object]) -> None:
-        """Raises InputError naming the first key in which this run differs from the one that saved."""
-        saved = self.manifest["fingerprint"]
-        for key in sorted({*saved, *fingerprint}):
-            if saved.get(key) != fingerprint.get(key):
-                raise InputError(
-                    f"{self.folder} is a checkpoint of another run: {key} was {saved.get(key)!r} and is now "
-                    f"{fingerprint.get(key)!r}; pass the old value, or another --output_dir"
-                )
-
-
 class Checkpoints:
-    """The checkpoints of one run, as seen by one of its ranks."""
+    """The checkpoints of one run, as seen by one of its ranks. Every rank calls every method.
 
-    def __init__(self, output_dir: Path, world: World, barrier: Callable[[], None], keep: int = 3):
+    ``keep``: the newest that many stay, and with ``every`` those of each step that it divides.
+    ``local``: where this rank stands among those that see the same folder, when not all do; those
+    have ranks in a row, and the first of them makes and cleans what the folder holds.
+    Raises InputError when another run holds the folder.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        world: World,
+        add: Add,
+        keep: int = 3,
+        every: int = 0,
+        local: Optional[World] = None,
+    ):
         if keep < 2:
-            raise ValueError("keep at least two checkpoints: the newest may turn out to be damaged")
+            raise InputError("keep at least two checkpoints: the newest may turn out to be damaged")
         self.output_dir, self.folder = Path(output_dir), Path(output_dir) / "checkpoints"
-        self.world, self.barrier, self.keep = world, barrier, keep
-        self.lock = self._open() if world.is_first else None
-        barrier()
+        self.world, self.local, self.add = world, local or world, add
+        self.keep, self.every = keep, every
+        self.changes: List[Dict] = []
+        self._damaged: Dict[Path, str] = {}
+        self._lock: Optional[RunLock] = None
+        self._bytes_before = 0
+        self.run_id, self._attempt = self._together(self._open)[0]
+
+    def resume(
+        self,
+        fingerprint: Dict[str, object],
+        topology: Dict[str, object],
+        allowed: Sequence[str] = (),
+        fixed: Sequence[str] = (),
+    ) -> Optional[Checkpoint]:
+        """``newest()``, if it is of this run; see ``Checkpoint.refuse_other_run``.
+
+        What was allowed to change stands in every manifest from here on. Raises InputError when the
+        ranks were not given the same, or not what the checkpoint was made with.
+        """
+        refuse_unknown_keys(fingerprint, allowed)
+        self._refuse_unlike_ranks(fingerprint)
+        checkpoint = self.newest()
+        if checkpoint is not None:
+            changes = checkpoint.refuse_other_run(fingerprint, allowed, fixed)
+            self.changes = checkpoint.manifest.get("changes", []) + changes
+            checkpoint.tell_what_else_changed(topology)
+        return checkpoint
 
     def newest(self) -> Optional[Checkpoint]:
-        """The newest checkpoint whose every byte is right; None when there never was one.
+        """The newest checkpoint whose every byte is right, in every folder; None when there never was one.
 
         A damaged one is set aside with a warning and the one before it is taken. Raises
         CheckpointError when all are damaged: a run never starts afresh silently.
         """
-        damaged = {}
-        for folder in reversed(self._published()):
-            try:
-                checkpoint = Checkpoint(folder)
-                checkpoint.verify()
+        limit = NEWEST_OF_ALL
+        while True:
+            offers = self._together(lambda most=limit: self._offer(most))
+            steps = {step for step, _ in filter(None, offers)}
+            if len(steps) == 1:
                 break
-            except CheckpointError as error:
-                damaged[folder] = str(error)
-        else:
-            checkpoint = None
-        self.barrier()  # nobody sets a folder aside while another rank still looks at it
-        if damaged and checkpoint is None:
-            reason = next(iter(damaged.values()))
-            raise CheckpointError(
-                f"no usable checkpoint in {self.folder}: {reason}; use another --output_dir"
-            )
-        self._set_aside(damaged)
-        return checkpoint
-
-    def _set_aside(self, damaged: Dict[Path, str]) -> None:
-        for folder, reason in damaged.items() if self.world.is_first else ():
-            aside = folder.with_name(f".bad-{folder.name}-{os.getpid()}")
-            folder.rename(aside)
-            logger.warning("%s; it is now %s, and the checkpoint before it is taken", reason, aside)
+            limit = min(steps)
+            if limit == NONE:
+                raise CheckpointError(
+                    f"{self.folder} holds other checkpoints on one machine than on another, and none that "
+                    "all have; copy one to every machine, or use another --output_dir"
+                )
+        step, sha256 = offers[self.world.rank - self.local.rank]
+        if step == NONE:
+            return None
+        return self._take(self.folder / _name_of(step), sha256)
 
     def save(
-        self, state: TrainState, fingerprint: Dict[str, object], files: Iterable[Tuple[str, bytes]]
+        self,
+        state: TrainState,
+        fingerprint: Dict[str, object],
+        files: Iterable[Tuple[str, bytes]],
+        topology: Dict[str, object],
     ) -> None:
-        """Publish ``files`` (name, content) as the checkpoint of ``state``; called by every rank.
+        """Publish what the ranks give as the checkpoint of ``state``.
 
-        Only the first rank writes; replicated state is the same everywhere. Raises OSError when the
-        disk refuses: then nothing is published and the checkpoints before stay.
+        ``files``: (name, content) of this rank, taken one by one; names differ between the ranks.
+        Raises, on all ranks alike, MachineError when a disk refuses and NumbersError when a tensor is
+        not finite: then nothing is published.
         """
-        if self.world.is_first:
-            self._publish(f"step_{state.step:08d}", state, fingerprint, files)
-            self._retire()
-        self.barrier()
+        draft = self.folder / f".tmp-{_name_of(state.step)}-{self._attempt}"
+        manifest = {
+            "run_id": self.run_id,
+            "step": state.step,
+            "fingerprint": fingerprint,
+            "topology": topology,
+            "changes": self.changes,
+            "versions": installed_versions(),
+        }
+        try:
+            self._together(lambda: self._first_does(self._begin, draft))
+            written = self._together(lambda: self._write(draft, files))
+            entries = [entry for rank in self._ranks_here() for entry in written[rank]]
+            self._together(lambda: self._first_does(self._publish, draft, state, manifest, entries))
+        except BaseException:
+            self._first_does(_remove_quietly, draft)
+            raise
+        self._first_does(self._retire)
 
     def close(self) -> None:
-        if self.lock is not None:
-            self.lock.release()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
-    def _open(self) -> FileLock:
+    def _together(self, action: Callable[[], object]) -> List:
+        return together(self.add, self.world, action)
+
+    def _first_does(self, action: Callable, *arguments) -> None:
+        if self.local.is_first:
+            action(*arguments)
+
+    def _ranks_here(self) -> range:
+        first = self.world.rank - self.local.rank
+        return range(first, first + self.local.size)
+
+    def _open(self) -> Tuple[str, str]:
+        """(what the run is called, what this start of it is called)."""
+        if not self.local.is_first:
+            return "", ""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.output_dir / "run.lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise InputError(
-                f"{self.output_dir} is locked by another run; wait for it, or use another --output_dir"
-            ) from None
-        for leftover in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
-            shutil.rmtree(leftover)
-        return lock
+        self._lock = RunLock(self.output_dir / "run.lock")
+        for name in OWN_NAMES[:2]:
+            for leftover in self.folder.glob(f"{name}*"):
+                _remove_or_warn(leftover)
+        shutil.rmtree(self.output_dir / HEARTBEATS, ignore_errors=True)
+        self._warn_of_strangers()
+        return _run_id(self.output_dir / "run.json"), secrets.token_hex(8)
 
-    def _published(self) -> List[Path]:
-        return sorted(path for path in self.folder.iterdir() if STEP_FOLDER.fullmatch(path.name))
+    def _refuse_unlike_ranks(self, fingerprint: Dict[str, object]) -> None:
+        given = self._together(lambda: fingerprint)
+        for rank, other in enumerate(given):
+            for key in {*given[0], *other}:
+                if given[0].get(key) != other.get(key):
+                    raise InputError(
+                        f"rank {rank} was started with {key} {other.get(key)!r} and rank 0 with "
+                        f"{given[0].get(key)!r}; give all of them the same"
+                    )
 
-    def _publish(self, name: str, state: TrainState, fingerprint, files: Iterable[Tuple[str, bytes]]) -> None:
-        draft, final = self.folder / f".tmp-{name}", self.folder / name
-        shutil.rmtree(draft, ignore_errors=True)
+    def _offer(self, most: int) -> Optional[Tuple[int, str]]:
+        """The newest sound checkpoint up to step ``most``, its manifest's hash; None: another rank says."""
+        if not self.local.is_first:
+            return None
+        published = self._published()
+        for step in sorted(filter(most.__ge__, published), reverse=True):
+            try:
+                checkpoint = Checkpoint(published[step])
+                checkpoint.verify()
+                if checkpoint.step != step:
+                    raise DamagedError(f"{checkpoint.folder} is of step {checkpoint.step}")
+                self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
+                return step, checkpoint.sha256
+            except DamagedError as error:
+                self._damaged[published[step]] = str(error)
+        set_aside = sorted(self.folder.glob(".bad-*"))
+        if self._damaged or set_aside:
+            reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in set_aside)]
+            raise CheckpointError(
+                f"no usable checkpoint in {self.folder}: {'; '.join(reasons[:5])}; use another --output_dir"
+            )
+        return NONE, ""
+
+    def _take(self, folder: Path, sha256: str) -> Checkpoint:
+        """Clear the way for ``folder``, and see the same in it as the rank that chose it."""
+        seen: List[Checkpoint] = []
+
+        def look():
+            seen.append(Checkpoint(folder))
+            if seen[0].sha256 != sha256:
+                raise CheckpointError(
+                    f"{folder} is not what the first rank sees there; give all ranks one folder"
+                )
+
+        self._together(lambda: self._first_does(self._set_aside_all_but, folder))
+        self._together(look)
+        return seen[0]
+
+    def _set_aside_all_but(self, chosen: Path) -> None:
+        for step, folder in self._published().items():
+            if folder in self._damaged or step > int(chosen.name[5:]):
+                reason = self._damaged.get(folder, f"{folder} is not on every machine")
+                aside = _set_aside(folder)
+                logger.warning("%s; it is now %s, and %s is taken", reason, aside.name, chosen.name)
+        self._damaged = {}
+        self._point_model_last_to(chosen, expected=True)
+
+    def _published(self) -> Dict[int, Path]:
+        with os.scandir(self.folder) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if STEP_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
+        return {int(name[5:]): self.folder / name for name in names}
+
+    def _warn_of_strangers(self) -> None:
+        known = {path.name for path in self._published().values()}
+        strange = [name for name in os.listdir(self.folder) if name not in known]
+        strange = sorted(name for name in strange if not name.startswith(OWN_NAMES))
+        if strange:
+            shown = ", ".join(strange[:3])
+            logger.warning("%s: %d entries are no checkpoints: %s", self.folder, len(strange), shown)
+
+    def _begin(self, draft: Path) -> None:
+        """Make ``draft``, unless there is clearly no room for a checkpoint as large as the one before."""
+        wanted = int(SPARE_SHARE * self._bytes_before) + SPARE_BYTES if self._bytes_before else 0
+        free = shutil.disk_usage(self.folder).free
+        if free < wanted:
+            raise MachineError(
+                f"{self.folder}: {free} bytes free, {wanted} wanted for a checkpoint; make room, the ones "
+                "before are intact, then start the same command again"
+            )
         draft.mkdir()
-        try:
-            entries = [write_synced(draft / file, data) for file, data in files]
-            entries.append(write_synced(draft / STATE, _as_json(asdict(state))))
-            manifest = {
-                "format": FORMAT,
-                "step": state.step,
-                "fingerprint": fingerprint,
-                "versions": _versions(),
-                "files": entries,
-            }
-            write_synced(draft / MANIFEST, _as_json(manifest))
-            to_disk(draft)
-            draft.rename(final)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+
+    def _write(self, draft: Path, files: Iterable[Tuple[str, bytes]]) -> List[Dict]:
+        return [{**write_tensors(draft / name, data), "rank": self.world.rank} for name, data in files]
+
+    def _publish(self, draft: Path, state: TrainState, manifest: Dict, entries: List[Dict]) -> None:
+        final = self.folder / _name_of(state.step)
+        entries = [*entries, {**write_state(draft, state), "rank": self.world.rank}]
+        write_manifest(draft, {**manifest, "files": entries})
+        to_disk(draft)
+        draft.rename(final)
         to_disk(self.folder)
         self._point_model_last_to(final)
+        self._bytes_before = sum(entry["size"] for entry in entries)
 
-    def _point_model_last_to(self, final: Path) -> None:
-        link = self.output_dir / ".model_last"
-        link.unlink(missing_ok=True)
-        link.symlink_to(final.relative_to(self.output_dir))
-        link.rename(self.output_dir / "model_last")
+    def _point_model_last_to(self, final: Path, expected: bool = False) -> None:
+        """``expected``: it should do so already; where it does not, say so."""
+        link, target = self.output_dir / "model_last", final.relative_to(self.output_dir)
+        if link.is_symlink() and os.readlink(link) == str(target):
+            return
+        if expected:
+            logger.warning("%s does not lead to the newest checkpoint, %s; now it does", link, target)
+        if link.exists() and not link.is_symlink():
+            logger.warning("%s was no link; it is now %s", link, _set_aside(link).name)
+        draft = self.output_dir / ".model_last"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(target)
+        draft.rename(link)
         to_disk(self.output_dir)
 
     def _retire(self) -> None:
         """Only after a success; renamed first, so that a half-deleted folder is never taken for whole."""
-        for folder in self._published()[: -self.keep]:
-            folder.rename(trash := self.folder / f".trash-{folder.name}")
-            shutil.rmtree(trash)
-        for trash in self.folder.glob(".trash-*"):
-            shutil.rmtree(trash)
+        published = self._published()
+        for step in sorted(published)[: -self.keep]:
+            if self.every and step % self.every == 0:
+                continue
+            trash = self.folder / f".trash-{_name_of(step)}-{self._attempt}"
+            try:
+                published[step].rename(trash)
+            except OSError as error:
+                logger.warning("%s cannot be deleted (%s)", published[step], error.strerror)
+                continue
+            _remove_or_warn(trash)
 
 
-def write_synced(path: Path, data: bytes) -> Dict[str, object]:
-    """Write a new file, force it to disk and return its manifest entry. Raises OSError."""
-    with open(path, "xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"name": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+def _name_of(step: int) -> str:
+    return f"step_{step:08d}"
 
 
-def publish_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write into a draft beside ``folder``, then put it in place of what is there.
-
-    A reader sees the old folder, no folder for an instant, or the new one; never half of one.
-    """
-    draft, old = folder.with_name(f".tmp-{folder.name}"), folder.with_name(f".trash-{folder.name}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in (draft, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    draft.mkdir()
+def _run_id(path: Path) -> str:
+    """What ``path`` calls the run; written at its first start."""
     try:
-        fill(draft)
-        for path in draft.iterdir():
-            to_disk(path)
-        to_disk(draft)
-        if folder.exists():
-            folder.rename(old)
-        draft.rename(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    to_disk(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+        return str(json.loads(path.read_bytes())["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        run_id = secrets.token_hex(8)
+    draft = path.with_name(f".run-{run_id}")
+    write_synced(draft, as_json({"run_id": run_id, "started": time.strftime("%Y-%m-%dT%H:%M:%S")}))
+    draft.rename(path)
+    return run_id
 
 
-def _read_manifest(folder: Path) -> Dict:
-    path = folder / MANIFEST
+def _set_aside(path: Path) -> Path:
+    return path.rename(path.with_name(f".bad-{path.name}-{secrets.token_hex(4)}"))
+
+
+def _remove_quietly(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_or_warn(folder: Path) -> None:
     try:
-        manifest = json.loads(path.read_bytes())
-        written_by, files = manifest["format"], manifest["files"]
-        sound = all(isinstance(entry["name"], str) and "/" not in entry["name"] for entry in files)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({error.__class__.__name__}); {folder} is not complete"
-        ) from None
-    if written_by != FORMAT or not sound:
-        raise CheckpointError(
-            f"{path} is of format {written_by!r}, this version reads {FORMAT}; use that version"
-        )
-    return manifest
-
-
-def _as_json(value) -> bytes:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
-
-
-def _versions() -> Dict[str, str]:
-    installed = {}
-    for package in VERSIONED:
-        try:
-            installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
+        shutil.rmtree(folder)
+    except OSError as error:
+        logger.warning("%s cannot be deleted (%s)", folder, error.strerror)

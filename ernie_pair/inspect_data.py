@@ -7,15 +7,10 @@ from typing import Iterator, List, Tuple
 
 from data_tools.command_line import option
 from data_tools.corpus import Corpus
-from data_tools.dataset_utils import refuse_ngram_laws
-from data_tools.ernie_dataset import (
-    SPECIALS_PER_SAMPLE,
-    SPECIALS_WITHOUT_HEAD,
-    ErnieDataset,
-    masking_rule,
-)
+from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.errors import InputError
 from data_tools.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
+from data_tools.masking_config import MaskingConfig
 from data_tools.masking_function import load_masking_fn
 from data_tools.megatron_corpus import open_corpus
 from data_tools.publish import published
@@ -27,7 +22,7 @@ JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 
 
 @dataclass(frozen=True)
-class InspectConfig:
+class InspectConfig(MaskingConfig):
     """Show samples of a corpus with their masks marked, and measure them."""
 
     prefix: str = option(help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz", positional=True)
@@ -36,25 +31,13 @@ class InspectConfig:
     samples: int = option(2000, help="samples to measure")
     show: int = option(3, help="samples to print")
     max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
-    masked_lm_prob: float = option(0.15, help="share of the tokens to mask")
-    short_seq_prob: float = option(0.1, help="share of the samples with a shorter target length")
-    favor_longer_ngram: bool = option(False, help="mask long n-grams more often than short ones")
-    max_ngrams: int = option(3, help="longest n-gram of words masked together")
-    geometric: bool = option(False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n")
-    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own")
-    masking_fn: str = option("", help="your own masking, package.module:function; none: the built-in one")
-    binary_head: bool = option(True, help="samples of two segments; false: of one")
     seed: int = option(1234, help="another seed shows other samples")
 
     def __post_init__(self):
-        for name, least in (("samples", 1), ("show", 0), ("max_ngrams", 1), ("max_seq_len", 8), ("seed", 0)):
+        super().__post_init__()
+        for name, least in (("samples", 1), ("show", 0), ("max_seq_len", 8), ("seed", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
-        if not 0 < self.masked_lm_prob < 1:
-            raise InputError(f"--masked_lm_prob {self.masked_lm_prob} is not between 0 and 1; use 0.15")
-        if not 0 <= self.short_seq_prob < 1:
-            raise InputError(f"--short_seq_prob {self.short_seq_prob} is not in [0, 1); use 0.1")
-        refuse_ngram_laws(self)
 
 
 def inspect_data(config: InspectConfig) -> None:
@@ -82,25 +65,15 @@ def inspect_data(config: InspectConfig) -> None:
 
 def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieDataset:
     """The first samples of a run over all documents of ``corpus``."""
-    specials = SPECIALS_PER_SAMPLE if config.binary_head else SPECIALS_WITHOUT_HEAD
     rows = build_sample_map(
         corpus.docs,
         corpus.lens,
         range(corpus.num_documents),
         num_samples=config.samples,
-        target_length=config.max_seq_len - specials,
-        short_seq_prob=config.short_seq_prob,
         seed=config.seed,
-        min_sentences=2 if config.binary_head else 1,
+        **config.map_settings(config.max_seq_len),
     )
-    rule = masking_rule(
-        pieces,
-        masked_lm_prob=config.masked_lm_prob,
-        max_ngrams=config.max_ngrams,
-        favor_longer_ngram=config.favor_longer_ngram,
-        geometric=config.geometric,
-        whole_word_mask=config.whole_word_mask,
-    )
+    rule = masking_rule(pieces, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     return ErnieDataset(
         corpus, rows, rule, seed=config.seed, binary_head=config.binary_head, masking_fn=masking_fn
@@ -114,6 +87,8 @@ def report_lines(report: MaskReport, corpus: Corpus, config: InspectConfig) -> I
     yield f"samples        {report.samples}, {report.tokens} tokens, {report.masked} masked"
     yield f"mask rate      {report.mask_rate:.2%} of the tokens; {config.masked_lm_prob:.2%} asked for"
     yield "shown instead  " + ", ".join(f"{name} {share:.1%}" for name, share in report.shown.items())
+    levels = (f"{name} {share:.1%} ({report.level_rates[name]:.1%})" for name, share in report.levels.items())
+    yield "masked levels  " + ", ".join(levels) + "; in brackets: of all tokens of that level"
     yield "sentence order " + ", ".join(f"{name} {count}" for name, count in report.sentence_order.items())
     yield f"[UNK]          {report.unknown:.3%} of the tokens"
     yield f"padding        {report.padding:.1%} of a batch padded to {config.max_seq_len} tokens"

@@ -3,9 +3,12 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterable, List, Optional, Protocol
+from typing import Callable, ContextManager, Dict, Iterable, List, Optional, Protocol, Tuple
 
 from data_tools.errors import NumbersError
+from ernie_pair.signals import raise_stopped
+
+MOST_SKIPPED_IN_A_ROW = 50
 
 
 @dataclass
@@ -15,6 +18,8 @@ class TrainState:
     step: int = 0
     consumed_samples: int = 0
     best_metric: Optional[float] = None
+    skipped_updates: int = 0
+    owes_evaluation: bool = False  # what was due after the last update is still to be done
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,25 @@ def _every(step: int, steps: int) -> bool:
 class Job(Protocol):
     """What an update and an evaluation are: the only part that knows the framework."""
 
-    def update(self, batches: List, step: int) -> Dict[str, float]:
-        """Move the weights once; return at least ``loss``, the mean over the whole global batch."""
+    def update(self, batches: List, step: int, votes: int) -> Tuple[Dict[str, float], int]:
+        """Move the weights once; the metrics, and the sum of ``votes`` over the ranks.
+
+        The metrics hold at least ``loss``, the mean over the whole global batch. A job that can leave
+        an update out holds ``skipped_updates`` too, how many so far: the weights are then as they were.
+        """
 
     def evaluate(self, split: str) -> Dict[str, float]:
         """The metrics of ``split``, equal on every rank."""
+
+
+class Watch(Protocol):
+    """Wants to know where the loop is, so as to notice when it is nowhere any more."""
+
+    def updated(self, step: int) -> None:
+        """An update has ended."""
+
+    def pause(self) -> ContextManager:
+        """Within it something is under way that may take far longer than an update."""
 
 
 def train(
@@ -73,33 +92,69 @@ def train(
     save: Callable[[TrainState], None],
     export: Callable[[TrainState], None],
     judge: Callable[[TrainState, Dict[str, float]], None],
+    votes: Callable[[], int],
+    watch: Watch,
 ) -> None:
     """Update until ``rhythm.max_steps``, starting wherever ``state`` stands.
 
     ``updates`` yields the micro batches of one update each, already positioned at
     ``state.consumed_samples``. ``judge`` sees every validation result, the last one included.
+    ``votes``: what this rank has heard of signals. When a rank has, all save after the update they
+    are in and raise Stopped; what was due after it is done by the next start. In the last update it
+    comes too late to change anything.
     Raises NumbersError when the loss is not finite: nothing is published from it.
     """
+    visit = _Visits(rhythm, job, log, export, judge)
     if state.step == 0:
         log.scalars("valid", job.evaluate("valid"), state)
-    started = time.monotonic()
+    elif state.owes_evaluation:
+        state.owes_evaluation = False
+        visit(state)
+    skipped_in_a_row, started = 0, time.monotonic()
     for batches in _remaining(updates, rhythm, state):
-        metrics = job.update(batches, state.step + 1)
+        waited = time.monotonic() - started
+        metrics, stop = job.update(batches, state.step + 1, votes())
         state.step += 1
         state.consumed_samples += rhythm.global_batch_size
-        _refuse_infinity(metrics["loss"], state)
-        log.tick(time.monotonic() - started, rhythm.global_batch_size)
+        skipped_in_a_row = _judge_numbers(metrics, state, skipped_in_a_row, rhythm.global_batch_size)
+        log.tick(time.monotonic() - started, waited, rhythm.global_batch_size)
+        watch.updated(state.step)
         if rhythm.logs_at(state.step):
             log.scalars("train", metrics, state)
-        if rhythm.evaluates_at(state.step):
-            valid = job.evaluate("valid")
-            log.scalars("valid", valid, state)
-            judge(state, valid)
-        if rhythm.exports_at(state.step):
-            export(state)
-        if rhythm.saves_at(state.step):  # last, so that a run killed before it does all of the above again
-            save(state)
+        if state.step == rhythm.max_steps:
+            stop = 0  # it is as good as done
+        with watch.pause():
+            if stop:
+                state.owes_evaluation = visit.is_due(state.step)
+            else:
+                visit(state)
+            if stop or rhythm.saves_at(state.step):
+                save(state)  # last, so that a run killed before it does all of the above again
+        if stop:
+            raise_stopped(stop, f"after step {state.step}, saved")
         started = time.monotonic()  # the clock covers waiting for data and updating, nothing else
+
+
+@dataclass(frozen=True)
+class _Visits:
+    """What is looked at and handed out between updates."""
+
+    rhythm: Rhythm
+    job: Job
+    log: object
+    export: Callable[[TrainState], None]
+    judge: Callable[[TrainState, Dict[str, float]], None]
+
+    def is_due(self, step: int) -> bool:
+        return self.rhythm.evaluates_at(step) or self.rhythm.exports_at(step)
+
+    def __call__(self, state: TrainState) -> None:
+        if self.rhythm.evaluates_at(state.step):
+            valid = self.job.evaluate("valid")
+            self.log.scalars("valid", valid, state)
+            self.judge(state, valid)
+        if self.rhythm.exports_at(state.step):
+            self.export(state)
 
 
 def _remaining(updates: Iterable[List], rhythm: Rhythm, state: TrainState) -> Iterable[List]:
@@ -111,10 +166,22 @@ def _remaining(updates: Iterable[List], rhythm: Rhythm, state: TrainState) -> It
             return
 
 
-def _refuse_infinity(loss: float, state: TrainState) -> None:
-    if not math.isfinite(loss):
+def _judge_numbers(metrics: Dict[str, float], state: TrainState, in_a_row: int, num_samples: int) -> int:
+    """How many updates in a row have been skipped. Raises NumbersError where it does not go on."""
+    skipped = int(metrics.get("skipped_updates", state.skipped_updates))
+    in_a_row = in_a_row + 1 if skipped > state.skipped_updates else 0
+    state.skipped_updates = skipped
+    last = state.consumed_samples - 1
+    if in_a_row >= MOST_SKIPPED_IN_A_ROW:
         raise NumbersError(
-            f"the loss of update {state.step} is {loss}; the checkpoints before it are intact: "
-            "lower --max_lr or --learning_rate, or look at the samples before "
-            f"{state.consumed_samples}, then start the same command again"
+            f"{in_a_row} updates in a row were skipped, up to {state.step}: their numbers were not finite; "
+            f"lower --max_lr or --learning_rate, or look at the samples up to {last}, then start the same "
+            "command again"
         )
+    if not in_a_row and not math.isfinite(metrics["loss"]):
+        raise NumbersError(
+            f"the loss of update {state.step} (samples {last + 1 - num_samples} to {last}) is "
+            f"{metrics['loss']}; the checkpoints before it are intact: lower --max_lr or --learning_rate, "
+            "or look at these samples, then start the same command again"
+        )
+    return in_a_row

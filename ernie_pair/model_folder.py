@@ -1,21 +1,28 @@
-"""Where a model comes from: a folder (config.json, vocab.txt, weights), or a built-in name of PaddleNLP.
+"""Where a model comes from: a folder (config.json, vocab.txt, weights), a run, or a name of PaddleNLP.
 
 A path that is given and cannot be read is an error, never a fresh start.
 """
 
-import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple, Union
 
 import numpy as np
+import yaml
 
 from data_tools.errors import CheckpointError, InputError
+from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
+from ernie_pair.model_config import CONFIG, FAMILIES, family_of, find_config, read_config
+from ernie_pair.weight_names import structured_names
 from ernie_pair.weights import Arrays, read_weights, refuse_mismatch
 
-CONFIG, VOCAB = "config.json", "vocab.txt"
-WEIGHT_FILES = ("model_state.pdparams", "model.safetensors", "static_vars.safetensors")
+VOCAB = "vocab.txt"
+WEIGHT_FILES = (
+    *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
+    *("static_vars.pdparams", "static_vars", "params"),  # the recipe's, and ERNIE's own releases
+)
+RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}
 
@@ -35,70 +42,120 @@ class ModelSource:
 def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> ModelSource:
     """Find config, vocabulary and weights of ``name_or_path``.
 
-    ``model_type``: ernie | ernie_gram. Raises InputError when something is missing or cannot be
-    fetched; weights may be missing only with ``from_scratch``.
+    ``model_type``: ernie | ernie-gram (or ernie_gram), or '' for whichever it is; the config of a
+    source that names no family gets it. A run's ``output_dir`` stands for its newest checkpoint.
+    Raises InputError when something is missing or cannot be fetched; weights may be missing only with
+    ``from_scratch``.
     """
-    folder = Path(name_or_path)
+    family, folder = model_type.replace("-", "_"), Path(name_or_path)
     if folder.is_dir():
-        return _open_folder(folder, from_scratch)
-    if folder.exists() or "/" in name_or_path:
+        source = _open_folder(folder, family, from_scratch)
+    elif folder.exists() or "/" in name_or_path:
         raise InputError(f"--model_name_or_path {name_or_path} is not a folder; give one that holds {CONFIG}")
-    return _fetch(ALIASES.get(name_or_path, name_or_path), model_type, from_scratch)
+    else:
+        source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
+    named = family_of(source.config) or family
+    return replace(source, config={**source.config, "model_type": named}) if named else source
 
 
-def _open_folder(folder: Path, from_scratch: bool) -> ModelSource:
-    missing = [name for name in (CONFIG, VOCAB) if not (folder / name).is_file()]
+def refuse_other_family(source: ModelSource, family: str) -> None:
+    found = family_of(source.config)
+    if found not in (None, family):
+        raise CheckpointError(
+            f"{source.name} holds {found} weights; pass --model_type {found}, or another folder"
+        )
+
+
+def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+    config = find_config(folder)
+    if config is None and (folder / RECIPE_NOTE).is_file():
+        return _open_recipes_checkpoint(folder, family, from_scratch)
+    if config is None and any((folder / name).is_dir() for name in ("model_last", "checkpoints")):
+        return _open_folder(_newest_of_run(folder), family, from_scratch)
+    missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
     if missing:
         raise InputError(
             f"{folder} has no {' and no '.join(missing)}; a model folder holds {CONFIG} and {VOCAB}"
         )
-    weights = next((folder / name for name in WEIGHT_FILES if (folder / name).is_file()), None)
+    weights = find_weights(folder)
     if weights is None and not from_scratch:
         raise InputError(
             f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or start from random "
             "weights with --from_scratch true"
         )
-    return ModelSource(
-        str(folder), read_config(folder / CONFIG), folder / VOCAB, None if from_scratch else weights
-    )
+    weights = None if from_scratch else weights
+    _refuse_damage(folder, config, folder / VOCAB, weights)
+    return ModelSource(str(folder), read_config(config), folder / VOCAB, weights)
 
 
-def read_config(path: Path) -> Dict[str, object]:
-    """The model configuration. Raises InputError when it is not one JSON object."""
+def find_weights(folder: Path) -> Optional[Path]:
+    """The file or, of the recipe's own kinds, the folder of parameters in ``folder``."""
+    return next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
+
+
+def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
+    """Raises CheckpointError when ``folder`` is a checkpoint and one of ``files`` is not what it promises."""
+    if (folder / MANIFEST).is_file():
+        checkpoint = Checkpoint(folder)
+        for file in files:
+            if file is not None:
+                checkpoint.read(file.name)
+
+
+def _newest_of_run(output_dir: Path) -> Path:
+    """The newest checkpoint, or the folder model_last itself where the recipe made it."""
+    steps = sorted((output_dir / "checkpoints").glob("step_*"), reverse=True)
+    for step in steps:
+        try:
+            Checkpoint(step).verify()
+            return step
+        except CheckpointError as error:
+            logger.warning("%s; the checkpoint before it is taken", error)
+    if steps:
+        raise CheckpointError(f"no usable checkpoint in {output_dir}; give another --model_name_or_path")
+    return output_dir / "model_last"
+
+
+def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+    """The recipe's model_last: parameters, and a config.yml that names the model they began from."""
+    note = folder / RECIPE_NOTE
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        line = getattr(error, "lineno", 1)
-        raise InputError(f"{path}:{line}: not a JSON object ({error.__class__.__name__}); mend it") from None
-    if not isinstance(config, dict) or "vocab_size" not in config:
-        raise InputError(
-            f"{path}:1: no model configuration with a vocab_size; give the config.json of a model"
-        )
-    return config
+        content = note.read_bytes()[: MOST_NOTE_BYTES + 1]
+        named = yaml.safe_load(content)["model_name"] if len(content) <= MOST_NOTE_BYTES else None
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError):
+        named = None
+    if not isinstance(named, str) or (Path(named).is_dir() and find_config(Path(named)) is None):
+        raise InputError(f"{note}: no usable model_name; put {CONFIG} and {VOCAB} of the model into {folder}")
+    weights = find_weights(folder)
+    if weights is None and not from_scratch:
+        raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES[3:5])}); see model_last_bak")
+    base = open_model(named, model_type=family, from_scratch=True)
+    return replace(base, name=str(folder), weights=None if from_scratch else weights)
 
 
-def _fetch(name: str, model_type: str, from_scratch: bool) -> ModelSource:
+def _fetch(name: str, family: str, from_scratch: bool) -> ModelSource:
     """A built-in model, from PaddleNLP's cache or its download site."""
-    config_class, tokenizer_class = _classes_of(model_type)
-    configs = config_class.pretrained_init_configuration
-    if name not in configs:
+    families = [family] if family else list(FAMILIES)
+    family = next((f for f in families if name in _classes_of(f)[0].pretrained_init_configuration), None)
+    if family is None:
+        known = list(_classes_of(families[0])[0].pretrained_init_configuration)
         raise InputError(
-            f"--model_name_or_path {name} is neither a folder nor a built-in {model_type} model "
-            f"({', '.join(list(configs)[:4])}, ...); give one of them"
+            f"--model_name_or_path {name} is neither a folder nor a built-in {families[0]} model "
+            f"({', '.join(known[:4])}, ...); give one of them"
         )
+    config_class, tokenizer_class = _classes_of(family)
+    config = {**config_class.pretrained_init_configuration[name], "model_type": family}
     vocab_file = _download(name, tokenizer_class.pretrained_resource_files_map["vocab_file"][name])
     weights = None
     if not from_scratch:
         weights = _download(name, config_class.pretrained_resource_files_map["model_state"][name])
-    return ModelSource(name, dict(configs[name]), vocab_file, weights)
+    return ModelSource(name, config, vocab_file, weights)
 
 
-def _classes_of(model_type: str):
+def _classes_of(family: str):
     from paddlenlp import transformers
 
-    if model_type == "ernie_gram":
-        return transformers.ErnieGramConfig, transformers.ErnieGramTokenizer
-    return transformers.ErnieConfig, transformers.ErnieTokenizer
+    return [getattr(transformers, FAMILIES[family] + kind) for kind in ("Config", "Tokenizer")]
 
 
 def _download(name: str, address: str) -> Path:
@@ -117,8 +174,11 @@ def _download(name: str, address: str) -> Path:
     return Path(path)
 
 
+Prefixes = Union[str, Tuple[str, ...]]
+
+
 def load_parameters(
-    parameters: Dict[str, object], weights: Path, *, may_miss: str = "", may_have: str = ""
+    parameters: Dict[str, object], weights: Path, *, may_miss: Prefixes = "", may_have: Prefixes = ""
 ) -> Arrays:
     """Match a weight file with the parameters of a model, by structured names, all or nothing.
 
@@ -127,12 +187,17 @@ def load_parameters(
     the file that start with ``may_have`` are passed over; empty: none. Returns {parameter.name:
     array}. Raises CheckpointError naming what is missing, unknown or of another shape.
     """
-    found = read_weights(weights)
+    found = structured_names(read_weights(weights), parameters, str(weights))
     return match_parameters(parameters, found, str(weights), may_miss=may_miss, may_have=may_have)
 
 
 def match_parameters(
-    parameters: Dict[str, object], found: Arrays, where: str, *, may_miss: str = "", may_have: str = ""
+    parameters: Dict[str, object],
+    found: Arrays,
+    where: str,
+    *,
+    may_miss: Prefixes = "",
+    may_have: Prefixes = "",
 ) -> Arrays:
     """``load_parameters`` for arrays that have been read already."""
     chosen: Arrays = {}

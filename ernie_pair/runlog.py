@@ -1,17 +1,21 @@
 """What a run shows: metrics.jsonl, VisualDL under vdl/, the console. The caller never asks the rank.
 
-metrics.jsonl holds one object per logged event with floats in full precision. It is the truth:
-after a resume it is cut back to the step that was saved, and the VisualDL curves are drawn again
-from it, so that no step stands twice.
+metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
+which JSON has no number, are the texts "nan", "inf" and "-inf". It is the truth: after a resume it is
+cut back to the step that was saved, and the VisualDL curves are drawn again from it, so that no step
+stands twice. What cannot be written is said once, and the run goes on.
 """
 
 import json
 import logging
+import math
 import os
+import resource
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 from tqdm import tqdm
 
@@ -20,6 +24,11 @@ from ernie_pair.world import World
 
 EVENTS = "metrics.jsonl"
 NOT_CURVES = ("split", "step", "consumed_samples")
+# Curves all the same; a line of the console has no room for them.
+NOT_SHOWN = (
+    *("perplexity", "gradient_norm", "loss_scale", "skipped_updates"),
+    *("padding_share", "data_wait_share", "memory_gb", "gpu_memory_gb"),
+)
 
 logger = logging.getLogger("ernie_pair")
 
@@ -36,68 +45,92 @@ class _AboveTheBar(logging.Handler):
     """Lets a line stand above the progress bar instead of through it."""
 
     def emit(self, record):
-        tqdm.write(self.format(record), file=sys.stderr)
+        with suppress(OSError):  # whoever read the console has gone; the run stays
+            tqdm.write(self.format(record), file=sys.stderr)
 
 
 class RunLog:
-    """Scalars of one run, from its resumed step on."""
+    """Scalars of one run, from where it is resumed on."""
 
-    def __init__(self, output_dir: Path, resumed_at: int, max_steps: int, tokens_per_sample: int = 0):
+    def __init__(self, output_dir: Path, resumed: TrainState, max_steps: int, tokens_per_sample: int = 0):
         from visualdl import LogWriter  # only the rank that writes needs it
 
         output_dir.mkdir(parents=True, exist_ok=True)
         self.path, self.tokens_per_sample = output_dir / EVENTS, tokens_per_sample
-        kept = _cut_back(self.path, resumed_at)
+        kept = _cut_back(self.path, resumed)
         shutil.rmtree(output_dir / "vdl", ignore_errors=True)
         self.writer = LogWriter(str(output_dir / "vdl"))
         for event in kept:
             self._draw(event)
         self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
         self.bar = tqdm(
-            initial=resumed_at, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
+            initial=resumed.step, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
         )
-        self.seconds, self.samples = 0.0, 0
+        self.seconds, self.waited, self.samples = 0.0, 0.0, 0
+        self.is_writable = True
 
-    def tick(self, seconds: float, samples: int) -> None:
-        """One update of ``samples`` samples has been made; waiting for its data is in ``seconds``."""
+    def tick(self, seconds: float, waited: float, samples: int) -> None:
+        """One update of ``samples`` samples has been made; ``waited`` for its data is in ``seconds``."""
         self.bar.update(1)
         self.seconds += seconds
+        self.waited += waited
         self.samples += samples
+
+    def text(self, name: str, text: str) -> None:
+        """A page of VisualDL's text tab."""
+        self.writer.add_text(name, text, step=0)
 
     def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
         """Log one event. Rates are of the time since the last training event."""
         event = {"split": split, "step": state.step, **values, "consumed_samples": state.consumed_samples}
         if split == "train":
             event.update(self._speeds())
-        self.file.write(json.dumps(event) + "\n")
-        self.file.flush()
+        self._write(_line_of(event))
         self._draw(event)
         shown = "  ".join(
-            f"{name} {_short(value)}" for name, value in event.items() if name not in NOT_CURVES
+            f"{name} {_short(value)}"
+            for name, value in event.items()
+            if name not in NOT_CURVES and name not in NOT_SHOWN
         )
         logger.info("%-5s step %d/%s  %s", split, state.step, self.bar.total, shown)
 
     def close(self) -> None:
         self.bar.close()
-        self.file.close()
+        with suppress(OSError):
+            self.file.close()
         self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
 
+    def _write(self, line: str) -> None:
+        try:
+            self.file.write(line)
+            self.file.flush()
+        except OSError as error:
+            if self.is_writable:
+                logger.warning("%s: %s; metrics are lost from here on", self.path, error.strerror)
+            self.is_writable = False
+
     def _speeds(self) -> Dict[str, float]:
-        speed = self.samples / max(self.seconds, 1e-9)
-        self.seconds, self.samples = 0.0, 0
+        """Speeds, the share of the time spent on waiting for data, and this process's peak of memory."""
+        seconds = max(self.seconds, 1e-9)
+        speed, waited = self.samples / seconds, self.waited / seconds
+        self.seconds, self.waited, self.samples = 0.0, 0.0, 0
         tokens = {"tokens_per_second": speed * self.tokens_per_sample} if self.tokens_per_sample else {}
-        return {"samples_per_second": speed, **tokens}
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return {"samples_per_second": speed, **tokens, "data_wait_share": waited, "memory_gb": memory}
 
     def _draw(self, event: Dict) -> None:
         for name, value in event.items():
-            if name not in NOT_CURVES and isinstance(value, (int, float)):
+            if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value):
                 self.writer.add_scalar(f"{event['split']}/{name}", value, event["step"])
 
 
 class NullLog:
     """The log of the ranks that say nothing."""
 
-    def tick(self, seconds: float, samples: int) -> None:
+    def tick(self, seconds: float, waited: float, samples: int) -> None:
+        pass
+
+    def text(self, name: str, text: str) -> None:
         pass
 
     def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
@@ -112,25 +145,42 @@ def open_log(output_dir: Path, world: World, **settings):
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
 
 
-def _cut_back(path: Path, step: int) -> List[Dict]:
-    """Drop the events after ``step`` and a last line that a kill cut short."""
+def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
+    """Drop the events that will come again, and a last line that a kill cut short."""
     if not path.exists():
         return []
     kept = [
-        event for event in map(_event_of, path.read_bytes().split(b"\n")) if event and event["step"] <= step
+        event
+        for event in map(_event_of, path.read_bytes().split(b"\n"))
+        if event and not _comes_again(event, resumed)
     ]
-    kept = [] if step == 0 else kept  # a run that starts afresh logs its step 0 again
     draft = path.with_suffix(".tmp")
-    draft.write_text("".join(json.dumps(event) + "\n" for event in kept), encoding="utf-8")
+    draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
     os.replace(draft, path)
     return kept
 
 
-def _event_of(line: bytes):
+def _comes_again(event: Dict, resumed: TrainState) -> bool:
+    if event["step"] != resumed.step:
+        return event["step"] > resumed.step
+    return event["split"] != "train" and (resumed.step == 0 or resumed.owes_evaluation)
+
+
+def _event_of(line: bytes) -> Optional[Dict]:
     try:
-        return json.loads(line) if line.strip() else None
+        event = json.loads(line)
     except ValueError:
         return None
+    sound = isinstance(event, dict) and isinstance(event.get("step"), int) and "split" in event
+    return event if sound else None
+
+
+def _line_of(event: Dict) -> str:
+    finite = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in event.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"
 
 
 def _short(value) -> str:

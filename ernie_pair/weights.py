@@ -1,20 +1,24 @@
-"""Named arrays in files: safetensors of our own, foreign pickles through an allow-list.
+"""Named arrays in files: safetensors of our own, foreign pickles through an allow-list, Paddle's variables.
 
 A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the file asks for, so
 only the few constructors that an array needs are let through.
 """
 
 import io
+import logging
 import pickle
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Dict
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load as load_safetensors
+from safetensors import deserialize as open_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from data_tools.errors import CheckpointError
+from ernie_pair.lod_tensor import read_variables
 
 Arrays = Dict[str, np.ndarray]
 
@@ -30,6 +34,20 @@ ALLOWED = {
 }
 # The two names under which Paddle keeps its own notes beside the arrays.
 NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
+# Numpy has no bfloat16: its two bytes stand as uint16, in Paddle's pickles and here.
+SAFETENSORS_TYPES = {
+    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2"},
+    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "I8": "i1", "U8": "u1", "BOOL": "?"},
+}
+WIDE = np.dtype(np.float32)
+# What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
+_STATE = re.compile(
+    r".+_(moment[12]|beta[12]_pow_acc|fp32_master)_\d+"
+    r"|(learning_rate|loss_scaling|num_good_steps|num_bad_steps|create_global_var|gradient_merge\w*)_\d+"
+    r"|.+@GRAD.*|@\w+@"
+)
+
+logger = logging.getLogger(__name__)
 
 
 class _AllowList(pickle.Unpickler):
@@ -47,16 +65,25 @@ def to_safetensors(arrays: Arrays) -> bytes:
 def from_safetensors(data: bytes, where: str) -> Arrays:
     """The reverse. Raises CheckpointError naming ``where``."""
     try:
-        return load_safetensors(data)
+        entries = open_safetensors(data)
+        kinds = {name: np.dtype(SAFETENSORS_TYPES[entry["dtype"]]) for name, entry in entries}
     except SafetensorError as error:
         raise CheckpointError(f"{where} is not a safetensors file ({error}); make it again") from None
+    except KeyError as error:
+        raise CheckpointError(
+            f"{where} holds numbers of type {error}, which is not read; widen them"
+        ) from None
+    return {name: np.frombuffer(e["data"], kinds[name]).reshape(e["shape"]) for name, e in entries}
 
 
 def read_weights(path: Path) -> Arrays:
-    """Read `.safetensors` or a pickle of arrays (`.pdparams`, `.pdopt`).
+    """Read `.safetensors`, a pickle of arrays (`.pdparams`, `.pdopt`), or a folder of Paddle's variables.
 
+    Of a folder the parameters alone are read, not the state of an optimizer that lies among them.
     Raises CheckpointError when the file is missing, damaged, or asks for more than arrays.
     """
+    if path.is_dir():
+        return read_variables(path, wanted=lambda name: not is_state(name))
     if not path.is_file():
         raise CheckpointError(f"no weights at {path}; give a folder or prefix that holds them")
     if path.suffix == ".safetensors":
@@ -80,6 +107,39 @@ def _read_pickle(path: Path) -> Arrays:
     if strange:
         raise CheckpointError(f"{path}: {strange[0]} is not an array of numbers; only plain arrays are read")
     return arrays
+
+
+def is_state(name: str) -> bool:
+    """Is it a variable of an optimizer or of its schedule, by Paddle's way of naming them?"""
+    return _STATE.fullmatch(name) is not None
+
+
+def as_float32(arrays: Arrays, where: str) -> Arrays:
+    """The same in float32; of other types than float32 it is said that they were cast.
+
+    Raises CheckpointError naming what is no floating-point number, or holds NaN or infinity.
+    """
+    wide, cast = {}, Counter()
+    for name, array in arrays.items():
+        wide[name] = _widened(name, array, where)
+        if array.dtype != WIDE:
+            cast["bfloat16" if array.dtype == np.uint16 else array.dtype.name] += 1
+        if not np.isfinite(wide[name]).all():
+            raise CheckpointError(f"{where}: {name} holds NaN or infinity; give weights of an earlier step")
+    for dtype, count in cast.items():
+        logger.info("%d of %d arrays of %s are %s: cast to float32", count, len(arrays), where, dtype)
+    return wide
+
+
+def _widened(name: str, array: np.ndarray, where: str) -> np.ndarray:
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(WIDE)
+    if array.dtype.kind != "f":
+        raise CheckpointError(
+            f"{where}: {name} is of {array.dtype}, which no weight is; give a parameter file"
+        )
+    with np.errstate(over="ignore"):
+        return array.astype(WIDE, copy=False)
 
 
 def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None:

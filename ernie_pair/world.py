@@ -34,6 +34,11 @@ def launched_world() -> World:
     return World(int(rank), int(size))
 
 
+def local_world() -> World:
+    """This process among those of its machine, as the launcher numbers them."""
+    return World(int(os.environ.get("PADDLE_LOCAL_RANK", "0")), int(os.environ.get("PADDLE_LOCAL_SIZE", "1")))
+
+
 def passes_per_update(global_batch_size: int, micro_batch_size: int, data_ranks: int) -> int:
     """How many forward passes each rank makes before the weights move."""
     one_pass = micro_batch_size * data_ranks

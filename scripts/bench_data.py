@@ -25,7 +25,8 @@ import numpy as np
 from data_tools import sample_map
 from data_tools.chinese_words import segmenter
 from data_tools.command_line import option, run_command
-from data_tools.corpus import Corpus, CorpusWriter
+from data_tools.corpus import Corpus
+from data_tools.corpus_writer import CorpusWriter
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.errors import InputError
@@ -90,7 +91,7 @@ def _texts(config: BenchConfig, folder: Path) -> List[str]:
         make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=SAMPLE_DOCUMENTS))
         source = str(folder / "sample" / "corpus.txt")
     files = list_inputs(source, (".txt",), any_file=True)
-    return ["\n".join(lines) for path in files for lines in documents_of(path, "")]
+    return ["\n".join(document.lines) for path in files for document in documents_of(path, "")]
 
 
 def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterator[Row]:

@@ -3,6 +3,9 @@
 #   sh scripts/run_pretrain_static.sh
 #   GPUS=0,1 DATA=./data OUTPUT=./output/mine sh scripts/run_pretrain_static.sh --max_steps 1000
 #   NPROC=2 DEVICE=cpu sh scripts/run_pretrain_static.sh --micro_batch_size 8
+# On several machines, the same command on each; MASTER is a free port of one of them:
+#   NNODES=2 MASTER=10.0.0.1:6170 sh scripts/run_pretrain_static.sh
+# Their OUTPUT is one shared folder; when each has its own, add --share_folder false.
 set -eu
 . "$(dirname "$0")/environment.sh"
 
@@ -10,6 +13,8 @@ MODEL="${MODEL:-ernie-1.0}"
 DATA="${DATA:-./data}"
 OUTPUT="${OUTPUT:-./output/ernie-1.0}"
 GPUS="${GPUS:-0,1,2,3}"
+NNODES="${NNODES:-1}"
+MASTER="${MASTER:-}"
 
 if [ "$DEVICE" = gpu ]; then
     NPROC=$(echo "$GPUS" | tr ',' '\n' | wc -l)
@@ -22,23 +27,46 @@ else
     echo "no GPU is used: $NPROC process(es) on the CPU, without mixed precision" >&2
 fi
 
-# shellcheck disable=SC2086 # $PROCESSES is a flag and its value
+if [ "$NNODES" -gt 1 ]; then
+    [ -n "$MASTER" ] || fail "NNODES=$NNODES needs MASTER=HOST:PORT, the same on every machine"
+    PROCESSES="$PROCESSES --nnodes $NNODES --master $MASTER"
+fi
+
+# The recipe's numbers. A flag of yours takes the place of the one here: given twice, it would be refused.
+while read -r flag value; do
+    case " $* " in
+        *" $flag "* | *" $flag="*) ;;
+        *) set -- "$@" "$flag" "$value" ;;
+    esac
+done <<RECIPE
+--model_type ernie
+--model_name_or_path $MODEL
+--input_dir $DATA
+--output_dir $OUTPUT
+--split 949,50,1
+--max_seq_len 512
+--micro_batch_size 32
+--global_batch_size 128
+--sharding_degree 1
+--dp_degree $((NPROC * NNODES))
+--use_sharding false
+--use_amp $USE_AMP
+--use_recompute false
+--max_lr 0.0001
+--min_lr 0.00001
+--max_steps 200000
+--decay_steps 1980000
+--warmup_rate 0.01
+--save_steps 100000
+--checkpoint_steps 5000
+--weight_decay 0.01
+--grad_clip 1.0
+--num_workers 2
+--logging_freq 20
+--eval_freq 1000
+--device $DEVICE
+RECIPE
+
+# shellcheck disable=SC2086 # $PROCESSES holds flags and their values
 exec "$PY" -u -m paddle.distributed.launch $PROCESSES --log_dir "$OUTPUT/log" \
-    "$ROOT/scripts/run_pretrain_static.py" \
-    --model_type ernie \
-    --model_name_or_path "$MODEL" \
-    --input_dir "$DATA" \
-    --output_dir "$OUTPUT" \
-    --split 949,50,1 \
-    --max_seq_len 512 \
-    --micro_batch_size 32 --global_batch_size 128 \
-    --sharding_degree 1 --dp_degree "$NPROC" --use_sharding false \
-    --use_amp "$USE_AMP" --use_recompute false \
-    --max_lr 0.0001 --min_lr 0.00001 \
-    --max_steps 200000 --decay_steps 1980000 --warmup_rate 0.01 \
-    --save_steps 100000 --checkpoint_steps 5000 \
-    --weight_decay 0.01 --grad_clip 1.0 \
-    --num_workers 2 \
-    --logging_freq 20 --eval_freq 1000 \
-    --device "$DEVICE" \
-    "$@"
+    "$ROOT/scripts/run_pretrain_static.py" "$@"

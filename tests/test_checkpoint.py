@@ -2,41 +2,102 @@ import contextlib
 import json
 import logging
 import os
+import random
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from data_tools.errors import CheckpointError, InputError
-from ernie_pair import checkpoint as module
-from ernie_pair.checkpoint import MANIFEST, Checkpoints, publish_folder
+from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
+from ernie_pair import checkpoint_folder as folder_module
+from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.checkpoint_folder import FORMAT, MANIFEST, STATE, _with_checksum, as_json
 from ernie_pair.loop import TrainState
+from ernie_pair.published_folder import publish_folder
+from ernie_pair.weights import to_safetensors
 from ernie_pair.world import World
 
-FILES = {"weights.bin": b"w" * 100, "optimizer.bin": b"o" * 50}
-SAME = {"seed": 1, "corpus": "abc"}
+FILES = {
+    "weights.safetensors": to_safetensors({"w": np.arange(20, dtype=np.float32)}),
+    "optimizer.bin": b"o" * 50,
+}
+SAME = {"seed": 1, "corpus": "abc", "model layers": 2}
+TOPOLOGY = {"processes": 1, "micro_batch_size": 4}
+
+
+def alone(values):
+    return values
 
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    opened = Checkpoints(tmp_path, World(), barrier=lambda: None)
+    opened = Checkpoints(tmp_path, World(), alone)
     yield opened
     opened.close()
 
 
 def save(checkpoints, *steps):
     for step in steps:
-        files = {name: data + str(step).encode() for name, data in FILES.items()}
-        checkpoints.save(TrainState(step, step * 8), SAME, iter(files.items()))
+        files = {**FILES, "optimizer.bin": FILES["optimizer.bin"] + str(step).encode()}
+        checkpoints.save(TrainState(step, step * 8), SAME, iter(files.items()), TOPOLOGY)
 
 
 def names(checkpoints):
     return sorted(path.name for path in checkpoints.folder.iterdir())
 
 
+def folder_of(checkpoints, step):
+    return checkpoints.folder / f"step_{step:08d}"
+
+
+def patch_os(monkeypatch, **functions):
+    """Other functions of ``os`` for the module that reads and writes checkpoints, and for no other."""
+    monkeypatch.setattr(folder_module, "os", SimpleNamespace(**{**vars(os), **functions}))
+
+
+def rewrite_manifest(folder, change):
+    """Let ``change`` alter the manifest, and make its checksum right again."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    change(manifest)
+    blank = as_json({**manifest, "checksum": "0" * 64})
+    checksum = folder_module.hashlib.sha256(blank).hexdigest()
+    (folder / MANIFEST).write_bytes(_with_checksum(blank, checksum, "0" * 64))
+
+
+def rewrite_file(folder, name, data):
+    """Put ``data`` in place of a file, and make the manifest promise it."""
+    (folder / name).write_bytes(data)
+    sha256 = folder_module.hashlib.sha256(data).hexdigest()
+
+    def change(manifest):
+        (entry,) = (entry for entry in manifest["files"] if entry["name"] == name)
+        entry.update(size=len(data), sha256=sha256)
+
+    rewrite_manifest(folder, change)
+
+
 def test_what_was_saved_is_what_is_read(checkpoints):
     save(checkpoints, 5)
     newest = checkpoints.newest()
     assert newest.state() == TrainState(5, 40)
-    assert newest.read("weights.bin") == FILES["weights.bin"] + b"5"
+    assert newest.read("optimizer.bin") == FILES["optimizer.bin"] + b"5"
+
+
+def test_a_manifest_says_what_wrote_what(checkpoints):
+    save(checkpoints, 5)
+    manifest = checkpoints.newest().manifest
+    assert manifest["format"] == FORMAT and manifest["topology"] == TOPOLOGY
+    assert manifest["run_id"] == json.loads((checkpoints.output_dir / "run.json").read_text())["run_id"]
+    assert {entry["rank"] for entry in manifest["files"]} == {0} and "numpy" in manifest["versions"]
+
+
+def test_the_run_keeps_its_name(tmp_path):
+    ids = []
+    for _ in range(2):
+        opened = Checkpoints(tmp_path, World(), alone)
+        ids.append(opened.run_id)
+        opened.close()
+    assert ids[0] == ids[1]
 
 
 def test_there_is_none_before_the_first(checkpoints):
@@ -53,51 +114,359 @@ def test_the_newest_three_are_kept(checkpoints):
     assert names(checkpoints) == ["step_00000002", "step_00000003", "step_00000004"]
 
 
-@pytest.mark.parametrize("name", [*FILES, "state.json", MANIFEST])
-@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_every_so_many_steps_one_is_kept_for_good(tmp_path):
+    opened = Checkpoints(tmp_path, World(), alone, keep=2, every=4)
+    save(opened, *range(1, 11))
+    assert [name[-2:] for name in names(opened)] == ["04", "08", "09", "10"]
+    opened.close()
+
+
+def test_one_is_never_kept_alone(tmp_path):
+    with pytest.raises(InputError, match="at least two"):
+        Checkpoints(tmp_path, World(), alone, keep=1)
+
+
+def test_a_checkpoint_that_cannot_be_deleted_is_only_a_warning(checkpoints, monkeypatch, caplog):
+    def refuse(path, *rest, **settings):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr("ernie_pair.checkpoint.shutil.rmtree", refuse)
+    with caplog.at_level(logging.WARNING):
+        save(checkpoints, 1, 2, 3, 4)
+    assert "cannot be deleted" in caplog.text and checkpoints.newest().step == 4
+
+
+@pytest.mark.parametrize("name", [*FILES, STATE, MANIFEST])
+@pytest.mark.parametrize("damage", ["truncate", "empty", "flip", "remove", "pipe", "link", "folder", "grow"])
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(checkpoints, name, damage, caplog):
     save(checkpoints, 5, 10)
-    path = checkpoints.folder / "step_00000010" / name
+    path = folder_of(checkpoints, 10) / name
     data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    if damage == "remove":
-        path.unlink()
-    else:
-        path.write_bytes(bytes(data) if damage == "flip" else bytes(data)[:-1])
-    if name == MANIFEST and damage == "flip":
-        path.write_bytes(path.read_bytes().replace(b'"sha256": "', b'"sha256": "0'))
+    path.unlink()
+    if damage == "pipe":
+        os.mkfifo(path)
+    elif damage == "link":
+        (checkpoints.output_dir / "elsewhere").write_bytes(data)
+        path.symlink_to(checkpoints.output_dir / "elsewhere")
+    elif damage == "folder":
+        path.mkdir()
+    elif damage != "remove":
+        data[len(data) // 2] ^= damage == "flip"
+        kept = {"truncate": data[:-1], "empty": b"", "flip": data, "grow": data + b" "}[damage]
+        path.write_bytes(kept)
     with caplog.at_level(logging.WARNING):
         assert checkpoints.newest().state().step == 5
+    assert name in caplog.text
     assert any(name.startswith(".bad-step_00000010") for name in names(checkpoints))
     save(checkpoints, 10)
     assert checkpoints.newest().state().step == 10
 
 
-def test_when_all_are_damaged_nothing_starts_afresh(checkpoints):
+def test_any_truncation_of_any_file_is_noticed(checkpoints):
     save(checkpoints, 5)
-    (checkpoints.folder / "step_00000005" / "weights.bin").unlink()
-    with pytest.raises(CheckpointError, match="no usable checkpoint"):
+    checkpoint, rng = checkpoints.newest(), random.Random(0)
+    for path in folder_of(checkpoints, 5).iterdir():
+        data = path.read_bytes()
+        for length in {0, 1, len(data) // 2, len(data) - 1, *rng.sample(range(len(data)), 20)}:
+            path.write_bytes(data[:length])
+            with pytest.raises(CheckpointError):
+                type(checkpoint)(checkpoint.folder).verify()
+        path.write_bytes(data)
+    type(checkpoint)(checkpoint.folder).verify()
+
+
+def test_any_flipped_bit_of_any_file_is_noticed(checkpoints):
+    save(checkpoints, 5)
+    checkpoint, rng = checkpoints.newest(), random.Random(1)
+    paths = sorted(folder_of(checkpoints, 5).iterdir())
+    for trial in range(1000):
+        path = paths[trial % len(paths)]
+        data = path.read_bytes()
+        broken, place = bytearray(data), rng.randrange(len(data))
+        broken[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(broken)
+        with pytest.raises(CheckpointError):
+            type(checkpoint)(checkpoint.folder).verify()
+        path.write_bytes(data)
+    type(checkpoint)(checkpoint.folder).verify()
+
+
+def test_a_file_of_another_step_is_noticed(checkpoints):
+    save(checkpoints, 5, 10)
+    older = (folder_of(checkpoints, 5) / "optimizer.bin").read_bytes()
+    (folder_of(checkpoints, 10) / "optimizer.bin").write_bytes(older)
+    assert checkpoints.newest().step == 5
+
+
+def test_a_file_more_than_promised_is_nobodys_business(checkpoints):
+    save(checkpoints, 5)
+    (folder_of(checkpoints, 5) / "notes.txt").write_text("mine")
+    assert checkpoints.newest().step == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "10"},
+        {"step": -10},
+        {"step": 1e30},
+        {"step": float("nan")},
+        {"step": 7},
+        {"consumed_samples": None},
+        {"best_metric": float("inf")},
+        {"best_metric": "high"},
+        {"owes_evaluation": 1},
+        {"surprise": 1},
+    ],
+    ids=str,
+)
+def test_a_state_that_cannot_be_is_set_aside_although_its_hash_is_right(checkpoints, change):
+    save(checkpoints, 5, 10)
+    state = json.loads((folder_of(checkpoints, 10) / STATE).read_text())
+    rewrite_file(folder_of(checkpoints, 10), STATE, json.dumps({**state, **change}).encode())
+    assert checkpoints.newest().step == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(step=11),
+        lambda m: m.update(step=True),
+        lambda m: m.update(files={}),
+        lambda m: m.update(files=[*m["files"], m["files"][0]]),
+        lambda m: m.update(extra=1),
+        lambda m: m.pop("topology"),
+        lambda m: m.update(versions=[]),
+        lambda m: m["files"][0].update(size=-1),
+        lambda m: m["files"][0].update(sha256="x"),
+        lambda m: m["files"][0].pop("name"),
+        lambda m: m.update(files=[7]),
+    ],
+    ids=range(11),
+)
+def test_a_manifest_that_cannot_be_is_set_aside_although_its_checksum_is_right(checkpoints, change):
+    save(checkpoints, 5, 10)
+    rewrite_manifest(folder_of(checkpoints, 10), change)
+    assert checkpoints.newest().step == 5
+
+
+@pytest.mark.parametrize(
+    "name", ["../../secret", "/etc/passwd", "a/../../b", "..", ".", "", "a\0b", "a" * 101, "a b", "\N{BOM}"]
+)
+def test_a_manifest_that_names_files_elsewhere_opens_none_of_them(checkpoints, name, monkeypatch):
+    save(checkpoints, 5, 6)
+    rewrite_manifest(folder_of(checkpoints, 6), lambda m: m["files"][0].update(name=name))
+    opened = []
+    patch_os(monkeypatch, open=lambda path, *rest: opened.append(path) or os.open(path, *rest))
+    assert checkpoints.newest().state().step == 5
+    inside = str(checkpoints.folder)
+    assert all(os.path.realpath(path).startswith(inside) for path in opened)
+
+
+def test_a_manifest_that_is_too_large_or_too_deep_is_not_parsed(checkpoints):
+    save(checkpoints, 5, 6, 7)
+    with open(folder_of(checkpoints, 7) / MANIFEST, "wb") as file:
+        file.truncate(1 << 30)
+    (folder_of(checkpoints, 6) / MANIFEST).write_bytes(b"[" * 200_000)
+    assert checkpoints.newest().step == 5
+
+
+def test_a_newer_format_is_refused_and_not_set_aside(checkpoints):
+    save(checkpoints, 5, 6)
+    rewrite_manifest(folder_of(checkpoints, 6), lambda m: m.update(format=9))
+    with pytest.raises(CheckpointError, match="format 9"):
+        checkpoints.newest()
+    assert names(checkpoints) == ["step_00000005", "step_00000006"]
+
+
+def test_the_first_format_is_still_read(checkpoints):
+    save(checkpoints, 5)
+    folder = folder_of(checkpoints, 5)
+    state = as_json({"step": 5, "consumed_samples": 40, "best_metric": 0.5})
+    rewrite_file(folder, STATE, state)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for key in ("run_id", "topology", "changes", "checksum"):
+        del manifest[key]
+    for entry in manifest["files"]:
+        del entry["rank"]
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "format": 1}))
+    assert checkpoints.resume(SAME, TOPOLOGY).state() == TrainState(5, 40, 0.5)
+    save(checkpoints, 6)
+    assert checkpoints.newest().step == 6
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_what_is_not_finite_is_not_saved(checkpoints, dtype, value):
+    save(checkpoints, 5)
+    files = {
+        "weights.safetensors": to_safetensors({"a": np.ones(9, dtype), "b": np.array([1, value], dtype)})
+    }
+    with pytest.raises(NumbersError, match="^b holds values that are not finite"):
+        checkpoints.save(TrainState(10), SAME, files.items(), TOPOLOGY)
+    assert names(checkpoints) == ["step_00000005"]
+
+
+def test_what_is_not_finite_is_not_loaded(checkpoints, caplog):
+    save(checkpoints, 5, 10)
+    broken = to_safetensors({"w": np.array([1, np.nan], np.float32)})
+    rewrite_file(folder_of(checkpoints, 10), "weights.safetensors", broken)
+    with caplog.at_level(logging.WARNING):
+        assert checkpoints.newest().step == 5
+    assert "weights.safetensors: w holds values that are not finite" in caplog.text
+
+
+def test_integers_and_narrow_numbers_are_no_hindrance(checkpoints):
+    arrays = {"i": np.array([-1, 2**62]), "b": np.array([True]), "e": np.zeros((0, 3), np.float32)}
+    checkpoints.save(TrainState(1), SAME, [("a.safetensors", to_safetensors(arrays))], TOPOLOGY)
+    assert checkpoints.newest().step == 1
+
+
+def test_when_all_are_damaged_nothing_starts_afresh(checkpoints):
+    save(checkpoints, 5, 6)
+    for step in (5, 6):
+        (folder_of(checkpoints, step) / "optimizer.bin").unlink()
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="no usable checkpoint.*00006/opt.*00005/opt"):
+            checkpoints.newest()
+
+
+def test_one_that_was_set_aside_is_never_taken_for_none(checkpoints):
+    save(checkpoints, 5, 6)
+    (folder_of(checkpoints, 6) / "optimizer.bin").unlink()
+    checkpoints.newest()
+    for path in folder_of(checkpoints, 5).iterdir():
+        path.unlink()
+    folder_of(checkpoints, 5).rmdir()
+    with pytest.raises(CheckpointError, match="was set aside"):
         checkpoints.newest()
 
 
-def test_another_run_is_refused_with_the_difference(checkpoints):
-    save(checkpoints, 5)
-    with pytest.raises(InputError, match="corpus was 'abc' and is now 'xyz'"):
-        checkpoints.newest().refuse_other_run({**SAME, "corpus": "xyz"})
-
-
-def test_two_runs_in_one_folder_are_refused(checkpoints, tmp_path):
-    with pytest.raises(InputError, match="locked by another run"):
-        Checkpoints(tmp_path, World(), barrier=lambda: None)
-
-
-def test_a_manifest_that_names_files_elsewhere_is_refused(checkpoints):
+def test_a_checkpoint_without_permission_is_not_passed_over(checkpoints, monkeypatch):
     save(checkpoints, 5, 6)
-    path = checkpoints.folder / "step_00000006" / MANIFEST
-    manifest = json.loads(path.read_text())
-    manifest["files"][0]["name"] = "../../secret"
-    path.write_text(json.dumps(manifest))
-    assert checkpoints.newest().state().step == 5
+
+    def refuse(path, *rest):
+        if "step_00000006" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return os.open(path, *rest)
+
+    patch_os(monkeypatch, open=refuse)
+    with pytest.raises(CheckpointError, match="no permission to read it"):
+        checkpoints.newest()
+
+
+def test_too_many_open_files_are_no_damage(checkpoints, monkeypatch):
+    save(checkpoints, 5)
+
+    def refuse(path, *rest):
+        raise OSError(24, "Too many open files", os.fspath(path))
+
+    patch_os(monkeypatch, open=refuse)
+    with pytest.raises(MachineError, match="Too many open files"):
+        checkpoints.newest()
+    assert names(checkpoints) == ["step_00000005"]
+
+
+def test_only_folders_of_the_exact_name_are_read(checkpoints, tmp_path, caplog):
+    save(checkpoints, 900)
+    for name in ("step_901", "step_1e9", "step_-1", "step_000000902", "step_00000903x"):
+        (checkpoints.folder / name).mkdir()
+    (checkpoints.folder / "step_00000904").write_text("a file")
+    (checkpoints.folder / "step_00000905").symlink_to(folder_of(checkpoints, 900))
+    for number in range(10_000):
+        (checkpoints.folder / f"junk-{number}").touch()
+    checkpoints.close()
+    with caplog.at_level(logging.WARNING):
+        again = Checkpoints(tmp_path, World(), alone)
+        assert again.newest().step == 900
+    assert caplog.text.count("are no checkpoints") == 1
+    again.close()
+
+
+def test_the_clock_decides_nothing(checkpoints):
+    save(checkpoints, 5, 6)
+    os.utime(folder_of(checkpoints, 5), (4e9, 4e9))
+    os.utime(folder_of(checkpoints, 6), (0, 0))
+    assert checkpoints.newest().step == 6
+
+
+@pytest.mark.parametrize("damage", ["dangles", "older", "outside", "is a folder", "is gone"])
+def test_model_last_is_not_trusted_but_mended(checkpoints, damage, tmp_path, caplog):
+    save(checkpoints, 5, 6)
+    link = checkpoints.output_dir / "model_last"
+    link.unlink()
+    if damage == "is a folder":
+        link.mkdir()
+        (link / "mine").touch()
+    elif damage != "is gone":
+        link.symlink_to({"dangles": "nowhere", "older": "checkpoints/step_00000005", "outside": "/"}[damage])
+    with caplog.at_level(logging.WARNING):
+        assert checkpoints.newest().step == 6
+    assert os.readlink(link) == "checkpoints/step_00000006" and "model_last" in caplog.text
+    assert len(list(tmp_path.glob(".bad-model_last-*/mine"))) == (damage == "is a folder")
+
+
+def test_another_run_is_refused_with_the_difference_and_the_flag(checkpoints):
+    save(checkpoints, 5)
+    with pytest.raises(InputError, match="corpus was 'abc' and is now 'xyz'.*--allow_change corpus to go on"):
+        checkpoints.resume({**SAME, "corpus": "xyz"}, TOPOLOGY)
+    with pytest.raises(InputError, match="--allow_change corpus,seed"):
+        checkpoints.resume({**SAME, "corpus": "xyz", "seed": 2}, TOPOLOGY, allowed=["corpus"])
+
+
+def test_what_is_allowed_to_change_is_said_and_remembered(checkpoints, caplog):
+    save(checkpoints, 5)
+    with caplog.at_level(logging.WARNING):
+        assert checkpoints.resume({**SAME, "seed": 2}, TOPOLOGY, allowed=["seed"]).step == 5
+    assert "--allow_change: seed was 1, is now 2" in caplog.text
+    save(checkpoints, 6)
+    changes = [{"key": "seed", "old": 1, "new": 2, "step": 5}]
+    assert checkpoints.newest().manifest["changes"] == changes
+    checkpoints.resume(SAME, TOPOLOGY)
+    save(checkpoints, 7)
+    assert checkpoints.newest().manifest["changes"] == changes
+
+
+def test_what_makes_the_weights_meaningless_is_never_allowed_to_change(checkpoints):
+    save(checkpoints, 5)
+    with pytest.raises(InputError, match="model layers was 2 and is now 3") as caught:
+        checkpoints.resume({**SAME, "model layers": 3}, TOPOLOGY, allowed=["model"], fixed=["model "])
+    assert "allow_change" not in str(caught.value)
+
+
+def test_a_key_that_there_is_not_cannot_be_allowed_to_change(checkpoints):
+    with pytest.raises(InputError, match="--allow_change sead: there is no such key; use .*seed"):
+        checkpoints.resume(SAME, TOPOLOGY, allowed=["sead"])
+
+
+def test_other_processes_are_a_line(checkpoints, caplog):
+    save(checkpoints, 5)
+    with caplog.at_level(logging.INFO):
+        checkpoints.resume(SAME, {**TOPOLOGY, "processes": 2})
+    assert [record.message for record in caplog.records] == ["goes on with processes 2 (was 1)"]
+
+
+def test_other_versions_are_a_line(checkpoints, caplog):
+    save(checkpoints, 5)
+    rewrite_manifest(folder_of(checkpoints, 5), lambda m: m["versions"].update(numpy="0.1"))
+    with caplog.at_level(logging.WARNING):
+        checkpoints.resume(SAME, TOPOLOGY)
+    assert "other versions: numpy" in caplog.text and "(was 0.1)" in caplog.text
+
+
+def test_two_runs_in_one_folder_are_refused_and_the_holder_is_named(checkpoints, tmp_path):
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"locked by another run .pid {os.getpid()} on "):
+            Checkpoints(tmp_path, World(), alone)
+
+
+def test_a_lock_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / "out" / "run.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(MachineError):
+        Checkpoints(tmp_path / "out", World(), alone)
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
@@ -110,21 +479,61 @@ def test_a_save_that_fails_at_any_file_operation_leaves_the_checkpoint_before(
 
     def failing(descriptor):
         if next(calls) == moment:
-            raise OSError(28, "No space left on device")
+            raise OSError(5, "Input/output error")
         real(descriptor)
 
-    monkeypatch.setattr(module.os, "fsync", failing)
-    with contextlib.suppress(OSError):
+    monkeypatch.setattr(os, "fsync", failing)
+    with contextlib.suppress(MachineError):
         save(checkpoints, 10)
+    failed = next(calls) == moment + 1
     monkeypatch.undo()
-    assert checkpoints.newest().state().step in (5, 10)
+    steps = (5, 10) if failed else (10,)
+    assert checkpoints.newest().state().step in steps
     assert not [name for name in names(checkpoints) if name.startswith(".tmp")]
 
 
+def test_a_disk_that_keeps_less_than_it_says_publishes_nothing(checkpoints, monkeypatch):
+    save(checkpoints, 5)
+
+    patch_os(monkeypatch, fstat=lambda descriptor: SimpleNamespace(st_size=7))
+    with pytest.raises(MachineError, match="kept 7 of"):
+        save(checkpoints, 10)
+    monkeypatch.undo()
+    assert names(checkpoints) == ["step_00000005"]
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_written(checkpoints, monkeypatch):
+    save(checkpoints, 5)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(MachineError, match=r"1000 bytes free, \d+ wanted"):
+        save(checkpoints, 10)
+    assert names(checkpoints) == ["step_00000005"]
+
+
+def test_files_are_taken_one_by_one(checkpoints):
+    def files():
+        yield "a", b"a"
+        (draft,) = checkpoints.folder.glob(".tmp-step_00000001-*")
+        assert (draft / "a").read_bytes() == b"a"
+        yield "b", b"b"
+
+    checkpoints.save(TrainState(1), SAME, files(), TOPOLOGY)
+    assert checkpoints.newest().step == 1
+
+
+def test_saving_leaves_no_file_open(checkpoints):
+    before = len(os.listdir("/proc/self/fd"))
+    save(checkpoints, *range(1, 51))
+    checkpoints.newest()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_a_killed_save_left_behind_is_cleared_at_the_next_start(tmp_path):
-    (tmp_path / "checkpoints" / ".tmp-step_00000007").mkdir(parents=True)
-    opened = Checkpoints(tmp_path, World(), barrier=lambda: None)
-    assert names(opened) == []
+    (tmp_path / "checkpoints" / ".tmp-step_00000007-1").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".trash-step_00000001-1").mkdir()
+    (tmp_path / "ranks").mkdir()
+    opened = Checkpoints(tmp_path, World(), alone)
+    assert names(opened) == [] and not (tmp_path / "ranks").exists()
     opened.close()
 
 

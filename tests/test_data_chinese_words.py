@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.chinese_words import mark_words, presegmented, segmenter
+from data_tools.chinese_words import in_one_word, mark_words, presegmented, segmenter, word_begins
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
 
@@ -16,7 +16,7 @@ PIECES = WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *TWINS, "[
 
 def mark(*words):
     pieces = PIECES.pieces("".join(words))
-    marked = mark_words(words, pieces.ids, pieces.starts, PIECES.twin_of)
+    marked = mark_words(word_begins(words), pieces.ids, pieces.starts, PIECES.twin_of)
     assert marked.dtype == np.int32
     return " ".join(PIECES.tokens[i] for i in marked)
 
@@ -66,7 +66,7 @@ WORDS = st.lists(st.text(alphabet="我爱北京天安门，恤a2 㐀\u0301\u200b
 @given(WORDS)
 def test_taking_the_marks_away_gives_the_ids_of_the_plain_text(words):
     pieces = PIECES.pieces("".join(words))
-    marked = mark_words(words, pieces.ids, pieces.starts, PIECES.twin_of)
+    marked = mark_words(word_begins(words), pieces.ids, pieces.starts, PIECES.twin_of)
     twins = np.flatnonzero(marked != pieces.ids)
     assert np.array_equal(PIECES.plain_of[marked[twins]], pieces.ids[twins])
 
@@ -85,6 +85,13 @@ def test_an_unknown_segmenter_is_refused_with_the_known_ones():
         segmenter("lac")
 
 
+def words_given(separator, text):
+    plain, begins = presegmented(separator)(text)
+    places = np.flatnonzero(begins).tolist()
+    assert places[0] == 0 and places[-1] == len(plain) == len(begins) - 1
+    return [plain[begin:end] for begin, end in zip(places, places[1:])]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -92,12 +99,28 @@ def test_an_unknown_segmenter_is_refused_with_the_known_ones():
         ("我 爱 deep learning 2.0 版", ["我", "爱", "deep", " ", "learning", " ", "2.0", "版"]),
         ("你好 , world !", ["你好", ",", "world", "!"]),
         ("  我  爱 ", ["我", "爱"]),
+        ("ok \n a  b\n\n我", ["ok", "\n", "a", " ", "b", "\n", "\n", "我"]),
         ("", []),
     ],
 )
 def test_given_words_join_as_they_are_written(text, words):
-    assert presegmented(" ")(text) == words
+    assert words_given(" ", text) == words
 
 
 def test_given_words_may_have_any_separator():
-    assert presegmented("/ ")("我/ hello/ world/ 爱") == ["我", "hello", " ", "world", "爱"]
+    assert words_given("/ ", "我/ hello/ world/ 爱") == ["我", "hello", " ", "world", "爱"]
+    assert words_given("/ ", "\ue000/ /a/ b") == ["\ue000", "/a", " ", "b"]
+    assert words_given("a\n", "ba\nc") == ["ba", "\n", "c"]
+
+
+@pytest.mark.parametrize("separator", [" ", "a", "\n", "a ", "aa", "\n\n"])
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="我㐀a2 é，\n\u0660", max_size=12))
+def test_given_words_are_those_of_a_plain_loop(separator, text):
+    lines = [list(filter(None, line.split(separator))) for line in text.split("\n")]
+    words = []
+    for line in lines:
+        for before, word in zip(["，", *line], line):
+            words += [" ", word] if in_one_word(before[-1], word[0]) else [word]
+        words.append("\n")
+    assert words_given(separator, text) == words[:-1]

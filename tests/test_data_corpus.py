@@ -9,7 +9,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_tools.corpus import Corpus, CorpusWriter, corpus_paths, id_dtype
+from data_tools.corpus import Corpus, corpus_paths, id_dtype
+from data_tools.corpus_writer import CorpusWriter
 from data_tools.errors import InputError
 
 DOCUMENTS = [[[7, 8], [9]], [[5, 6, 7]]]

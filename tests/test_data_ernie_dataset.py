@@ -10,7 +10,7 @@ from data_tools.ernie_dataset import ErnieDataset, Sample
 from data_tools.segments import make_segments
 
 SENTENCES = [np.arange(10, 15), np.arange(20, 28), np.arange(30, 33), np.arange(40, 60)]
-CORPUS = SimpleNamespace(ids=np.concatenate(SENTENCES), starts=np.array([0, 5, 13, 16, 36]))
+CORPUS = SimpleNamespace(ids=np.concatenate(SENTENCES), starts=np.array([0, 5, 13, 16, 36]), marks=None)
 ROWS = np.array([[0, 2, 61], [2, 4, 10], [3, 4, 61], [0, 4, 20]])
 
 
@@ -44,25 +44,22 @@ def test_the_sentence_order_head_can_be_off():
 
 @pytest.mark.parametrize("seed", range(50))
 def test_swapped_segments_are_labelled_and_hold_the_same_text(seed):
-    segments = make_segments(CORPUS.ids, CORPUS.starts, 100, np.random.default_rng(seed))
-    a, b = (segments.b, segments.a) if segments.label else (segments.a, segments.b)
+    segments = make_segments(CORPUS.starts, 100, np.random.default_rng(seed))
+    a, b = segments.of(CORPUS.ids)[:: -1 if segments.label else 1]
     assert np.array_equal(np.concatenate([a, b]), np.concatenate(SENTENCES))
 
 
 def test_half_of_the_samples_are_swapped():
-    labels = [
-        make_segments(CORPUS.ids, CORPUS.starts, 100, np.random.default_rng(seed)).label
-        for seed in range(400)
-    ]
+    labels = [make_segments(CORPUS.starts, 100, np.random.default_rng(seed)).label for seed in range(400)]
     assert 0.42 < np.mean(labels) < 0.58
 
 
 @pytest.mark.parametrize("target", [2, 3, 7, 12, 35, 36])
 def test_truncation_leaves_both_segments_something(target):
     for seed in range(20):
-        segments = make_segments(CORPUS.ids, CORPUS.starts, target, np.random.default_rng(seed))
-        assert len(segments.a) and len(segments.b)
-        assert len(segments.a) + len(segments.b) == min(target, 36)
+        a, b = make_segments(CORPUS.starts, target, np.random.default_rng(seed)).of(CORPUS.ids)
+        assert len(a) and len(b)
+        assert len(a) + len(b) == min(target, 36)
 
 
 def test_the_text_of_a_sample_is_what_its_masks_hide():
@@ -74,7 +71,7 @@ def test_the_text_of_a_sample_is_what_its_masks_hide():
 
 
 def test_a_masking_function_takes_the_place_of_the_built_in_one():
-    def hide_first(tokens, rule, rng):
+    def hide_first(tokens, rule, rng, marks):
         return MaskedTokens(tokens, np.array([1]), tokens[1:2])
 
     assert dataset(masking_fn=hide_first)[0].masked_positions.tolist() == [1]

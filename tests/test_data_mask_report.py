@@ -19,7 +19,7 @@ def ids(*tokens):
 def hide(*positions):
     """Masking that hides just these."""
 
-    def masking_fn(tokens, rule, rng):
+    def masking_fn(tokens, rule, rng, marks):
         plain, where = rule.plain_of[tokens], np.array(positions)
         labels = plain[where]
         plain[where] = rule.mask_id
@@ -29,7 +29,7 @@ def hide(*positions):
 
 
 def dataset(text, *positions):
-    corpus = SimpleNamespace(ids=text, starts=np.array([0, len(text)]))
+    corpus = SimpleNamespace(ids=text, starts=np.array([0, len(text)]), marks=None)
     return ErnieDataset(corpus, np.array([[0, 1, 99]]), RULE, seed=1, masking_fn=hide(*positions))
 
 

@@ -214,22 +214,26 @@ def test_lengths_fall_as_one_over_n_or_rise_when_long_ones_are_favoured():
     assert not len(rule(max_ngrams=1).ngram_borders)
 
 
-def hide_the_second(tokens, rule, rng):
+def hide_the_second(tokens, rule, rng, marks):
     ids = tokens.copy()
     ids[1] = rule.mask_id
     return ids, np.array([1]), tokens[1:2]
 
 
-def hide_nothing(tokens, rule, rng):
+def hide_nothing(tokens, rule, rng, marks):
     return tokens, np.empty(0, np.int64), np.empty(0, np.int64)
 
 
-def hide_outside(tokens, rule, rng):
+def hide_outside(tokens, rule, rng, marks):
     return tokens, np.array([len(tokens)]), np.array([10])
 
 
-def cut_short(tokens, rule, rng):
-    return hide_the_second(tokens[:3], rule, rng)
+def cut_short(tokens, rule, rng, marks):
+    return hide_the_second(tokens[:3], rule, rng, marks)
+
+
+def without_marks(tokens, rule, rng):
+    return hide_the_second(tokens, rule, rng, None)
 
 
 NOT_A_FUNCTION = 7
@@ -249,6 +253,7 @@ def test_a_function_of_ones_own_takes_the_place_of_masking():
         ("no_such_module:f", "No module named 'no_such_module'"),
         (f"{__name__}:no_such_function", "has no function no_such_function"),
         (f"{__name__}:NOT_A_FUNCTION", "has no function NOT_A_FUNCTION"),
+        (f"{__name__}:without_marks", r"does not take \(tokens, rule, rng, marks\)"),
     ],
 )
 def test_a_masking_function_that_is_not_there_is_refused(name, message):

@@ -6,7 +6,8 @@ import struct
 import numpy as np
 import pytest
 
-from data_tools.corpus import Corpus, CorpusWriter
+from data_tools.corpus import Corpus
+from data_tools.corpus_writer import CorpusWriter
 from data_tools.errors import InputError
 from data_tools.megatron_corpus import MegatronCorpus, open_corpus
 

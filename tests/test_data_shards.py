@@ -56,9 +56,9 @@ def numbers_made(tmp_path, monkeypatch, content=None, **flags):
     """Which shards a run encodes, by the first line of each."""
     encode, made = shards.encode_lines, []
 
-    def spy(encoder, json_key, batch, skip_bad_lines):
+    def spy(encoder, line_rules, batch, *settings):
         made.append(batch.first)
-        return encode(encoder, json_key, batch, skip_bad_lines)
+        return encode(encoder, line_rules, batch, *settings)
 
     monkeypatch.setattr(shards, "encode_lines", spy)
     make(tmp_path, lines_of(*TEXTS) if content is None else content, **flags)

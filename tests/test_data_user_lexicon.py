@@ -2,10 +2,12 @@
 
 import gzip
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_tools.chinese_words import word_begins
 from data_tools.errors import InputError
 from data_tools.user_lexicon import Entry, Lexicon
 
@@ -15,7 +17,11 @@ def lexicon(*words, **kinds):
 
 
 def cut(lexicon, *words):
-    return lexicon.keep_whole(words, "".join(words))[0]
+    """The words of the text when those of the lexicon are kept whole."""
+    text, begins = "".join(words), word_begins(words)
+    lexicon.keep_whole(begins, lexicon.find(text))
+    places = np.flatnonzero(begins).tolist()
+    return [text[begin:end] for begin, end in zip(places, places[1:])]
 
 
 def read(tmp_path, content, name="words.txt"):
@@ -28,8 +34,8 @@ def test_a_word_overrides_the_borders_inside_it_and_sets_its_own():
 
 
 def test_text_without_its_words_keeps_the_words_it_has():
-    assert lexicon("学习").keep_whole(["我爱", "北京"], "我爱北京") == (["我爱", "北京"], 0)
-    assert lexicon("学习").keep_whole([], "") == ([], 0)
+    assert cut(lexicon("学习"), "我爱", "北京") == ["我爱", "北京"]
+    assert cut(lexicon("学习")) == []
 
 
 def test_the_longest_word_at_a_place_is_taken_from_the_left():
@@ -37,11 +43,8 @@ def test_the_longest_word_at_a_place_is_taken_from_the_left():
     assert cut(words, *"北京大学生北京") == ["北京大学", "生", "北京"]
 
 
-def test_every_occurrence_is_found_and_counted():
-    assert lexicon("北京").keep_whole(list("北京北京我北京"), "北京北京我北京") == (
-        ["北京", "北京", "我", "北京"],
-        3,
-    )
+def test_every_occurrence_is_found():
+    assert cut(lexicon("北京"), *"北京北京我北京") == ["北京", "北京", "我", "北京"]
 
 
 def test_a_word_of_one_character_stands_alone_unless_it_begins_a_longer_one():
@@ -59,6 +62,24 @@ def test_case_and_width_do_not_matter(text):
 
 def test_a_character_whose_lower_case_is_longer_does_not_shift_the_words_after_it():
     assert cut(lexicon("北京"), *"İ北京") == ["İ", "北京"]
+
+
+def test_the_case_of_a_letter_does_not_depend_on_what_else_is_in_the_text():
+    words = lexicon("ΑΣ")
+    assert [[text[start:end] for start, end, _ in words.find(text)] for text in ("ΑΣ", "İ ας", "ασ。İ")] == [
+        ["ΑΣ"],
+        ["ας"],
+        ["ασ"],
+    ]
+
+
+def test_pieces_carry_the_mark_of_the_entry_of_their_word():
+    words = Lexicon({"北京": Entry("entity", 2.0), "安": Entry(), "门天": Entry("entity", 2.0)})
+    assert words.marks == [Entry("entity", 2.0), Entry()]
+    found = words.find("北京天安门天")
+    assert words.marks_of(np.array([0, 1, 2, 3, 4, 5]), found).tolist() == [1, 1, 0, 2, 1, 1]
+    assert words.marks_of(np.array([1, 2, 5]), found).tolist() == [1, 0, 1]
+    assert words.marks_of(np.array([0, 1]), []).tolist() == [0, 0]
 
 
 def test_a_latin_word_is_not_found_inside_a_longer_one():
@@ -135,6 +156,13 @@ def test_a_bad_line_is_named(tmp_path, line, message, end):
     line = line if isinstance(line, bytes) else line.encode("utf-8")
     with pytest.raises(InputError, match=rf"words\.txt:3: {message}"):
         read(tmp_path, f"我{end}{end}".encode() + line + end.encode())
+
+
+def test_more_pairs_of_kind_and_weight_than_a_byte_can_tell_are_refused(tmp_path):
+    lines = [f"{chr(0x4E00 + number)}\tentity\t{number}" for number in range(256)]
+    assert len(read(tmp_path, "\n".join(lines[:255])).marks) == 255
+    with pytest.raises(InputError, match=r"words\.txt: 256 different pairs .* above 255; round the weights"):
+        read(tmp_path, "\n".join(lines))
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])

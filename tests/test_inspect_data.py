@@ -15,17 +15,17 @@ def world(tmp_path_factory):
     return folder
 
 
-def inspect(world, *words):
-    vocab = world / "model" / "vocab.txt"
-    words = [world / "data" / "text", "--vocab_file", vocab, "--max_seq_len", 32, "--samples", 80, *words]
-    inspect_data(parse_config(InspectConfig, list(map(str, words))))
+def inspect(world, *words, vocab_file=None, samples=80):
+    vocab = vocab_file or world / "model" / "vocab.txt"
+    flags = ["--vocab_file", vocab, "--max_seq_len", 32, "--samples", samples, *words]
+    inspect_data(parse_config(InspectConfig, list(map(str, [world / "data" / "text", *flags]))))
 
 
 def test_the_terminal_shows_marked_samples_and_the_report(world, capsys):
     inspect(world, "--show", 2)
     shown = capsys.readouterr().out
     assert shown.count("->") >= 2 and "sample 1:" in shown and "sample 2:" not in shown
-    for line in ("mask rate", "shown instead", "[UNK]", "padding", "few masks", "masked words", "by length"):
+    for line in ("mask rate", "shown instead", "masked levels", "[UNK]", "padding", "few masks", "by length"):
         assert line in shown
 
 
@@ -46,13 +46,13 @@ def test_another_vocabulary_is_refused(world, tmp_path):
     other = tmp_path / "vocab.txt"
     other.write_text((world / "model" / "vocab.txt").read_text(encoding="utf-8") + "甲\n", encoding="utf-8")
     with pytest.raises(InputError, match="another vocabulary"):
-        inspect(world, "--vocab_file", other)
+        inspect(world, vocab_file=other)
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--samples 0", "--samples 0 is below 1"),
+        ("--level_weights 1", "--level_weights 1: not three numbers of 0 or more"),
         ("--masked_lm_prob 1", "--masked_lm_prob 1.0 is not between 0 and 1"),
         ("--short_seq_prob 1", "--short_seq_prob 1.0 is not in"),
         ("--geometric --favor_longer_ngram", "two laws"),
@@ -63,3 +63,8 @@ def test_another_vocabulary_is_refused(world, tmp_path):
 def test_flags_that_make_no_sense_are_refused(world, words, message):
     with pytest.raises(InputError, match=message):
         inspect(world, *words.split())
+
+
+def test_no_samples_are_refused(world):
+    with pytest.raises(InputError, match="--samples 0 is below 1"):
+        inspect(world, samples=0)

@@ -1,20 +1,32 @@
+import contextlib
 from itertools import count
 
 import pytest
 
-from data_tools.errors import NumbersError
-from ernie_pair.loop import Rhythm, TrainState, train
+from data_tools.errors import NumbersError, Stopped
+from ernie_pair.loop import MOST_SKIPPED_IN_A_ROW, Rhythm, TrainState, train
+
+NAN = float("nan")
+TERM = 1 << 20
 
 
 class SumJob:
-    """A stand-in for a model: its 'weights' are what it has been fed."""
+    """A stand-in for a model: its 'weights' are what it has been fed.
 
-    def __init__(self, seen=(), nan_at=0):
-        self.seen, self.nan_at = list(seen), nan_at
+    ``odd``: the updates with a loss that is not finite; with ``skips`` they are left out.
+    """
 
-    def update(self, batches, step):
-        self.seen += batches
-        return {"loss": float("nan") if step == self.nan_at else float(len(self.seen))}
+    def __init__(self, seen=(), odd=(), skips=False, skipped=0):
+        self.seen, self.odd, self.skips, self.skipped = list(seen), odd, skips, skipped
+
+    def update(self, batches, step, votes):
+        is_odd = step in self.odd
+        if is_odd and self.skips:
+            self.skipped += 1
+        else:
+            self.seen += batches
+        metrics = {"loss": NAN if is_odd else float(len(self.seen))}
+        return {**metrics, **({"skipped_updates": self.skipped} if self.skips else {})}, votes
 
     def evaluate(self, split):
         return {"loss": float(sum(self.seen))}
@@ -24,62 +36,154 @@ class ListLog:
     def __init__(self):
         self.events = []
 
-    def tick(self, seconds, samples):
+    def tick(self, seconds, waited, samples):
         pass
 
     def scalars(self, split, values, state):
         self.events.append((split, state.step, values["loss"]))
 
 
-def rhythm(max_steps, **changes):
-    settings = {"logging_freq": 2, "eval_freq": 3, "checkpoint_steps": 4, "global_batch_size": 2, **changes}
-    return Rhythm(max_steps=max_steps, **settings)
+class Watch:
+    """Notes the updates, and whatever happens in a pause."""
+
+    def __init__(self):
+        self.steps, self.is_paused = [], False
+
+    def updated(self, step):
+        self.steps.append(step)
+
+    @contextlib.contextmanager
+    def pause(self):
+        self.is_paused = True
+        yield
+        self.is_paused = False
 
 
-def run(max_steps, job=None, state=None, **changes):
-    job, state, log, saved, exported = job or SumJob(), state or TrainState(), ListLog(), [], []
-    updates = ([first, first + 1] for first in count(state.consumed_samples, 2))
-    train(
-        rhythm(max_steps, **changes),
-        job,
-        updates,
-        state,
-        log,
-        save=lambda state: saved.append((state.step, list(job.seen))),
-        export=lambda state: exported.append(state.step),
-        judge=lambda state, metrics: None,
-    )
-    return job, log, saved, exported
+class Run:
+    """A run, with everything that it did."""
+
+    def __init__(self, max_steps, job=None, state=None, votes=lambda step: 0, **changes):
+        self.job, self.state, self.log, self.watch = job or SumJob(), state or TrainState(), ListLog(), Watch()
+        self.saved, self.exported, self.judged = [], [], []
+        settings = {"logging_freq": 2, "eval_freq": 3, "checkpoint_steps": 4, "global_batch_size": 2}
+        self.rhythm = Rhythm(max_steps=max_steps, **{**settings, **changes})
+        self.votes = lambda: votes(self.state.step + 1)
+
+    def __call__(self):
+        train(
+            self.rhythm,
+            self.job,
+            ([first, first + 1] for first in count(self.state.consumed_samples, 2)),
+            self.state,
+            self.log,
+            save=self.save,
+            export=lambda state: self.exported.append(state.step),
+            judge=lambda state, metrics: self.judged.append(state.step),
+            votes=self.votes,
+            watch=self.watch,
+        )
+        return self
+
+    def save(self, state):
+        assert self.watch.is_paused
+        self.saved.append((TrainState(**vars(state)), list(self.job.seen)))
+
+    def steps(self, split):
+        return [step for name, step, _ in self.log.events if name == split]
+
+
+def stopped(run, match):
+    with pytest.raises(Stopped, match=match) as caught:
+        run()
+    return caught.value.exit_code
 
 
 def test_what_is_due_when():
-    _, log, saved, exported = run(10, export_steps=5)
-    steps = {split: [step for name, step, _ in log.events if name == split] for split in ("train", "valid")}
-    assert steps == {"train": [2, 4, 6, 8, 10], "valid": [0, 3, 6, 9, 10]}
-    assert [step for step, _ in saved] == [4, 8, 10] and exported == [5, 10]
+    run = Run(10, export_steps=5)()
+    assert run.steps("train") == [2, 4, 6, 8, 10] and run.steps("valid") == [0, 3, 6, 9, 10]
+    assert [state.step for state, _ in run.saved] == [4, 8, 10] and run.exported == [5, 10]
+    assert run.watch.steps == list(range(1, 11))
 
 
 def test_the_end_of_an_epoch_is_evaluated():
-    _, log, _, _ = run(10, eval_freq=0, samples_per_epoch=7)
-    assert [step for name, step, _ in log.events if name == "valid"] == [0, 4, 7, 10]
+    assert Run(10, eval_freq=0, samples_per_epoch=7)().steps("valid") == [0, 4, 7, 10]
 
 
 def test_a_run_cut_in_two_sees_the_same_batches_as_one_run():
-    whole, log, _, _ = run(10)
-    _, _, saved, _ = run(6)
-    step, seen = saved[0]
-    rest, rest_log, _, _ = run(10, SumJob(seen), TrainState(step, 2 * step))
-    assert rest.seen == whole.seen
-    assert [event for event in log.events if event[1] > step] == [
-        event for event in rest_log.events if event[1] > step
-    ]
+    whole = Run(10)()
+    state, seen = Run(6)().saved[0]
+    rest = Run(10, SumJob(seen), TrainState(**vars(state)))()
+    assert rest.job.seen == whole.job.seen
+    assert [event for event in whole.log.events if event[1] > state.step] == rest.log.events
 
 
 def test_a_finished_run_does_nothing():
-    job, log, saved, _ = run(4, SumJob([7]), TrainState(4, 8))
-    assert job.seen == [7] and not log.events and not saved
+    run = Run(4, SumJob([7]), TrainState(4, 8))()
+    assert run.job.seen == [7] and not run.log.events and not run.saved
+
+
+@pytest.mark.parametrize("step", range(1, 10))
+def test_a_run_that_is_told_to_stop_saves_and_goes_on_as_if_it_had_not_been(step):
+    whole, first = Run(10, export_steps=5)(), Run(10, export_steps=5, votes=lambda now: TERM * (now == step))
+    assert stopped(first, f"stopped by SIGTERM after step {step}, saved; run the same command") == 143
+    state, seen = first.saved[-1]
+    assert state.step == step and len({state.step for state, _ in first.saved}) == len(first.saved)
+    second = Run(10, SumJob(seen), state, export_steps=5)()
+    assert second.job.seen == whole.job.seen
+    events, owed = [*first.log.events, *second.log.events], whole.log.events
+    assert sorted(events) == sorted(owed)
+    assert first.judged + second.judged == whole.judged
+    assert first.exported + second.exported == whole.exported
+    assert not second.state.owes_evaluation
+
+
+def test_what_is_owed_is_left_to_the_next_start():
+    run = Run(10, votes=lambda now: TERM * (now == 3))
+    stopped(run, "after step 3")
+    assert run.steps("valid") == [0] and run.saved[-1][0].owes_evaluation
+
+
+def test_a_stop_in_the_last_update_is_too_late():
+    run = Run(4, votes=lambda now: TERM * (now == 4))()
+    assert run.steps("valid") == [0, 3, 4] and run.saved[-1][0] == TrainState(4, 8)
+
+
+@pytest.mark.parametrize(
+    "votes, name, code",
+    [(1, "SIGINT", 130), (3, "SIGINT", 130), (1 << 10, "SIGHUP", 143), (5 * TERM + 7, "SIGTERM", 143)],
+)
+def test_the_sum_of_the_votes_names_the_signal(votes, name, code):
+    assert stopped(Run(10, votes=lambda now: votes), f"stopped by {name} after step 1") == code
 
 
 def test_nothing_is_published_from_a_loss_that_is_not_finite():
-    with pytest.raises(NumbersError, match="update 4 is nan"):
-        run(10, SumJob(nan_at=4))
+    run = Run(10, SumJob(odd=[4]), checkpoint_steps=1, eval_freq=1, export_steps=1)
+    with pytest.raises(NumbersError, match=r"update 4 \(samples 6 to 7\) is nan"):
+        run()
+    assert [state.step for state, _ in run.saved] == [1, 2, 3] == run.exported == run.judged
+
+
+def test_an_update_that_was_skipped_is_counted_and_the_run_goes_on():
+    run = Run(10, SumJob(odd=[4, 7], skips=True))()
+    assert run.state == TrainState(10, 20, skipped_updates=2) and len(run.job.seen) == 16
+    again = Run(12, SumJob(odd=[12], skips=True, skipped=2), TrainState(**vars(run.state)))()
+    assert again.state.skipped_updates == 3
+
+
+def test_a_skip_does_not_excuse_the_next_update():
+    class Late(SumJob):
+        def update(self, batches, step, votes):
+            metrics, votes = super().update(batches, step, votes)
+            return {**metrics, "loss": NAN if step == 6 else metrics["loss"]}, votes
+
+    with pytest.raises(NumbersError, match="update 6"):
+        Run(10, Late(odd=[5], skips=True))()
+
+
+def test_too_many_skips_in_a_row_end_the_run():
+    odd = range(3, 200)
+    run = Run(200, SumJob(odd=odd, skips=True))
+    with pytest.raises(NumbersError, match=f"{MOST_SKIPPED_IN_A_ROW} updates in a row were skipped, up to 52"):
+        run()
+    scattered = [step for step in range(1, 200) if step % MOST_SKIPPED_IN_A_ROW]
+    assert Run(200, SumJob(odd=scattered, skips=True))().state.step == 200

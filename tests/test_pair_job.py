@@ -46,7 +46,7 @@ def make(tmp_path):
 
 
 def run(job, updates, first, last):
-    return [job.update(batches, step) for step, batches in zip(range(first, last + 1), updates)]
+    return [job.update(batches, step, 0)[0] for step, batches in zip(range(first, last + 1), updates)]
 
 
 def weights(job):
@@ -71,7 +71,7 @@ def test_an_update_reports_the_loss_and_accuracy_before_it(make):
     job.model.eval()
     logits = job.model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
     loss = paddle.nn.functional.cross_entropy(logits, paddle.to_tensor(batch.labels))
-    metrics = job.update(batches, 1)
+    metrics, _ = job.update(batches, 1, 0)
     assert metrics["loss"] == float(loss)
     assert metrics["accuracy"] == np.mean(logits.numpy().argmax(1) == batch.labels)
     assert metrics["learning_rate"] == pytest.approx(5e-3 / 6)
@@ -83,8 +83,8 @@ def test_a_job_cut_in_two_ends_with_the_same_weights_bit_for_bit(tmp_path, make,
     whole = run(job, updates, 1, 9)
     half, _, updates = make()
     before = run(half, updates, 1, cut)
-    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().barrier)
-    checkpoints.save(TrainState(cut, cut * 16), {}, half.state_files())
+    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().add)
+    checkpoints.save(TrainState(cut, cut * 16), {}, half.state_files(), {})
     rest, _, updates = make(consumed=cut * 16)
     rest.restore(checkpoints.newest())
     checkpoints.close()
@@ -107,9 +107,9 @@ def test_the_state_of_another_model_is_refused_before_anything_is_set(tmp_path, 
     job, _, updates = make()
     run(job, updates, 1, 1)
     files = dict(job.state_files())
-    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().barrier)
+    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().add)
     files["optimizer.safetensors"] = files["model.safetensors"]
-    checkpoints.save(TrainState(1, 16), {}, files.items())
+    checkpoints.save(TrainState(1, 16), {}, files.items(), {})
     other, _, _ = make(seed=5)
     before = weights(other)
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors holds another model"):

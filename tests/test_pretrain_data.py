@@ -1,14 +1,19 @@
 import numpy as np
 import pytest
-from tiny_pretrain import flags, write_corpus, write_model
+from tiny_pretrain import CHARACTERS, VOCAB, flags, write_corpus, write_model
 
 from data_tools.command_line import parse_config
+from data_tools.corpus_writer import CorpusWriter
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
+from ernie_pair.model_config import Limits, limits_of
 from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.corpus_vocabulary import with_twins
 from ernie_pair.pretrain.data import find_corpus, open_data
 from ernie_pair.pretrain.run import SAME_RUN
 from ernie_pair.world import World
+
+LIMITS = Limits(vocab_size=len(VOCAB), positions=40, token_types=2, pad_id=0)
 
 
 @pytest.fixture(scope="module")
@@ -20,10 +25,12 @@ def world(tmp_path_factory):
     return folder
 
 
-def opened(world, input_dir=None, **changes):
+def opened(world, input_dir=None, limits=None, **changes):
     words = flags(world / "model", input_dir or world / "a", world / "output", **changes)
     pieces = WordPiece.from_file(world / "model" / "vocab.txt")
-    return open_data(parse_config(PretrainConfig, list(map(str, words))), World(0, 1), pieces, 40)
+    return open_data(
+        parse_config(PretrainConfig, list(map(str, words))), World(0, 1), pieces, limits or LIMITS
+    )
 
 
 def blended(world, **changes):
@@ -77,7 +84,7 @@ def test_the_head_is_part_of_the_cache_key(world):
     assert not np.array_equal(*rows)
 
 
-def hide_the_second(tokens, rule, rng):
+def hide_the_second(tokens, rule, rng, marks):
     ids = rule.plain_of[tokens]
     label = ids[1:2].copy()
     ids[1] = rule.mask_id
@@ -90,7 +97,9 @@ def test_a_masking_function_of_ones_own_makes_the_batches(world):
     assert (batch["input_ids"][:, 1] == 3).all() and (batch["masked_lm_labels"] >= 0).sum() == 4
 
 
-@pytest.mark.parametrize("flag", ["geometric", "whole_word_mask", "masking_fn", "binary_head"])
+@pytest.mark.parametrize(
+    "flag", ["geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"]
+)
 def test_a_run_masked_in_another_way_is_another_run(flag):
     assert flag in SAME_RUN
 
@@ -120,3 +129,70 @@ def test_two_corpora_in_one_folder_are_named(tmp_path):
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"found b_idx.npz, a.idx"):
         find_corpus(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A model without twins, and a corpus made with its vocabulary and the twins after it."""
+    folder = tmp_path_factory.mktemp("plain")
+    tokens = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, "word", "[UNK]"]
+    write_model(folder / "model", vocab_size=len(tokens))
+    (folder / "model" / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens), encoding="utf-8")
+    write_model(folder / "extended")
+    more = with_twins(WordPiece(tokens)).tokens
+    assert more == [*tokens, *(f"##{character}" for character in CHARACTERS)]
+    (folder / "extended" / "vocab.txt").write_text("".join(f"{t}\n" for t in more), encoding="utf-8")
+    with_marks(folder / "a", WordPiece(more))
+    return folder
+
+
+def with_marks(folder, pieces):
+    """Every second character is a twin."""
+    rng = np.random.default_rng(0)
+    with CorpusWriter(
+        folder / "text", vocab_size=pieces.vocab_size, about={"vocab_sha256": pieces.sha256}
+    ) as w:
+        for _ in range(60):
+            ids = rng.integers(4, 4 + len(CHARACTERS), (4, 8))
+            ids[:, 1::2] = pieces.twin_of[ids[:, 1::2]]
+            w.add(ids.tolist())
+
+
+@pytest.mark.parametrize("vocab_of", ["model", "extended"])
+def test_a_corpus_may_hold_twins_that_the_model_has_no_rows_for(plain, vocab_of):
+    rows = len(CHARACTERS) + 6
+    words = list(map(str, flags(plain / "model", plain / "a", plain / "output" / vocab_of)))
+    pieces = WordPiece.from_file(plain / vocab_of / "vocab.txt")
+    limits = Limits(rows, 40, 2, 0)
+    data = open_data(parse_config(PretrainConfig, words), World(0, 1), pieces, limits)
+    assert data.corpora[0].max_id >= rows
+    for group in data.updates(0):
+        assert all(batch["input_ids"].max() < rows > batch["masked_lm_labels"].max() for batch in group)
+
+
+def test_a_vocabulary_longer_than_the_model_by_anything_else_is_refused(world):
+    with pytest.raises(InputError, match=r"53 tokens and the model 28 rows: '\[UNK\]', line 53, has none"):
+        opened(world, limits=LIMITS._replace(vocab_size=28))
+    with pytest.raises(InputError, match="the model 20 rows"):
+        opened(world, limits=LIMITS._replace(vocab_size=20))
+
+
+def test_a_model_for_other_samples_is_refused(world):
+    one_type = LIMITS._replace(token_types=1)
+    with pytest.raises(InputError, match="use --binary_head false"):
+        opened(world, limits=one_type)
+    assert opened(world, limits=one_type, binary_head="false") and opened(
+        world, limits=LIMITS._replace(token_types=0)
+    )
+    with pytest.raises(
+        InputError, match=r"\[PAD\] is token 0 of vocab.txt, but the model masks its pad_token_id 5"
+    ):
+        opened(world, limits=LIMITS._replace(pad_id=5))
+
+
+def test_the_limits_of_a_config_have_paddlenlps_defaults():
+    assert limits_of({"vocab_size": 9}) == Limits(9, 512, 16, 0)
+    assert limits_of({"vocab_size": 9, "model_type": "ernie_gram"}) == Limits(9, 512, 2, 0)
+    for key, value in {"max_position_embeddings": 0, "type_vocab_size": -1, "pad_token_id": "[PAD]"}.items():
+        with pytest.raises(InputError, match=f"{key} is"):
+            limits_of({"vocab_size": 9, key: value})

@@ -1,9 +1,12 @@
 import json
+import logging
+import sys
 
+import pytest
 from visualdl import LogReader
 
 from ernie_pair.loop import TrainState
-from ernie_pair.runlog import NullLog, RunLog, open_log
+from ernie_pair.runlog import NullLog, RunLog, open_log, start_console
 from ernie_pair.world import World
 
 
@@ -12,25 +15,26 @@ def events(folder):
 
 
 def log_steps(folder, steps, resumed_at=0):
-    log = RunLog(folder, resumed_at=resumed_at, max_steps=9, tokens_per_sample=16)
+    log = RunLog(folder, TrainState(resumed_at), max_steps=9, tokens_per_sample=16)
     for step in steps:
-        log.tick(0.5, 8)
+        log.tick(0.5, 0.125, 8)
         log.scalars("train", {"loss": 1 / 3 + step}, TrainState(step, 8 * step))
     log.close()
 
 
 def test_an_event_is_a_line_with_full_precision_and_rates(tmp_path):
     log_steps(tmp_path, [1])
-    assert events(tmp_path) == [
-        {
-            "split": "train",
-            "step": 1,
-            "loss": 1 / 3 + 1,
-            "consumed_samples": 8,
-            "samples_per_second": 16.0,
-            "tokens_per_second": 256.0,
-        }
-    ]
+    (event,) = events(tmp_path)
+    assert event.pop("memory_gb") > 0
+    assert event == {
+        "split": "train",
+        "step": 1,
+        "loss": 1 / 3 + 1,
+        "consumed_samples": 8,
+        "samples_per_second": 16.0,
+        "tokens_per_second": 256.0,
+        "data_wait_share": 0.25,
+    }
 
 
 def test_after_a_resume_no_step_stands_twice(tmp_path):
@@ -54,8 +58,63 @@ def test_the_curves_of_visualdl_hold_each_step_once(tmp_path):
 
 
 def test_only_the_first_rank_writes(tmp_path):
-    log = open_log(tmp_path, World(1, 2), resumed_at=0, max_steps=1)
+    log = open_log(tmp_path, World(1, 2), resumed=TrainState(), max_steps=1)
     assert isinstance(log, NullLog)
     log.scalars("train", {"loss": 1.0}, TrainState())
     log.close()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("owes, kept", [(False, ["train", "valid"]), (True, ["train"])])
+def test_an_evaluation_that_is_owed_takes_the_place_of_one_that_was_cut_off(tmp_path, owes, kept):
+    log = RunLog(tmp_path, TrainState(), max_steps=9)
+    for split in ("train", "valid"):
+        log.scalars(split, {"loss": 1.0}, TrainState(3, 24))
+    log.close()
+    RunLog(tmp_path, TrainState(3, 24, owes_evaluation=owes), max_steps=9).close()
+    assert [event["split"] for event in events(tmp_path)] == kept
+
+
+def test_numbers_that_are_not_finite_are_texts_and_no_points_of_a_curve(tmp_path):
+    log = RunLog(tmp_path, TrainState(), max_steps=9)
+    for step, loss in enumerate([float("nan"), float("inf"), -float("inf"), 1.5], start=1):
+        log.scalars("train", {"loss": loss}, TrainState(step))
+    log.close()
+    assert [event["loss"] for event in events(tmp_path)] == ["nan", "inf", "-inf", 1.5]
+    log_steps(tmp_path, [5], resumed_at=4)
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    (file,) = (tmp_path / "vdl").iterdir()
+    points = LogReader(file_path=str(file)).get_data("scalar", "train/loss")
+    assert [(point.id, point.value) for point in points] == [(4, 1.5), (5, pytest.approx(5 + 1 / 3))]
+
+
+@pytest.mark.parametrize("line", ["7", "[]", "null", '{"split": "train"}', '{"step": "1"}', "\x00\xff"])
+def test_a_line_that_is_no_event_is_dropped(tmp_path, line):
+    log_steps(tmp_path, [1])
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write(line + "\n")
+    log_steps(tmp_path, [2], resumed_at=1)
+    assert [event["step"] for event in events(tmp_path)] == [1, 2]
+
+
+def test_a_disk_without_room_costs_the_metrics_and_not_the_run(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)
+    log = RunLog(tmp_path, TrainState(), max_steps=9)
+    log.file.close()
+    log.file = open("/dev/full", "w")  # noqa: SIM115 - closed with the log
+    for step in (1, 2):
+        log.scalars("train", {"loss": 1.0}, TrainState(step))
+    log.close()
+    assert caplog.text.count("No space left on device; metrics are lost from here on") == 1
+
+
+def test_a_console_that_nobody_reads_any_more_does_not_end_the_run(monkeypatch):
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+        flush = write
+
+    start_console(World())
+    monkeypatch.setattr(sys, "stderr", Gone())
+    logging.getLogger("ernie_pair").info("said to nobody")

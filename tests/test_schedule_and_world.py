@@ -1,7 +1,7 @@
 import pytest
 
 from data_tools.errors import InputError
-from ernie_pair.schedule import linear_with_warmup
+from ernie_pair.schedule import learning_rate
 from ernie_pair.world import World, launched_world, passes_per_update, seed_of
 
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
@@ -11,11 +11,18 @@ RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
     "step, rate", [(1, 1e-4), (10, 1e-3), (60, 5.5e-4), (110, 1e-4), (111, 1e-4), (9999, 1e-4)]
 )
 def test_the_rate_warms_up_decays_and_stays(step, rate):
-    assert linear_with_warmup(step, **RATES) == pytest.approx(rate)
+    assert learning_rate(step, **RATES) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "step, rate", [(10, 1e-3), (35, 1e-4 + 9e-4 * (2 + 2**0.5) / 4), (60, 5.5e-4), (110, 1e-4), (500, 1e-4)]
+)
+def test_the_cosine_falls_slowly_then_fast_then_slowly(step, rate):
+    assert learning_rate(step, style="cosine", **RATES) == pytest.approx(rate)
 
 
 def test_without_warmup_the_first_update_has_nearly_the_full_rate():
-    assert linear_with_warmup(1, **{**RATES, "warmup_steps": 0}) == pytest.approx(1e-3, rel=0.01)
+    assert learning_rate(1, **{**RATES, "warmup_steps": 0}) == pytest.approx(1e-3, rel=0.01)
 
 
 @pytest.mark.parametrize("data_ranks, passes", [(1, 8), (2, 4), (8, 1)])

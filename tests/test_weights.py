@@ -1,11 +1,23 @@
+import functools
+import json
+import logging
 import os
 import pickle
+import struct
 
 import numpy as np
 import pytest
 
 from data_tools.errors import CheckpointError
-from ernie_pair.weights import from_safetensors, read_weights, refuse_mismatch, to_safetensors
+from ernie_pair.lod_tensor import read_variable
+from ernie_pair.weights import (
+    as_float32,
+    from_safetensors,
+    is_state,
+    read_weights,
+    refuse_mismatch,
+    to_safetensors,
+)
 
 
 class Payload:
@@ -44,6 +56,10 @@ def test_paddles_own_notes_are_passed_over(tmp_path):
         Payload(eval, ("open('canary','w')",)),
         Payload(getattr, ("canary", "upper")),
         Payload(np.load, ("canary",)),
+        Payload(exec, ("open('canary','w')",)),
+        Payload(functools.partial, (os.system, "touch canary")),
+        Payload(__import__, ("os",)),
+        Payload(np.fromfile, ("canary",)),
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda p: p, lambda p: {"a": p}, lambda p: {"a": [np.ones(1), p]}])
@@ -75,3 +91,147 @@ def test_every_kind_of_mismatch_is_listed():
     found = {"a": np.ones((2, 3)), "c": np.ones(1)}
     with pytest.raises(CheckpointError, match=r"1 missing: b; 1 unknown: c; 1 of another shape: a \(2, 3\)"):
         refuse_mismatch({"a": (3, 2), "b": (1,)}, found, "file")
+
+
+def variable(shape=(2, 3), kind=5, packed=False, values=None, **header):
+    """A file as Paddle's C++ save op writes it; ``header`` replaces fields of its own."""
+    sizes = b"".join(bytes([size]) for size in shape)
+    dims = bytes([0x12, len(sizes)]) + sizes if packed else b"".join(bytes([0x10, s]) for s in sizes)
+    fields = {"version": 0, "levels": 0, "tensor": 0, "description": bytes([0x08, kind]) + dims, **header}
+    description = fields["description"]
+    head = struct.pack("<IQIi", *(fields[k] for k in ("version", "levels", "tensor")), len(description))
+    values = np.arange(np.prod(shape), dtype=np.float32) if values is None else values
+    return head + description + values.tobytes()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_variable_of_paddle_is_read(packed, tmp_path):
+    (tmp_path / "w").write_bytes(variable(packed=packed))
+    array = read_variable(tmp_path / "w")
+    assert array.dtype == np.float32 and array.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("kind, dtype", [(3, "int64"), (4, "float16"), (6, "float64"), (22, "uint16")])
+def test_the_kinds_of_numbers_of_a_variable(kind, dtype, tmp_path):
+    values = np.arange(6, dtype=dtype)
+    (tmp_path / "w").write_bytes(variable(kind=kind, values=values))
+    assert np.array_equal(read_variable(tmp_path / "w").ravel(), values)
+
+
+def test_a_variable_without_numbers_and_one_without_a_shape(tmp_path):
+    (tmp_path / "none").write_bytes(variable(shape=(0, 3)))
+    (tmp_path / "one").write_bytes(variable(shape=()))
+    assert read_variable(tmp_path / "none").shape == (0, 3) and read_variable(tmp_path / "one").shape == ()
+
+
+GOOD = variable()
+HOSTILE = {
+    "empty": b"",
+    "a header cut short": GOOD[:19],
+    "a description cut short": GOOD[:22],
+    "numbers cut short": GOOD[:-1],
+    "numbers too many": GOOD + b"0",
+    "another version": variable(version=1),
+    "another tensor version": variable(tensor=7),
+    "levels of detail": variable(levels=1),
+    "levels beyond memory": variable(levels=2**60),
+    "a description of negative size": struct.pack("<IQIi", 0, 0, 0, -1) + GOOD[20:],
+    "a description beyond the file": struct.pack("<IQIi", 0, 0, 0, 2**31 - 1) + GOOD[20:],
+    "numbers of no kind": variable(kind=17),
+    "no kind at all": variable(description=b"\x10\x02\x10\x03"),
+    "an unknown field": variable(description=b"\x08\x05\x18\x01"),
+    "packed beyond the description": variable(description=b"\x08\x05\x12\x7f\x02"),
+    "a number without an end": variable(description=b"\x08\x05\x10" + b"\xff" * 12),
+    "a size beyond memory": variable(description=b"\x08\x05\x10" + b"\xff" * 8 + b"\x7f"),
+    "a negative size": variable(description=b"\x08\x05\x10" + b"\xff" * 9 + b"\x01"),
+    "twenty dimensions": variable(description=b"\x08\x05" + b"\x10\x01" * 20),
+    "a pickle": pickle.dumps({"a": np.ones(2)}),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_variable_is_refused_in_one_line(content, tmp_path):
+    (tmp_path / "linear_0.w_0").write_bytes(content)
+    with pytest.raises(CheckpointError, match="linear_0.w_0 is not a variable") as caught:
+        read_weights(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_variables_is_read_without_the_state_of_the_optimizer(tmp_path):
+    for name in ("linear_0.w_0", "linear_0.b_0"):
+        (tmp_path / name).write_bytes(GOOD)
+    for name in (
+        "linear_0.w_0_moment1_0",
+        "linear_0.b_0_beta2_pow_acc_0",
+        "learning_rate_0",
+        "loss_scaling_1",
+    ):
+        (tmp_path / name).write_bytes(b"never read")
+    assert sorted(read_weights(tmp_path)) == ["linear_0.b_0", "linear_0.w_0"]
+    assert is_state("w_0_fp32_master_0_moment2_0") and not is_state("encoder_layer_0_ffn_fc_0.w_0")
+
+
+def test_a_pipe_or_folder_among_variables_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "linear_0.w_0")
+    with pytest.raises(CheckpointError, match="is not a file"):
+        read_weights(tmp_path)
+
+
+def test_an_empty_folder_is_no_weights(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no parameters"):
+        read_weights(tmp_path)
+
+
+def safetensors(header, numbers=b""):
+    text = json.dumps(header).encode() if isinstance(header, dict) else header
+    return struct.pack("<Q", len(text)) + text + numbers
+
+
+def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<Q", 2**62) + b"{}",
+        safetensors(b"[" * 100_000),
+        safetensors({"a": entry(), "b": entry()}, b"0000"),
+        safetensors({"a": entry(offsets=(0, 4000))}, b"0000"),
+        safetensors({"a": entry(shape=(2**40, 2**40))}, b"0000"),
+        safetensors({"a": entry()}, b"00000000"),
+        safetensors({"a": entry(shape=(-1,))}, b"0000"),
+        safetensors({"a": entry(dtype="F8_E4M3", offsets=(0, 1))}, b"0"),
+    ],
+)
+def test_hostile_safetensors_are_refused(data):
+    with pytest.raises(CheckpointError, match="w.safetensors"):
+        from_safetensors(data, "w.safetensors")
+
+
+def test_half_precision_is_widened_and_said(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("ernie_pair"), "propagate", True)  # a console may have been started
+    values = np.array([1.5, -2.0, 0.0078125], np.float32)
+    narrow = (values.view(np.uint32) >> 16).astype(np.uint16)
+    stored = from_safetensors(safetensors({"b": entry("BF16", (3,), (0, 6))}, narrow.tobytes()), "w")
+    found = {"f": values.astype(np.float16), "d": values.astype(np.float64), "s": values, **stored}
+    with caplog.at_level(logging.INFO):
+        wide = as_float32({**found, "none": np.zeros((0, 4), np.float16)}, "w")
+    assert all(wide[name].dtype == np.float32 and np.array_equal(wide[name], values) for name in found)
+    assert wide["none"].shape == (0, 4)
+    assert "2 of 5 arrays of w are float16: cast to float32" in caplog.text and "bfloat16" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "array, message",
+    [
+        (np.array([1, 2]), "is of int64, which no weight is"),
+        (np.array([True]), "is of bool"),
+        (np.array([1.0, np.nan]), "holds NaN or infinity"),
+        (np.array([1e300]), "holds NaN or infinity"),
+        (np.array([0x7F80], np.uint16), "holds NaN or infinity"),
+    ],
+)
+def test_what_no_weight_can_be_is_refused(array, message):
+    with pytest.raises(CheckpointError, match=message):
+        as_float32({"a": array}, "w")

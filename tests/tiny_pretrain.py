@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.corpus import CorpusWriter
+from data_tools.corpus_writer import CorpusWriter
 from data_tools.wordpiece import WordPiece
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
@@ -74,4 +74,5 @@ def events(output: Path, timing: bool = False):
     """The lines of metrics.jsonl, without what the clock decides."""
     lines = (output / "metrics.jsonl").read_text().splitlines()
     loaded = [json.loads(line) for line in lines]
-    return [{k: v for k, v in event.items() if timing or not k.endswith("_per_second")} for event in loaded]
+    timed = ("samples_per_second", "tokens_per_second", "data_wait_share", "memory_gb")
+    return [{k: v for k, v in event.items() if timing or k not in timed} for event in loaded]

@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 from typing import Callable, Dict, Optional
 
-from ernie_pair.checkpoint import publish_folder
 from ernie_pair.loop import TrainState
+from ernie_pair.published_folder import publish_folder
+from ernie_pair.together import Add, together
+from ernie_pair.world import World
 
 PREFIX = "best-"
 
@@ -16,20 +18,20 @@ logger = logging.getLogger(__name__)
 class BestModel:
     """Publishes a model that beats those before it; of equal ones the first is kept.
 
-    ``write`` fills a folder. Called by every process; only ``is_first`` writes, and the others wait.
+    ``write`` fills a folder. Called by every rank of ``world``; the first writes, and all wait, or raise
+    the same error; see ``together``.
     """
 
     def __init__(
         self,
         output_dir: Path,
         write: Callable[[Path], None],
-        *,
-        is_first: bool,
-        barrier: Callable[[], None],
+        world: World,
+        add: Add,
         metric: str = "accuracy",
     ):
         self.output_dir, self.write, self.metric = Path(output_dir), write, metric
-        self.is_first, self.barrier = is_first, barrier
+        self.world, self.add = world, add
 
     def judge(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """See one evaluation; ``state.best_metric`` is the best so far."""
@@ -37,9 +39,8 @@ class BestModel:
         if state.best_metric is not None and value <= state.best_metric:
             return
         state.best_metric = value
-        if self.is_first:
-            self._publish(self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}")
-        self.barrier()
+        folder = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
+        together(self.add, self.world, lambda: self._publish(folder) if self.world.is_first else None)
 
     def folder(self) -> Optional[Path]:
         """Where the best model lies, if there is one."""

@@ -34,6 +34,10 @@ class TrainConfig:
     logging_freq: int = option(10, help="updates between log lines")
     checkpoint_steps: int = option(500, help="updates between checkpoints")
     seed: int = option(1234, help="of weights, data order and dropout")
+    allow_change: str = option("", help="what may differ from the checkpoint's run: learning_rate,seed")
+    on_nan: Literal["stop", "skip"] = option(
+        "stop", help="a loss that is not finite ends the run, or its update is left out"
+    )
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):

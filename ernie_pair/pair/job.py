@@ -6,14 +6,14 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from ernie_pair.checkpoint import Checkpoint
+from ernie_pair.checkpoint_folder import Checkpoint
 from ernie_pair.model_folder import match_parameters
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.data import Batch, Rows
 from ernie_pair.pair.metrics import measure
 from ernie_pair.pair.model import PairClassifier
 from ernie_pair.pair.scoring import logits_of
-from ernie_pair.schedule import linear_with_warmup
+from ernie_pair.schedule import learning_rate
 from ernie_pair.weights import Arrays, from_safetensors, refuse_mismatch, to_safetensors
 from ernie_pair.world import seed_of
 
@@ -29,10 +29,11 @@ class PairJob:
         self.total_steps, self.splits = total_steps, {"valid": valid}
         self.parallel = peers.share_gradients(model)
         self.optimizer = _new_optimizer(model, config.weight_decay)
+        self.skipped_updates = 0
 
     def learning_rate(self, step: int) -> float:
         """Linear up over ``warmup_rate`` of the updates, then down; 0 comes one update after the last."""
-        return linear_with_warmup(
+        return learning_rate(
             step,
             max_lr=self.config.learning_rate,
             min_lr=0.0,
@@ -40,8 +41,11 @@ class PairJob:
             decay_steps=self.total_steps + 1,
         )
 
-    def update(self, batches: List[Batch], step: int) -> Dict[str, float]:
-        """Move the weights once; loss and accuracy are means over the batches of all processes."""
+    def update(self, batches: List[Batch], step: int, votes: int) -> Tuple[Dict[str, float], int]:
+        """Move the weights once; loss and accuracy are means over the batches of all processes.
+
+        With --on_nan skip they stay where a loss or a gradient is not finite, on all processes alike.
+        """
         (batch,) = batches
         rate = self.learning_rate(step)
         self.optimizer.set_lr(rate)
@@ -50,11 +54,25 @@ class PairJob:
         logits = self.parallel(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
         loss = F.cross_entropy(logits, paddle.to_tensor(batch.labels))
         loss.backward()
-        self.optimizer.step()
-        self.optimizer.clear_grad()
         share_correct = np.mean(logits.numpy().argmax(axis=1) == batch.labels)
-        mean_loss, accuracy = self.peers.total(np.array([float(loss), share_correct])) / self.peers.size
-        return {"loss": float(mean_loss), "accuracy": float(accuracy), "learning_rate": rate}
+        told = np.array([float(loss), share_correct, self._is_to_be_skipped(loss), votes])
+        total_loss, total_share, skips, votes = self.peers.total(told)
+        if skips:
+            self.skipped_updates += 1
+        else:
+            self.optimizer.step()
+        self.optimizer.clear_grad()
+        loss, accuracy = float(total_loss / self.peers.size), float(total_share / self.peers.size)
+        metrics = {"loss": loss, "accuracy": accuracy, "learning_rate": rate}
+        if self.config.on_nan == "skip":
+            metrics["skipped_updates"] = self.skipped_updates
+        return metrics, int(votes)
+
+    def _is_to_be_skipped(self, loss: paddle.Tensor) -> bool:
+        if self.config.on_nan == "stop":
+            return False  # the loop ends the run
+        squares = [(p.grad * p.grad).sum() for p in self.model.parameters() if p.grad is not None]
+        return not np.isfinite([float(loss), float(paddle.add_n(squares))]).all()
 
     def evaluate(self, split: str) -> Dict[str, float]:
         rows = self.splits[split]
@@ -78,6 +96,7 @@ class PairJob:
         weights, moments = (_read(checkpoint, name) for name in (MODEL_FILE, OPTIMIZER_FILE))
         chosen = match_parameters(parameters, weights, f"{checkpoint.folder}/{MODEL_FILE}")
         refuse_mismatch(_slot_shapes(parameters), moments, f"{checkpoint.folder}/{OPTIMIZER_FILE}")
+        self.skipped_updates = checkpoint.state().skipped_updates
         self.model.set(chosen)
         self.optimizer.set_state_dict(
             {

@@ -13,13 +13,12 @@ import paddle
 from paddle import nn
 from paddlenlp import transformers
 
-from data_tools.errors import CheckpointError, InputError
-from ernie_pair.model_folder import CONFIG, VOCAB, ModelSource, match_parameters, open_model
-from ernie_pair.weights import Arrays, read_weights
+from data_tools.errors import InputError
+from ernie_pair.model_config import CONFIG, FAMILIES, family_of
+from ernie_pair.model_folder import VOCAB, ModelSource, match_parameters, open_model, refuse_other_family
+from ernie_pair.weights import Arrays, as_float32, read_weights
 from ernie_pair.world import seed_of
 
-# The family is also the name that the encoder goes by in the weights.
-FAMILIES = {"ernie": "Ernie", "ernie_gram": "ErnieGram"}
 WEIGHTS, TOKENIZER = "model_state.pdparams", "tokenizer_config.json"
 HEAD, PRETRAINING_HEADS = "classifier.", "cls."
 
@@ -115,22 +114,6 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
     return model, source.vocab_file
 
 
-def refuse_other_family(source: ModelSource, family: str) -> None:
-    found = family_of(source.config)
-    if found not in (None, family):
-        raise CheckpointError(
-            f"{source.name} holds {found} weights; pass --model_type {found}, or another folder"
-        )
-
-
-def family_of(config: Dict[str, object]) -> Optional[str]:
-    """ernie or ernie_gram, as far as a config.json tells."""
-    if config.get("model_type") in FAMILIES:
-        return config["model_type"]
-    named = str((config.get("architectures") or [""])[0])
-    return next((family for family in ("ernie_gram", "ernie") if named.startswith(FAMILIES[family])), None)
-
-
 def num_classes_of(config: Dict[str, object]) -> int:
     value = config.get("num_labels", config.get("num_classes", 2))
     if not isinstance(value, int) or value < 2:
@@ -173,4 +156,5 @@ def _set_matching(
     model: PairClassifier, found: Arrays, where: Path, may_miss: str = "", may_have: str = ""
 ) -> None:
     parameters = dict(model.named_parameters())
+    found = as_float32(found, str(where))
     model.set(match_parameters(parameters, found, str(where), may_miss=may_miss, may_have=may_have))

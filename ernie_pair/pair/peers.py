@@ -18,6 +18,9 @@ class Alone:
     def barrier(self) -> None:
         pass
 
+    def add(self, array: np.ndarray) -> np.ndarray:
+        return array
+
     def total(self, array: np.ndarray) -> np.ndarray:
         return array
 
@@ -38,20 +41,22 @@ class Peers:
         self._meetings = 0
 
     def barrier(self) -> None:
-        """Wait until all have come, however long one of them takes.
+        """Wait until all have come, however long one of them takes."""
+        self.add(np.zeros(1))
+
+    def add(self, array: np.ndarray) -> np.ndarray:
+        """``total``, for processes that may come at very different times.
 
         gloo gives up on a peer that is 30 seconds late, and the first rank may well be: it writes
         the checkpoints. So the waiting is done at the store, and gloo meets those who are there.
         """
-        import paddle.distributed as dist
-
         self._meetings += 1
         key = f"ernie_pair/pair/{self._meetings}"
         arrived = self._store.add(key, 1)
         while arrived < self.size:
             time.sleep(POLL_SECONDS)
             arrived = self._store.add(key, 0)
-        dist.barrier()
+        return self.total(array)
 
     def total(self, array: np.ndarray) -> np.ndarray:
         """The sum over all processes. Adding zeros changes no bit."""

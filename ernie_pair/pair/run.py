@@ -11,6 +11,8 @@ from typing import Dict, NamedTuple
 import numpy as np
 
 from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.checkpoint_folder import words_of
+from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.loop import Rhythm, TrainState, train
 from ernie_pair.model_folder import ModelSource, open_model
 from ernie_pair.pair.best import BestModel
@@ -22,6 +24,8 @@ from ernie_pair.pair.pair_file import Pairs, read_pairs
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.signals import StopSignals, stop_with_the_launcher
+from ernie_pair.watchdog import Watchdog
 from ernie_pair.world import World, launched_world
 
 logger = logging.getLogger(__name__)
@@ -40,6 +44,13 @@ def train_pair(config: TrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
+    with StopSignals() as signals:
+        if world.size > 1:
+            stop_with_the_launcher()
+        _train_pair(config, world, signals)
+
+
+def _train_pair(config: TrainConfig, world: World, signals: StopSignals) -> None:
     quiet_libraries()
     device = start_device(config.device, world)
     source = open_model(
@@ -53,32 +64,31 @@ def train_pair(config: TrainConfig) -> None:
     peers.barrier()  # reading and tokenising take each process its own time
     logger.info("on %s, %d process(es)", device, world.size)
     job = PairJob(config, model, data.dev, steps, peers)
-    checkpoints = Checkpoints(Path(config.output_dir), world, peers.barrier)
+    output_dir = Path(config.output_dir)
+    best = BestModel(output_dir, partial(model.write, vocab_file=source.vocab_file), world, peers.add)
+    checkpoints = Checkpoints(output_dir, world, peers.add)
     try:
-        fingerprint = fingerprint_of(config, source, data.hashes, job, world)
-        state = _resume(job, checkpoints, fingerprint, beginning)
-        best = BestModel(
-            Path(config.output_dir),
-            partial(model.write, vocab_file=source.vocab_file),
-            is_first=world.is_first,
-            barrier=peers.barrier,
-        )
-        _train(config, world, data, job, state, best, partial(_save, checkpoints, fingerprint, job))
+        with Watchdog(output_dir, world) as watch:
+            fingerprint = fingerprint_of(config, source, data.hashes, job, world)
+            topology = topology_of(config, world)
+            state = _resume(config, job, checkpoints, fingerprint, topology, beginning)
+
+            def save(state: TrainState) -> None:
+                checkpoints.save(state, fingerprint, job.state_files() if world.is_first else (), topology)
+
+            _train(config, world, data, job, state, best, save, signals, watch)
     finally:
         checkpoints.close()
     logger.info("best accuracy %.4f: %s", state.best_metric, best.folder())
 
 
-def _save(checkpoints: Checkpoints, fingerprint: Dict[str, object], job: PairJob, state: TrainState) -> None:
-    checkpoints.save(state, fingerprint, job.state_files())
-
-
 def _train(
-    config: TrainConfig, world: World, data: PairData, job: PairJob, state: TrainState, best, save
+    config: TrainConfig, world: World, data: PairData, job: PairJob, state, best, save, signals, watch
 ) -> None:
-    log = open_log(Path(config.output_dir), world, resumed_at=state.step, max_steps=job.total_steps)
+    log = open_log(Path(config.output_dir), world, resumed=state, max_steps=job.total_steps)
     updates = training_updates(data.train, config.seed, config.batch_size, world, state.consumed_samples)
     try:
+        signals.wait_for_the_update()
         train(
             _rhythm(config, len(data.train), job.total_steps, world),
             job,
@@ -88,6 +98,8 @@ def _train(
             save=save,
             export=lambda state: None,  # the best model is the export
             judge=best.judge,
+            votes=signals.votes,
+            watch=watch,
         )
     finally:
         log.close()
@@ -133,15 +145,22 @@ def fingerprint_of(
     }
 
 
+FIXED = ("model_type", "config.json", "vocabulary")  # no --allow_change makes the weights fit these
+
+
+def topology_of(config: TrainConfig, world: World) -> Dict[str, object]:
+    """What may change on resume, with a line about it."""
+    return {"processes": world.size, "batch_size": config.batch_size, "threads": cpu_threads()}
+
+
 def _resume(
-    job: PairJob, checkpoints: Checkpoints, fingerprint: Dict[str, object], beginning: str
+    config: TrainConfig, job: PairJob, checkpoints: Checkpoints, fingerprint, topology, beginning: str
 ) -> TrainState:
     """1. the newest checkpoint; 2. otherwise the weights that were given; 3. fresh ones, when asked for."""
-    checkpoint = checkpoints.newest()
+    checkpoint = checkpoints.resume(fingerprint, topology, words_of(config.allow_change), FIXED)
     if checkpoint is None:
         logger.info("%s", beginning)
         return TrainState()
-    checkpoint.refuse_other_run(fingerprint)
     job.restore(checkpoint)
     state = checkpoint.state()
     logger.info("resumed %s: step %d, %d pairs seen", checkpoint.folder, state.step, state.consumed_samples)

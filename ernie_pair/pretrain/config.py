@@ -2,17 +2,19 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Optional
 
 from data_tools.command_line import option
-from data_tools.dataset_utils import refuse_ngram_laws
 from data_tools.errors import InputError
+from data_tools.masking_config import MaskingConfig
 from ernie_pair.runtime import default_device
 from ernie_pair.world import World, passes_per_update
 
+LARGEST_SEED = 2**63 - 1
+
 
 @dataclass(frozen=True)
-class PretrainConfig:
+class PretrainConfig(MaskingConfig):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
     model_name_or_path: str = option(
@@ -22,18 +24,33 @@ class PretrainConfig:
         help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'"
     )
     output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here")
-    model_type: Literal["ernie"] = option("ernie", help="the family of the model")
+    model_type: Literal["ernie", "ernie-gram", "ernie_gram"] = option("ernie", help="the family of the model")
     from_scratch: bool = option(False, help="start from random weights: config.json and vocab.txt are enough")
+    continue_training: Optional[bool] = option(
+        None, help="the recipe's word: true asks for weights, false is --from_scratch true"
+    )
     split: str = option("949,50,1", help="shares of the documents for training, validation, test")
     max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
     micro_batch_size: int = option(8, help="samples per process in one forward pass")
     global_batch_size: int = option(
         0, help="samples per update, all processes; 0: micro_batch_size x processes"
     )
-    dp_degree: int = option(1, help="processes that share the data")
-    sharding_degree: int = option(1, help="processes that share the optimizer state")
-    use_sharding: bool = option(False, help="share the optimizer state")
+    dp_degree: int = option(1, help="groups of processes, each with the whole optimizer state")
+    sharding_degree: int = option(1, help="processes of a group, each with a part of the optimizer state")
+    use_sharding: bool = option(False, help="split the optimizer state, for --sharding_degree above 1")
     use_amp: bool = option(False, help="mixed precision, on GPU")
+    amp_dtype: Literal["float16", "bfloat16", "float32"] = option(
+        "float16", help="the narrow type; float32: no cast, the scaling of the loss alone"
+    )
+    amp_level: Literal["O1", "O2"] = option("O1", help="O1: weights in float32; O2: narrow weights too")
+    init_loss_scaling: float = option(32768.0, help="what the loss is first multiplied by, in float16")
+    incr_every_n_steps: int = option(1000, help="finite updates in a row until the scale grows")
+    incr_ratio: float = option(2.0, help="how much it grows")
+    decr_every_n_nan_or_inf: int = option(1, help="infinite updates in a row until the scale shrinks")
+    decr_ratio: float = option(0.5, help="how much it shrinks")
+    on_nan: Literal["stop", "skip"] = option(
+        "stop", help="a loss that is not finite ends the run, or its update is left out"
+    )
     use_recompute: bool = option(
         False, help="recompute activations in the backward pass: less memory, more time"
     )
@@ -41,6 +58,7 @@ class PretrainConfig:
     min_lr: float = option(1e-5, help="learning rate at decay_steps and after")
     warmup_rate: float = option(0.01, help="share of decay_steps spent on warm-up")
     decay_steps: int = option(0, help="updates until min_lr is reached; 0: max_steps")
+    lr_decay_style: Literal["linear", "cosine"] = option("linear", help="the way down to min_lr")
     max_steps: int = option(500000, help="updates in all")
     weight_decay: float = option(0.01, help="decay of every weight except biases and norms")
     adam_beta1: float = option(0.9, help="AdamW's first moment")
@@ -49,41 +67,53 @@ class PretrainConfig:
     grad_clip: float = option(1.0, help="largest global norm of the gradient; 0: no clipping")
     hidden_dropout_prob: float = option(0.1, help="dropout of the hidden states")
     attention_probs_dropout_prob: float = option(0.1, help="dropout of the attention weights")
-    masked_lm_prob: float = option(0.15, help="share of the tokens to mask")
-    short_seq_prob: float = option(0.1, help="share of the samples with a shorter target length")
-    favor_longer_ngram: bool = option(False, help="mask long n-grams more often than short ones")
-    max_ngrams: int = option(3, help="longest n-gram of words masked together")
-    geometric: bool = option(False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n")
-    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own")
-    masking_fn: str = option("", help="your own masking, package.module:function; none: the built-in one")
-    binary_head: bool = option(True, help="learn the order of sentences too; false: masked tokens alone")
     save_steps: int = option(50000, help="updates between exported models, model_STEP/")
     checkpoint_steps: int = option(5000, help="updates between checkpoints, model_last")
+    keep_checkpoints: int = option(3, help="the newest that many are kept, at least 2")
+    keep_every: int = option(0, help="and those of every so many updates; 0: none")
     logging_freq: int = option(20, help="updates between log lines")
     eval_freq: int = option(1000, help="updates between validations")
     eval_iters: int = option(10, help="global batches in a validation")
+    share_folder: bool = option(
+        True, help="all machines see one output_dir; false: each has its own, and keeps all it needs in it"
+    )
     num_workers: int = option(1, help="loader processes per process; 0: none")
     seed: int = option(1234, help="of weights, data order, masks and dropout")
+    allow_change: str = option("", help="what may differ from the checkpoint's run: max_lr,min_lr")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):
-        for name in ("max_steps", "micro_batch_size", "dp_degree", "sharding_degree", "max_ngrams"):
+        super().__post_init__()
+        for name in ("max_steps", "micro_batch_size", "dp_degree", "sharding_degree"):
             _at_least(self, name, 1)
         for name in ("save_steps", "checkpoint_steps", "logging_freq", "eval_freq", "eval_iters"):
             _at_least(self, name, 1)
-        for name in ("global_batch_size", "decay_steps", "num_workers", "seed", "weight_decay", "grad_clip"):
+        for name in ("incr_every_n_steps", "decr_every_n_nan_or_inf", "init_loss_scaling"):
+            _at_least(self, name, 1)
+        _at_least(self, "keep_checkpoints", 2)
+        for name in (
+            "keep_every",
+            "global_batch_size",
+            "decay_steps",
+            "num_workers",
+            "seed",
+            "weight_decay",
+            "grad_clip",
+        ):
             _at_least(self, name, 0)
         _at_least(self, "max_seq_len", 8)
-        for name in ("warmup_rate", "hidden_dropout_prob", "attention_probs_dropout_prob", "short_seq_prob"):
+        for name in ("warmup_rate", "hidden_dropout_prob", "attention_probs_dropout_prob"):
             _within(self, name, 0, 1)
         for name in ("adam_beta1", "adam_beta2"):
             _within(self, name, 0, 1)
-        if not 0 < self.masked_lm_prob < 1:
-            raise InputError(f"--masked_lm_prob {self.masked_lm_prob} is not between 0 and 1; use 0.15")
+        if self.from_scratch and self.continue_training:
+            raise InputError("--from_scratch true and --continue_training true contradict; pass one of them")
         if not 0 < self.adam_epsilon < 1:
             raise InputError(f"--adam_epsilon {self.adam_epsilon} is not between 0 and 1; use 1e-8")
+        if self.seed > LARGEST_SEED:
+            raise InputError(f"--seed {self.seed} is above {LARGEST_SEED}; use a smaller one")
         self._refuse_rates()
-        refuse_ngram_laws(self)
+        self._refuse_scaling()
 
     def _refuse_rates(self):
         if not (math.isfinite(self.max_lr) and self.max_lr > 0 and self.min_lr >= 0):
@@ -96,6 +126,32 @@ class PretrainConfig:
                 "lower --min_lr or raise --max_lr"
             )
 
+    def _refuse_scaling(self):
+        if not (1 < self.incr_ratio < math.inf and 0 < self.decr_ratio < 1):
+            raise InputError(
+                f"--incr_ratio {self.incr_ratio} must be above 1 and --decr_ratio {self.decr_ratio} below 1"
+            )
+        if self.sharding_degree > 1 and not self.use_sharding:
+            raise InputError(
+                f"--sharding_degree {self.sharding_degree} needs --use_sharding true; add it, or pass 1"
+            )
+        if self.amp_level == "O2" and self.use_amp and self.amp_dtype == "float32":
+            raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
+        if self.amp_level == "O2" and self.use_amp and self.passes > 1:
+            raise InputError(
+                "--amp_level O2 would add up the gradients of several passes in the narrow type; use O1, or "
+                "raise --micro_batch_size until one pass makes an update"
+            )
+
+    @property
+    def family(self) -> str:
+        """ernie or ernie_gram: what the encoder is called in the weights."""
+        return self.model_type.replace("-", "_")
+
+    @property
+    def starts_from_scratch(self) -> bool:
+        return self.from_scratch or self.continue_training is False
+
     @property
     def lr_decay_steps(self) -> int:
         return self.decay_steps or self.max_steps
@@ -106,26 +162,41 @@ class PretrainConfig:
 
     @property
     def samples_per_update(self) -> int:
-        return self.global_batch_size or self.micro_batch_size * self.dp_degree
+        return self.global_batch_size or self.micro_batch_size * self.processes
+
+    @property
+    def processes(self) -> int:
+        """All of them read data: those of a sharding group too."""
+        return self.dp_degree * self.sharding_degree
 
     @property
     def passes(self) -> int:
         """Forward passes of each process in one update."""
-        return passes_per_update(self.samples_per_update, self.micro_batch_size, self.dp_degree)
+        return passes_per_update(self.samples_per_update, self.micro_batch_size, self.processes)
 
 
-def refuse_unready(config: PretrainConfig, world: World) -> None:
-    """Raises InputError for a combination that this version does not do, before anything is built."""
-    if config.use_sharding or config.sharding_degree > 1:
-        raise InputError("--use_sharding and --sharding_degree above 1 are not ready; use --dp_degree alone")
-    if config.dp_degree != world.size:
+def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
+    """Raises InputError for a combination that this version does not do, before anything is built.
+
+    ``local``: this process among those of its machine.
+    """
+    if config.processes != world.size:
         raise InputError(
-            f"--dp_degree {config.dp_degree} asks for {config.dp_degree} process(es), but {world.size} were "
-            f"started; pass --dp_degree {world.size}, or launch with --nproc_per_node {config.dp_degree}"
+            f"--dp_degree {config.dp_degree} x --sharding_degree {config.sharding_degree} asks for "
+            f"{config.processes} process(es), but {world.size} were started; pass --dp_degree "
+            f"{max(1, world.size // config.sharding_degree)}, or launch with --nproc_per_node "
+            f"{config.processes}"
         )
-    if config.use_amp and config.device == "cpu":
+    if not config.share_folder and local.size % config.sharding_degree:
         raise InputError(
-            "--use_amp true needs a GPU: Paddle has no half-precision CPU kernels; use --use_amp false"
+            f"--share_folder false keeps the whole optimizer state on each machine: --sharding_degree "
+            f"{config.sharding_degree} must divide the {local.size} process(es) of one; pass "
+            f"--sharding_degree {local.size}, or share the folder"
+        )
+    if config.use_amp and config.device == "cpu" and config.amp_dtype != "float32":
+        raise InputError(
+            f"--use_amp true --amp_dtype {config.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
+            "kernels; use --use_amp false, or --amp_dtype float32 for the scaling of the loss alone"
         )
     config.passes  # noqa: B018 - raises where the batch sizes do not divide
 

@@ -3,21 +3,21 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Tuple
-
-import numpy as np
 
 from data_tools.command_line import option
 from data_tools.errors import CheckpointError, InputError
-from ernie_pair.checkpoint import MANIFEST, Checkpoint, publish_folder
-from ernie_pair.model_folder import CONFIG, VOCAB, ModelSource, match_parameters, open_model, read_config
+from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
+from ernie_pair.model_config import CONFIG, find_config, read_config
+from ernie_pair.model_folder import VOCAB, ModelSource, open_model
+from ernie_pair.pretrain.parity import HEAD_OUTPUTS, largest_differences, random_ids, run_dynamic, run_static
+from ernie_pair.published_folder import publish_folder
 from ernie_pair.runlog import start_console
-from ernie_pair.runtime import quiet_libraries
 from ernie_pair.weights import Arrays, read_weights
 from ernie_pair.world import World
 
 LARGEST_DIFFERENCE = 1e-5
-OUTPUTS = ("sequence_output", "pooled_output", "lm_logits", "sop_logits")
+SUFFIXES = (".safetensors", ".pdparams")
+WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams"}
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,9 @@ logger = logging.getLogger(__name__)
 class ConvertConfig:
     """Convert static ERNIE weights into a folder that from_pretrained loads, and prove that both agree."""
 
-    static_model_path: str = option(help="PREFIX of the weights, for example output/model_last/static_vars")
+    static_model_path: str = option(
+        help="PREFIX of the weights, for example output/model_last/static_vars, or a folder of single files"
+    )
     output_dir: str = option(help="the folder to make")
     model_name_or_path: str = option(
         "", help="where config.json and vocab.txt lie; empty: beside the weights"
@@ -37,134 +39,82 @@ def convert(config: ConvertConfig) -> None:
     """Write ``output_dir`` and print the largest difference of every output.
 
     Raises CheckpointError when a parameter is missing or left over on either side, or when an output
-    differs by more than 1e-5; then nothing is written.
+    differs by more than 1e-5; then nothing is written. A head that the file does not hold at all is
+    left out, and that is said.
     """
     start_console(World())
-    weights_file = find_weights(Path(config.static_model_path))
+    weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
-    if Path(config.output_dir).resolve() == weights_file.parent.resolve():
-        raise InputError(f"--output_dir {config.output_dir} holds the static weights; give another folder")
+    output_dir = Path(config.output_dir)
+    _refuse_loss(output_dir, source)
     feed = random_ids(source.config)
-    weights, static_outputs = run_static(source, read_weights(weights_file), str(weights_file), feed)
-    publish_folder(
-        Path(config.output_dir),
-        lambda draft: _fill(draft, source, weights, static_outputs, feed),
-    )
-    logger.info("%d parameters of %s are now %s", len(weights), weights_file, config.output_dir)
+    found = read_weights(weights_file)
+    weights, static_outputs = run_static(source.config, found, str(weights_file), feed)
+    for output in HEAD_OUTPUTS.keys() - static_outputs.keys():
+        logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
+    publish_folder(output_dir, lambda draft: _fill(draft, source, weights, static_outputs, feed))
+    logger.info("%d parameters of %s are now %s", len(weights), weights_file, output_dir)
 
 
-def find_weights(prefix: Path) -> Path:
-    """PREFIX.safetensors of this package, or the recipe's PREFIX.pdparams. Raises CheckpointError."""
-    for suffix in (".safetensors", ".pdparams"):
-        path = prefix.with_name(prefix.name + suffix)
-        if path.is_file():
+def find_static_weights(given: Path) -> Path:
+    """PREFIX.safetensors of this package, or the recipe's PREFIX.pdparams or folder PREFIX of single files.
+
+    The file itself may be given too. Raises InputError when there is none, CheckpointError when it
+    lies in a checkpoint that is damaged.
+    """
+    prefixes = (given, given / "static_vars") if given.is_dir() else (given,)
+    files = [prefix.with_name(prefix.name + suffix) for prefix in prefixes for suffix in SUFFIXES]
+    for path in (*files, *prefixes):
+        if (path.is_file() and path.suffix in SUFFIXES) or (path.is_dir() and _holds_single_files(path)):
             if (path.parent / MANIFEST).is_file():
                 Checkpoint(path.parent).verify()
             return path
-    raise CheckpointError(
-        f"--static_model_path {prefix}: neither {prefix.name}.safetensors nor {prefix.name}.pdparams is in "
-        f"{prefix.parent}; give for example OUTPUT_DIR/model_last/static_vars"
+    raise InputError(
+        f"--static_model_path {given}: neither {given.name}.safetensors nor {given.name}.pdparams is in "
+        f"{given.parent}, and it is no folder of parameters; give for example OUT/model_last/static_vars"
+    )
+
+
+def _holds_single_files(folder: Path) -> bool:
+    return any(
+        name.startswith(("embedding_", "word_embedding")) for name in (p.name for p in folder.iterdir())
     )
 
 
 def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     if config.model_name_or_path:
-        return open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
+        return open_model(config.model_name_or_path, model_type="", from_scratch=True)
     folder = weights_file.parent
-    missing = [name for name in (CONFIG, VOCAB) if not (folder / name).is_file()]
+    settings, vocab_file = find_config(folder), folder / VOCAB
+    missing = [CONFIG] * (settings is None) + [VOCAB] * (not vocab_file.is_file())
     if missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")
-    return ModelSource(str(folder), read_config(folder / CONFIG), folder / VOCAB, weights_file)
+    return ModelSource(str(folder), read_config(settings), vocab_file, weights_file)
 
 
-def random_ids(config: Dict) -> Arrays:
-    """A padded batch that reaches every part of the vocabulary and, at its longest row, every position."""
-    rng = np.random.default_rng(0)
-    length = min(64, int(config["max_position_embeddings"]))
-    ids = rng.integers(1, config["vocab_size"], (4, length))
-    lengths = np.array([length, length - 1, length // 2, 2])
-    inside = np.arange(length) < lengths[:, None]
-    types = (np.arange(length) >= lengths[:, None] // 2) & inside
-    return {
-        "input_ids": np.where(inside, ids, int(config.get("pad_token_id", 0))).astype(np.int64),
-        "token_type_ids": types.astype(np.int64),
-    }
-
-
-def run_static(source: ModelSource, found: Arrays, where: str, feed: Arrays) -> Tuple[Arrays, Arrays]:
-    """The weights under structured names, and what the static model makes of ``feed``."""
-    import paddle
-
-    from ernie_pair.pretrain.model import build_ernie, ernie_config
-
-    paddle.enable_static()
-    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
-    executor = paddle.static.Executor(paddle.CPUPlace())
-    with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
-        model = build_ernie(
-            ernie_config(source.config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
+    """Raises InputError when what would be replaced is an input, or not what this command writes."""
+    if output_dir.resolve() == source.vocab_file.parent.resolve():
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    if output_dir.exists() and not output_dir.is_dir():
+        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
+    others = {path.name for path in output_dir.iterdir()} - WRITTEN if output_dir.is_dir() else set()
+    if others:
+        raise InputError(
+            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
         )
-        model.eval()
-        parameters = model.state_dict()
-        inputs = {name: paddle.static.data(name, [None, None], "int64") for name in feed}
-        outputs = run_all_outputs(model, inputs)
-        executor.run(startup)
-        named = name_by_structure(found, parameters, {parameter.name for parameter in main.all_parameters()})
-        for name, array in match_parameters(parameters, named, where).items():
-            scope.find_var(name).get_tensor().set(array, executor.place)
-        values = executor.run(main, feed=feed, fetch_list=list(outputs))
-    paddle.disable_static()
-    return named, dict(zip(OUTPUTS, values))
-
-
-def run_all_outputs(model, inputs: Dict) -> tuple:
-    """sequence output, pooled output, MLM logits and SOP logits of an ErnieForPretraining."""
-    sequence_output, pooled_output = model.ernie(**inputs)
-    return (sequence_output, pooled_output, *model.cls(sequence_output, pooled_output))
-
-
-def name_by_structure(found: Arrays, parameters: Dict[str, object], generated: set) -> Arrays:
-    """Translate the generated names of a recipe's file (linear_0.w_0, ...) into structured ones.
-
-    ``generated``: every parameter name of the static program. The decoder weight that the tie with
-    the embedding replaced is among them, is read by nothing, and is passed over.
-    """
-    structured: Dict[str, str] = {}
-    for name, parameter in parameters.items():
-        structured.setdefault(parameter.name, name)
-    if not any(name in structured for name in found):
-        return found
-    replaced = generated - set(structured)
-    return {structured.get(name, name): array for name, array in found.items() if name not in replaced}
 
 
 def _fill(draft: Path, source: ModelSource, weights: Arrays, static_outputs: Arrays, feed: Arrays) -> None:
     from ernie_pair.pretrain.export import write_model_folder
 
     write_model_folder(draft, source, weights)
-    dynamic_outputs = run_dynamic(draft, feed)
-    differences = {
-        name: float(np.abs(static_outputs[name] - dynamic_outputs[name]).max()) for name in OUTPUTS
-    }
+    differences = largest_differences(static_outputs, run_dynamic(draft, source.config, feed))
     for name, difference in differences.items():
         logger.info("largest difference of %-15s %.3g", name, difference)
     worst = max(differences.values())
-    if not worst <= LARGEST_DIFFERENCE:
+    if worst > LARGEST_DIFFERENCE:
         raise CheckpointError(
             f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
             f"{source.name} is not written; check that config.json is the one it was trained with"
         )
-
-
-def run_dynamic(folder: Path, feed: Arrays) -> Arrays:
-    """What the dynamic model of ``folder`` makes of ``feed``."""
-    import paddle
-    from paddlenlp.transformers import ErnieForPretraining
-
-    quiet_libraries()
-    paddle.set_device("cpu")
-    model = ErnieForPretraining.from_pretrained(str(folder))
-    model.eval()
-    with paddle.no_grad():
-        outputs = run_all_outputs(model, {name: paddle.to_tensor(array) for name, array in feed.items()})
-    return {name: output.numpy() for name, output in zip(OUTPUTS, outputs)}

@@ -1,6 +1,7 @@
 """Which samples this rank reads, in which order: the only place that knows ranks and positions."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Union
 
@@ -10,26 +11,25 @@ from data_tools.blend import Blend, BlendedDataset, read_blend
 from data_tools.collate import collate
 from data_tools.corpus import Corpus
 from data_tools.dataset_utils import MaskingRule
-from data_tools.ernie_dataset import (
-    SPECIALS_PER_SAMPLE,
-    SPECIALS_WITHOUT_HEAD,
-    ErnieDataset,
-    masking_rule,
-)
+from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.errors import InputError
 from data_tools.hashing import mix_all
 from data_tools.masking_function import load_masking_fn
-from data_tools.megatron_corpus import open_corpus
-from data_tools.sample_map import build_sample_map, cached_sample_map
+from data_tools.sample_map import build_sample_map, rows_fit
+from data_tools.sample_map_cache import cached_sample_map
 from data_tools.splits import document_ranges
+from data_tools.verified import open_verified
 from data_tools.wordpiece import WordPiece
+from ernie_pair.model_config import Limits
 from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.corpus_vocabulary import refuse_ids_beyond, refuse_unfit_model, vocabulary_of
 from ernie_pair.pretrain.loader import Loader
 from ernie_pair.world import World
 
 Batch = Dict[str, np.ndarray]
 # Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
 INDEX_SUFFIXES = ("_idx.npz", ".idx")
+CACHE = "cache"  # below output_dir: the folders of the corpora are never written to
 # Splits have seeds of their own: the masks of validation say nothing about those of training.
 SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}
 
@@ -85,29 +85,21 @@ class PretrainData:
         return [range(start, start + config.micro_batch_size) for start in starts]
 
 
-def open_data(config: PretrainConfig, world: World, pieces: WordPiece, model_positions: int) -> PretrainData:
+def open_data(config: PretrainConfig, world: World, pieces: WordPiece, limits: Limits) -> PretrainData:
     """Open the corpora of ``input_dir`` and map their documents to samples.
 
-    Raises InputError when a folder does not hold exactly one corpus, when its ids do not fit the
-    vocabulary, when a split is empty, or when a sample is longer than the model's ``model_positions``.
+    ``pieces``: the model's vocabulary; corpora may have been made with its extension by twins. Raises
+    InputError when a folder does not hold exactly one corpus, when its ids do not fit the vocabulary,
+    when a split is empty, or when samples are not for a model of these ``limits``.
     """
-    if config.max_seq_len > model_positions:
-        raise InputError(
-            f"--max_seq_len {config.max_seq_len} is above the model's {model_positions} positions; lower it"
-        )
+    refuse_unfit_model(config, pieces, limits)
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
-    corpora = [open_corpus(find_corpus(source.folder)) for source in sources]
-    for corpus in corpora:
-        refuse_foreign_ids(corpus, pieces)
-    rule = masking_rule(
-        pieces,
-        masked_lm_prob=config.masked_lm_prob,
-        max_ngrams=config.max_ngrams,
-        favor_longer_ngram=config.favor_longer_ngram,
-        geometric=config.geometric,
-        whole_word_mask=config.whole_word_mask,
-    )
+    cache = Path(config.output_dir) / CACHE
+    corpora = [open_verified(find_corpus(source.folder), cache) for source in sources]
+    pieces = vocabulary_of(corpora, pieces)
+    refuse_ids_beyond(pieces, limits.vocab_size)
+    rule = masking_rule(pieces, **config.rule_settings())
     datasets = {split: _dataset(config, corpora, blend, rule, split) for split in SPLIT_NUMBER}
     return PretrainData(config, world, corpora, blend, pieces, datasets)
 
@@ -155,30 +147,19 @@ def find_corpus(folder: Path) -> Path:
     return path.with_name(path.name[: -len(suffix)])
 
 
-def refuse_foreign_ids(corpus: Corpus, pieces: WordPiece) -> None:
-    """Raises InputError when the corpus was made with another vocabulary."""
-    if corpus.vocab_sha256 and corpus.vocab_sha256 != pieces.sha256:
-        raise InputError(
-            f"{corpus.prefix} was made with another vocab.txt than the model's; make it again with "
-            "create_pretraining_data.py and the model's vocabulary"
-        )
-    corpus.check_ids(pieces.vocab_size)
-
-
 def _sample_map(
     config: PretrainConfig, corpus: Corpus, documents: range, num_samples: int, seed: int
 ) -> np.ndarray:
-    specials = SPECIALS_PER_SAMPLE if config.binary_head else SPECIALS_WITHOUT_HEAD
-    settings = {
-        "num_samples": num_samples,
-        "target_length": config.max_seq_len - specials,
-        "short_seq_prob": config.short_seq_prob,
-        "seed": seed,
-        "min_sentences": 2 if config.binary_head else 1,
-    }
+    settings = {"num_samples": num_samples, "seed": seed, **config.map_settings(config.max_seq_len)}
     key = {"corpus": corpus.fingerprint, "documents": [documents.start, documents.stop], **settings}
     return cached_sample_map(
-        Path(config.output_dir) / "cache",
+        Path(config.output_dir) / CACHE,
         key,
-        lambda: build_sample_map(corpus.docs, corpus.lens, documents, **settings),
+        build=lambda: build_sample_map(corpus.docs, corpus.lens, documents, **settings),
+        fits=partial(
+            rows_fit,
+            num_rows=num_samples,
+            sentences=range(*corpus.docs[[documents.start, documents.stop]].tolist()),
+            target_length=settings["target_length"],
+        ),
     )

@@ -1,22 +1,29 @@
 """What one update of static pretraining is, and what a checkpoint of it holds."""
 
 import json
+import math
+from collections import ChainMap
+from fnmatch import fnmatch
 from typing import Dict, Iterator, List, Tuple
 
 import numpy as np
 import paddle
 
-from ernie_pair.checkpoint import Checkpoint
+from ernie_pair.checkpoint_folder import Checkpoint
 from ernie_pair.model_folder import CONFIG, VOCAB, ModelSource, match_parameters
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.data import Batch, PretrainData
+from ernie_pair.pretrain.monitors import GRADIENT_NORM
 from ernie_pair.pretrain.program import LOSS_WEIGHTS, PretrainProgram, RankSums
-from ernie_pair.schedule import linear_with_warmup
+from ernie_pair.pretrain.randomness import seed_feed
+from ernie_pair.pretrain.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.pretrain.warm_start import read_start, warn_of_random_weights
+from ernie_pair.schedule import learning_rate
 from ernie_pair.weights import Arrays, from_safetensors, refuse_mismatch, to_safetensors
 from ernie_pair.world import World, seed_of
 
-WEIGHTS, OPTIMIZER = "static_vars.safetensors", "optimizer.safetensors"
-# Gradient merge's own variables are back at zero after each update: there is nothing to keep.
+WEIGHTS = "static_vars.safetensors"
+OPTIMIZER, ANY_OPTIMIZER = "optimizer-{part:05d}-of-{parts:05d}.safetensors", "optimizer-*.safetensors"
 MERGE_MARKS = ("@GradientMerge", "gradient_merge")
 
 
@@ -27,27 +34,38 @@ class PretrainJob:
         self,
         config: PretrainConfig,
         world: World,
+        local: World,
         program: PretrainProgram,
         data: PretrainData,
         add: RankSums,
         source: ModelSource,
     ):
-        self.config, self.world, self.source = config, world, source
+        self.config, self.world, self.local, self.source = config, world, local, source
         self.program, self.data, self.add = program, data, add
+        self._skipped = 0
+        self._unproven = False  # weights were given, and no validation has yet said whether they fit
 
-    def update(self, batches: List[Batch], step: int) -> Dict[str, float]:
+    def start_from_weights(self) -> None:
+        """Take the weights of ``source``. Raises CheckpointError, with nothing set, when they do not fit."""
+        start = read_start(self.program.parameters, self.source)
+        self.program.set_weights(start.arrays)
+        self._unproven = start.has_lm_head
+
+    def update(self, batches: List[Batch], step: int, votes: int) -> Tuple[Dict[str, float], int]:
         """One update over this rank's micro batches; the losses are means over the global batch."""
         rate = self._learning_rate(step)
         self.program.rate(rate)
-        labelled = self.add(sum(map(_count_labels, batches)))
+        labelled, filled = np.split(self.add(sum(map(self._count, batches))), 2)
         # fleet averages over ranks and passes: undo that, and divide by what is really labelled.
         weights = self.world.size * len(batches) / np.maximum(labelled, 1)
         sums = np.zeros(4)
         for number, batch in enumerate(batches):
-            paddle.seed(seed_of(self.config.seed, self.world.rank, step, number))
-            feed = {**batch, LOSS_WEIGHTS: weights.astype(np.float32)}
+            seed = seed_of(self.config.seed, self.world.rank, step, number)
+            feed = {**batch, LOSS_WEIGHTS: weights.astype(np.float32), **seed_feed(seed)}
             sums += self.program.run(self.program.main, feed)
-        return {**_means(self.add(sums), labelled), "learning_rate": rate}
+        *sums, votes = self.add(np.append(sums, votes))
+        metrics = {**_means(sums, labelled), "learning_rate": rate, **self._monitored()}
+        return {**metrics, "padding_share": 1 - filled[0] / filled[1]}, int(votes)
 
     def evaluate(self, split: str) -> Dict[str, float]:
         """The mean losses over the fixed samples of ``split``."""
@@ -55,54 +73,98 @@ class PretrainJob:
         for batch in self.data.evaluation(split):
             sums += self.program.run(self.program.test, batch)
             labelled += _count_labels(batch)
-        return _means(self.add(sums), self.add(labelled))
+        means = _means(self.add(sums), self.add(labelled))
+        if self._unproven:
+            self._unproven = False
+            warn_of_random_weights(means["lm_loss"], self.source)
+        return means
+
+    def _count(self, batch: Batch) -> np.ndarray:
+        """Labelled tokens, labelled samples, tokens, places for tokens; float64 [4]."""
+        ids = batch["input_ids"]
+        return np.append(_count_labels(batch), [(ids != self.data.pieces.pad_id).sum(), ids.size])
+
+    @property
+    def vocab_size(self) -> int:
+        """The rows that files hold; the program may have more."""
+        return self.source.config["vocab_size"]
 
     def weights(self) -> Arrays:
         """The parameters under their structured names; a tied parameter stands once."""
         names = _first_names(self.program.parameters)
-        return {names[key]: array for key, array in self.program.get(list(names)).items()}
+        named = {names[key]: array for key, array in self.program.weights().items()}
+        return cut_vocabulary(named, self.vocab_size)
 
     def state_files(self) -> Iterator[Tuple[str, bytes]]:
-        yield CONFIG, json.dumps(self.source.config, indent=2).encode()
-        yield VOCAB, self.source.vocab_file.read_bytes()
-        yield WEIGHTS, to_safetensors(self.weights())
-        names = self._optimizer_names()
-        state = {names[key]: array for key, array in self.program.get(list(names)).items()}
-        yield OPTIMIZER, to_safetensors(state)
+        """What this rank puts into a checkpoint: the first the model too, each owner its optimizer state.
+
+        Where every machine has a folder of its own, those that write are the first of each.
+        """
+        if self.local.is_first:
+            yield CONFIG, json.dumps(self.source.config, indent=2).encode()
+            yield VOCAB, self.source.vocab_file.read_bytes()
+            yield WEIGHTS, to_safetensors(self.weights())
+        part, parts = self.local.rank, self.config.sharding_degree
+        if part < parts:
+            names = self._slot_names()
+            names.update((name, name) for name in self._shared_names() if part == 0)
+            state = self.program.get(self.program.held(names))
+            named = cut_vocabulary({names[key]: array for key, array in state.items()}, self.vocab_size)
+            yield OPTIMIZER.format(part=part, parts=parts), to_safetensors(named)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Weights and optimizer of ``checkpoint``, all checked before the first is set."""
-        found = from_safetensors(checkpoint.read(WEIGHTS), WEIGHTS)
+        """Weights and optimizer of ``checkpoint``, all checked before the first is set.
+
+        The parts of a sharded optimizer are put together and cut anew, for any number of processes.
+        """
+        found = pad_vocabulary(from_safetensors(checkpoint.read(WEIGHTS), WEIGHTS), self.vocab_size)
         weights = match_parameters(self.program.parameters, found, f"{checkpoint.folder}/{WEIGHTS}")
-        keys = {stored: key for key, stored in self._optimizer_names().items()}
-        shapes = {
-            stored: array.shape for stored, array in zip(keys, self.program.get(list(keys.values())).values())
-        }
-        state = from_safetensors(checkpoint.read(OPTIMIZER), OPTIMIZER)
-        refuse_mismatch(shapes, state, f"{checkpoint.folder}/{OPTIMIZER}")
-        self.program.set(weights)
-        self.program.set({keys[stored]: array for stored, array in state.items()})
+        state: Arrays = {}
+        for name in sorted(name for name in checkpoint.files if fnmatch(name, ANY_OPTIMIZER)):
+            state.update(from_safetensors(checkpoint.read(name), name))
+        shared = {name: state.pop(name) for name in list(state) if "/" not in name}
+        state, names = pad_vocabulary(state, self.vocab_size), self._slot_names()
+        shapes = ChainMap(*self.program.slots.values())
+        wanted = {stored: shapes[key] for key, stored in names.items()}
+        refuse_mismatch(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
+        self.program.set_weights(weights)
+        self.program.set({key: state[names[key]] for key in self.program.held(names)})
+        # What skips updates in float32 may be switched on and off (--on_nan): then it starts afresh.
+        self.program.set({name: shared[name] for name in self._shared_names() if name in shared})
+        self._monitored()
+
+    def _monitored(self) -> Dict[str, float]:
+        values = self.program.monitored()
+        self._skipped = int(values.get("skipped_updates", 0))
+        if self.config.device == "gpu":
+            values["gpu_memory_gb"] = paddle.device.cuda.max_memory_allocated() / 1e9
+        return values
 
     def _learning_rate(self, step: int) -> float:
+        """A skipped update is none: the schedule counts those that moved the weights."""
         config = self.config
-        return linear_with_warmup(
-            step,
+        return learning_rate(
+            step - self._skipped,
             max_lr=config.max_lr,
             min_lr=config.min_lr,
             warmup_steps=config.warmup_steps,
             decay_steps=config.lr_decay_steps,
+            style=config.lr_decay_style,
         )
 
-    def _optimizer_names(self) -> Dict[str, str]:
+    def _slot_names(self) -> Dict[str, str]:
         """{variable: name in the file}: the slots of a parameter stand under its structured name."""
         owners = _first_names(self.program.parameters)
-        names = {}
-        for variable in self.program.persistables():
-            if any(mark in variable for mark in MERGE_MARKS):
-                continue
-            owner = max((key for key in owners if variable.startswith(f"{key}_")), key=len, default=None)
-            names[variable] = f"{owners[owner]}/{variable[len(owner) + 1 :]}" if owner else variable
-        return names
+        return {
+            variable: f"{owners[parameter]}/{variable[len(parameter) + 1 :]}"
+            for parameter, variables in self.program.slots.items()
+            for variable in variables
+        }
+
+    def _shared_names(self) -> List[str]:
+        """Gradient merge's own variables are back at zero after each update: there is nothing to keep."""
+        passing = (*MERGE_MARKS, GRADIENT_NORM)
+        return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
 
 
 def _first_names(parameters: Dict[str, object]) -> Dict[str, str]:
@@ -124,6 +186,7 @@ def _means(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
     return {
         "loss": lm_loss + sop_loss,
         "lm_loss": lm_loss,
+        "perplexity": math.exp(min(lm_loss, 700)),
         "sop_loss": sop_loss,
         "lm_accuracy": lm_accuracy,
         "sop_accuracy": sop_accuracy,

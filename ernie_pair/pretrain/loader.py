@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import multiprocessing
+import os
 import signal
 from collections import deque
 from concurrent.futures import ProcessPoolExecutor
@@ -62,7 +63,9 @@ class Loader:
 def _start_worker(make: Callable) -> None:
     global _make_batch
     _make_batch = make
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run itself decides what Ctrl-C means
+    os.setpgid(0, 0)  # signals to the whole group, as of Ctrl-C, are for the run itself to obey
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed run leaves no worker behind
 
 

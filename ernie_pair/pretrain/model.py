@@ -1,13 +1,25 @@
-"""ErnieForPretraining in the graph that is being built, and what its parameters are called."""
+"""The model of pretraining in the graph that is being built, and what its parameters are called."""
 
+from copy import deepcopy
 from typing import Dict, List, NamedTuple
 
+import numpy as np
 import paddle
 import paddle.nn.functional as F
-from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
+from paddle import nn
+from paddlenlp.transformers import ErnieConfig, ErnieForPretraining, ErnieGramConfig, PretrainedConfig
+
+from data_tools.errors import InputError
+from ernie_pair.model_config import CONFIG, family_of
+from ernie_pair.pretrain.ernie_gram import ErnieGramForPretraining
+from ernie_pair.pretrain.vocab_padding import NEVER, padded_size
 
 NO_LABEL = -1
 TASKS = ("lm", "sop")
+CLASSES = {
+    "ernie": (ErnieConfig, ErnieForPretraining),
+    "ernie_gram": (ErnieGramConfig, ErnieGramForPretraining),
+}
 
 
 class Outputs(NamedTuple):
@@ -29,30 +41,81 @@ class Sums(NamedTuple):
 
 def ernie_config(
     settings: Dict, *, hidden_dropout_prob: float, attention_probs_dropout_prob: float
-) -> ErnieConfig:
-    """The configuration of config.json with the dropout of this run."""
+) -> PretrainedConfig:
+    """The configuration of config.json with the dropout of this run; an ERNIE's where no family is named."""
     dropout = {
         "hidden_dropout_prob": hidden_dropout_prob,
         "attention_probs_dropout_prob": attention_probs_dropout_prob,
     }
-    return ErnieConfig.from_dict({**settings, **dropout})
+    family = family_of(settings) or "ernie"
+    settings = {**settings, "model_type": family, **dropout}
+    if family == "ernie_gram":
+        _refuse_narrow_embeddings(settings)
+    return CLASSES[family][0].from_dict(settings)
 
 
-def build_ernie(config: ErnieConfig) -> ErnieForPretraining:
-    """The model, with parameter names that depend on nothing built before."""
-    with paddle.utils.unique_name.guard():
-        return ErnieForPretraining(config)
+def _refuse_narrow_embeddings(settings: Dict) -> None:
+    hidden = settings.setdefault("hidden_size", 768)
+    if settings.setdefault("embedding_size", hidden) != hidden:
+        raise InputError(
+            f"{CONFIG}: embedding_size {settings['embedding_size']} is not hidden_size {hidden}, and "
+            "PaddleNLP's ErnieGram has no layer between the two; make them equal"
+        )
 
 
-def run_ernie(model: ErnieForPretraining, feeds: Dict[str, paddle.Tensor]) -> Outputs:
+def build_ernie(config: PretrainedConfig) -> nn.Layer:
+    """The model, with parameter names that depend on nothing built before.
+
+    Raises InputError when there is no such model.
+    """
+    family = config.model_type
+    try:
+        with paddle.utils.unique_name.guard():
+            model = CLASSES[family][1](config)
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{CONFIG} makes no {family} model ({reason}); mend it") from None
+    if family == "ernie_gram":
+        _draw_weights(model)
+    return model
+
+
+def build_padded(config: PretrainedConfig) -> nn.Layer:
+    """``build_ernie`` with a vocabulary of a multiple of 8 rows, of which the added ones are never right."""
+    config, vocab_size = deepcopy(config), config.vocab_size
+    config.vocab_size = padded_size(vocab_size)
+    model = build_ernie(config)
+    if config.vocab_size > vocab_size:
+        values = np.zeros(config.vocab_size, np.float32)
+        values[vocab_size:] = NEVER
+        _start_from(nn.initializer.Assign(values), model.cls.predictions.decoder.bias)
+    return model
+
+
+def _draw_weights(model: nn.Layer) -> None:
+    """By initializer_range, which ErnieGramModel heeds in dynamic mode alone."""
+    draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
+    for layer in model.sublayers():
+        if isinstance(layer, (nn.Linear, nn.Embedding)):
+            _start_from(draw, layer.weight)
+
+
+def _start_from(initializer, parameter) -> None:
+    """Another start for ``parameter``: what the start-up program does last counts."""
+    block = paddle.static.default_startup_program().global_block()
+    initializer(block.var(parameter.name), block)
+
+
+def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
     """The forward pass over the arrays of ``data_tools.collate``.
 
-    The model itself adds -1e4 to the attention scores of padding: no mask is fed.
+    The model itself adds -1e4 to the attention scores of padding, and numbers positions and the task:
+    no mask, no position and no task is fed.
     """
     layers: List[str] = []
     hooks = [
         layer.register_forward_post_hook(lambda _, __, output: layers.append(output.name))
-        for layer in model.ernie.encoder.layers
+        for layer in encoder_of(model).encoder.layers
     ]
     lm_logits, sop_logits = model(
         input_ids=feeds["input_ids"],
@@ -62,6 +125,10 @@ def run_ernie(model: ErnieForPretraining, feeds: Dict[str, paddle.Tensor]) -> Ou
     for hook in hooks:
         hook.remove()
     return Outputs(lm_logits, sop_logits, layers)
+
+
+def encoder_of(model: nn.Layer) -> nn.Layer:
+    return getattr(model, model.base_model_prefix)
 
 
 def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> Sums:

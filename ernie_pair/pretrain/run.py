@@ -1,18 +1,30 @@
 """One pretraining run from its flags to its last line."""
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 from typing import Dict
 
+from data_tools.errors import InputError
+from data_tools.mask_report import marked_text
 from data_tools.wordpiece import WordPiece
-from ernie_pair.checkpoint import Checkpoints, publish_folder
+from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.checkpoint_folder import words_of
+from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.loop import Rhythm, TrainState, train
-from ernie_pair.model_folder import ModelSource, load_parameters, open_model
+from ernie_pair.model_config import limits_of
+from ernie_pair.model_folder import ModelSource, open_model, refuse_other_family
 from ernie_pair.pretrain.config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.data import PretrainData, open_data
+from ernie_pair.published_folder import publish_folder
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
-from ernie_pair.world import World, launched_world
+from ernie_pair.signals import StopSignals, stop_with_the_launcher
+from ernie_pair.together import together
+from ernie_pair.watchdog import Watchdog
+from ernie_pair.world import World, launched_world, local_world
+
+SHOWN_SAMPLES = 4
 
 logger = logging.getLogger(__name__)
 
@@ -24,18 +36,29 @@ def pretrain(config: PretrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    refuse_unready(config, world)
+    with StopSignals() as signals:
+        if world.size > 1:
+            stop_with_the_launcher()
+        _pretrain(config, world, signals)
+
+
+def _pretrain(config: PretrainConfig, world: World, signals: StopSignals) -> None:
+    refuse_unready(config, world, local_world())
+    local = world if config.share_folder else local_world()
     source = open_model(
-        config.model_name_or_path, model_type=config.model_type, from_scratch=config.from_scratch
+        config.model_name_or_path, model_type=config.model_type, from_scratch=config.starts_from_scratch
     )
+    refuse_other_family(source, config.family)
     pieces = WordPiece.from_file(source.vocab_file)
-    data = open_data(config, world, pieces, int(source.config["max_position_embeddings"]))
+    data = open_data(config, world, pieces, limits_of(source.config))
     device = start_device(config.device, world)
     logger.info("on %s, %d process(es), %s", device, world.size, _describe(data))
-    job, add = _build_job(config, world, source, data)
-    checkpoints = Checkpoints(Path(config.output_dir), world, add.barrier)
+    job, add = _build_job(config, world, local, source, data)
+    kept = {"keep": config.keep_checkpoints, "every": config.keep_every}
+    checkpoints = Checkpoints(Path(config.output_dir), world, add, local=local, **kept)
     try:
-        _train(config, world, source, data, job, checkpoints)
+        with Watchdog(Path(config.output_dir), world) as watch:
+            _train(config, world, source, data, job, checkpoints, signals, watch)
     finally:
         checkpoints.close()
 
@@ -47,7 +70,7 @@ def _describe(data: PretrainData) -> str:
     return "{} documents, {} sentences, {} tokens".format(*sums) + folders
 
 
-def _build_job(config: PretrainConfig, world: World, source: ModelSource, data: PretrainData):
+def _build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
     from ernie_pair.pretrain.job import PretrainJob
     from ernie_pair.pretrain.model import ernie_config
     from ernie_pair.pretrain.program import RankSums, build_program
@@ -60,35 +83,39 @@ def _build_job(config: PretrainConfig, world: World, source: ModelSource, data: 
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
     )
-    program = build_program(config, model_config)
+    program = build_program(config, model_config, world.rank)
     program.start(config.seed)
     add = RankSums(world.size, program.executor, cpu=config.device == "cpu")
-    return PretrainJob(config, world, program, data, add, source), add
+    return PretrainJob(config, world, local, program, data, add, source), add
 
 
-def _train(config, world, source, data, job, checkpoints) -> None:
-    fingerprint = fingerprint_of(config, source, data)
-    state = _resume(config, source, job, checkpoints, fingerprint)
+def _train(config, world, source, data, job, checkpoints, signals, watch) -> None:
+    fingerprint, topology = fingerprint_of(config, source, data), topology_of(config, world)
+    state = _resume(config, source, job, checkpoints, fingerprint, topology)
     log = open_log(
         Path(config.output_dir),
         world,
-        resumed_at=state.step,
+        resumed=state,
         max_steps=config.max_steps,
         tokens_per_sample=config.max_seq_len,
     )
     try:
+        _write_pages(log, config, data)
         if state.step >= config.max_steps:
             logger.info("already at step %d of --max_steps %d: nothing to do", state.step, config.max_steps)
             return
+        signals.wait_for_the_update()
         train(
             _rhythm(config),
             job,
             data.updates(state.consumed_samples),
             state,
             log,
-            save=lambda state: checkpoints.save(state, fingerprint, job.state_files()),
+            save=lambda state: checkpoints.save(state, fingerprint, job.state_files(), topology),
             export=lambda state: _export(config, world, source, job, state),
             judge=lambda state, metrics: _test_at_the_end(config, data, job, log, state),
+            votes=signals.votes,
+            watch=watch,
         )
     finally:
         log.close()
@@ -99,28 +126,48 @@ def _train(config, world, source, data, job, checkpoints) -> None:
     )
 
 
+def _write_pages(log, config: PretrainConfig, data: PretrainData) -> None:
+    """VisualDL's text tab: the flags, and the first samples with their masks marked."""
+    log.text("configuration", "\n".join(f"    {name}: {value}" for name, value in asdict(config).items()))
+    samples = (data.datasets["train"][number] for number in range(SHOWN_SAMPLES))
+    log.text("masked samples", "\n\n".join(marked_text(data.pieces, sample) for sample in samples))
+
+
 def _test_at_the_end(config, data: PretrainData, job, log, state: TrainState) -> None:
     if state.step == config.max_steps and data.has("test"):
         log.scalars("test", job.evaluate("test"), state)
 
 
-def _resume(config, source: ModelSource, job, checkpoints: Checkpoints, fingerprint) -> TrainState:
+def _resume(
+    config: PretrainConfig, source: ModelSource, job, checkpoints: Checkpoints, fingerprint, topology
+) -> TrainState:
     """1. the newest checkpoint; 2. otherwise the given weights; 3. otherwise fresh ones, when asked for."""
-    checkpoint = checkpoints.newest()
+    checkpoint = checkpoints.resume(fingerprint, topology, words_of(config.allow_change), FIXED)
     if checkpoint is not None:
-        checkpoint.refuse_other_run(fingerprint)
-        job.restore(checkpoint)
         state = checkpoint.state()
+        _refuse_position(config, state)
+        job.restore(checkpoint)
         logger.info(
             "resumed %s: step %d, %d samples seen", checkpoint.folder, state.step, state.consumed_samples
         )
         return state
     if source.weights is not None:
-        job.program.set(load_parameters(job.program.parameters, source.weights))
+        job.start_from_weights()
         logger.info("start from the weights %s", source.weights)
     else:
-        logger.info("start from random weights (--from_scratch true), seed %d", config.seed)
+        logger.info("start from random weights, seed %d", config.seed)
     return TrainState()
+
+
+def _refuse_position(config: PretrainConfig, state: TrainState) -> None:
+    """After --allow_change global_batch_size the samples seen must be whole updates of the new size, and
+    enough samples must be left for the updates that are to come."""
+    updates, rest = divmod(state.consumed_samples, config.samples_per_update)
+    if rest or updates > state.step:
+        raise InputError(
+            f"--global_batch_size {config.samples_per_update} cannot go on after {state.consumed_samples} "
+            f"samples in {state.step} updates; take a larger one that divides them"
+        )
 
 
 def _rhythm(config: PretrainConfig) -> Rhythm:
@@ -138,10 +185,24 @@ def _rhythm(config: PretrainConfig) -> Rhythm:
 SAME_RUN = (
     *("split", "max_seq_len", "seed", "max_lr", "min_lr", "warmup_rate", "weight_decay", "grad_clip"),
     *("adam_beta1", "adam_beta2", "adam_epsilon", "hidden_dropout_prob", "attention_probs_dropout_prob"),
-    *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams", "use_amp"),
-    *("geometric", "whole_word_mask", "masking_fn", "binary_head"),
+    *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams"),
+    *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
+    *("lr_decay_style", "use_amp", "amp_dtype", "amp_level"),
 )
 SHAPE_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+
+
+FIXED = ("model ", "vocabulary", "binary_head")  # no --allow_change makes the weights fit these
+
+
+def topology_of(config: PretrainConfig, world: World) -> Dict[str, object]:
+    """What may change on resume, with a line about it."""
+    names = ("sharding_degree", "micro_batch_size")
+    return {
+        "processes": world.size,
+        **{name: getattr(config, name) for name in names},
+        "threads": cpu_threads(),
+    }
 
 
 def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Dict[str, object]:
@@ -161,7 +222,9 @@ def _export(config: PretrainConfig, world: World, source: ModelSource, job, stat
     """model_STEP/, loadable by from_pretrained."""
     from ernie_pair.pretrain.export import write_model_folder
 
-    if world.is_first:
-        folder = Path(config.output_dir) / f"model_{state.step}"
-        publish_folder(folder, lambda draft: write_model_folder(draft, source, job.weights()))
-    job.add.barrier()
+    def publish():
+        if world.is_first:
+            folder = Path(config.output_dir) / f"model_{state.step}"
+            publish_folder(folder, lambda draft: write_model_folder(draft, source, job.weights()))
+
+    together(job.add, world, publish)

@@ -7,16 +7,7 @@ import paddle.distributed.fleet as fleet
 
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.cpu_collectives import needs_gloo, start_gloo
-
-# Kept in float32 under AMP: a sum over many terms loses its small ones in half precision.
-FLOAT32_OPS = [
-    "softmax",
-    "softmax_with_cross_entropy",
-    "layer_norm",
-    "reduce_sum",
-    "c_softmax_with_cross_entropy",
-]
-AMP = {"init_loss_scaling": 32768.0, "use_dynamic_loss_scaling": True, "custom_black_list": FLOAT32_OPS}
+from ernie_pair.pretrain.precision import precision_of
 
 
 def start_fleet(device: str, num_processes: int) -> None:
@@ -28,16 +19,18 @@ def start_fleet(device: str, num_processes: int) -> None:
 
 
 def distributed_strategy(config: PretrainConfig, layers: List[str]) -> fleet.DistributedStrategy:
-    """``layers``: the variable names of the encoder layers' outputs, where recompute cuts."""
+    """Data parallel over all processes, and what the flags add to it.
+
+    ``layers``: the variable names of the encoder layers' outputs, where recompute cuts. Sharding is
+    not fleet's (`sharding.shard_optimizer`), nor are the settings of AMP (`precision.fleet_decorates`).
+    """
     strategy = fleet.DistributedStrategy()
     strategy.without_graph_optimization = True
+    strategy.amp = precision_of(config) is not None
     if config.passes > 1:
         strategy.gradient_merge = True
         strategy.gradient_merge_configs = {"k_steps": config.passes, "avg": True}
     if config.use_recompute:
         strategy.recompute = True
         strategy.recompute_configs = {"checkpoints": layers}
-    if config.use_amp:
-        strategy.amp = True
-        strategy.amp_configs = AMP
     return strategy

@@ -29,10 +29,10 @@ from ernie_pair.pair.config import TrainConfig
 flags, stop_at, told = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
 class Job(run.PairJob):
-    def update(self, batches, step):
+    def update(self, batches, step, votes):
         if step == stop_at:
             os._exit(9)
-        return super().update(batches, step)
+        return super().update(batches, step, votes)
 
     def evaluate(self, split):
         weights = dict(self.state_files_of_model())

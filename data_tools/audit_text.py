@@ -1,0 +1,264 @@
+"""ernie-pair audit-text INPUT...: check text before pretraining on it.
+
+ernie-pair audit-text raw/ --output audit --workers 8
+
+Reports repeats, near repeats, odd characters and mojibake, traditional script, languages and lengths of
+paragraphs: the lines of .txt files, and those within the texts of .jsonl files. Reads everything once, the
+candidates for near repeats once more. The same report for any number of workers.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from data_tools.command_line import option, run_command
+from data_tools.errors import InputError
+from data_tools.line_rules import LONGEST_LINE, LineRules
+from data_tools.process_pool import ordered_map
+from data_tools.progress import Progress
+from data_tools.publish import published
+from data_tools.text_audit_language import HANZI, Writing, writing_of
+from data_tools.text_audit_library import audit_library
+from data_tools.text_audit_near import Member, NearRules, bands_of, near_groups
+from data_tools.text_audit_odd import ODD_KINDS, odd_characters
+from data_tools.text_audit_paragraphs import fingerprints, normalised, quotes, read_paragraphs
+from data_tools.text_audit_repeats import (
+    Firsts,
+    Table,
+    doubling,
+    exact_repeats,
+    firsts_of,
+    listed_firsts,
+    listed_near,
+    near_candidates,
+    near_repeats,
+    near_sample,
+)
+from data_tools.text_audit_report import TextAudit, draw, report_lines
+from data_tools.text_audit_tally import Tally, add_all
+from data_tools.text_files import LineBatch, each_once, line_batches, list_inputs
+
+ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
+JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
+TRADITIONAL = 20  # characters that are listed
+_QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """Check text before pretraining on it."""
+
+    input: List[str] = option(
+        help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)", positional=True
+    )
+    output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
+    json_key: str = option("text", help="the key of a document's text in .jsonl files")
+    near_threshold: float = option(0.8, help="least Jaccard similarity of near repeats")
+    shingle: int = option(5, help="characters of a shingle; paragraphs are compared as sets of them")
+    near_limit: int = option(
+        1_000_000, help="most paragraphs to compare, then a sample of them; 0 leaves near repeats out"
+    )
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict", help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
+    )
+    max_line_bytes: int = option(LONGEST_LINE, help="a longer line ends the run")
+    workers: int = option(1, help="processes that read; the report is the same for any number")
+
+    def __post_init__(self):
+        if not 0.3 <= self.near_threshold <= 1:
+            raise InputError(f"--near_threshold {self.near_threshold} is not in [0.3, 1]; use 0.8")
+        for name, least in (("shingle", 1), ("near_limit", 0), ("max_line_bytes", 1), ("workers", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
+
+    @property
+    def line_rules(self) -> LineRules:
+        return LineRules(self.json_key, self.max_line_bytes, replaces=self.encoding_errors == "replace")
+
+    @property
+    def near_rules(self) -> NearRules:
+        return NearRules(self.near_threshold, self.shingle, self.near_limit)
+
+
+def audit_text(config: AuditConfig) -> None:
+    """Print the report; write it with its picture below ``output``. Raises InputError: see `line_rules`."""
+    for name in ("hanzidentifier", "py3langid.langid", *(["datasketch"] if config.near_limit else [])):
+        audit_library(name)
+    found = (list_inputs(path, ENDINGS, any_file=True, named="INPUT") for path in config.input)
+    audit = audit_of(each_once(chain.from_iterable(found)), config)
+    print("\n".join(report_lines(audit)))
+    if config.output:
+        folder = Path(config.output)
+        with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
+            content = json.dumps(asdict(audit), ensure_ascii=False, indent=1)
+            text.write_text(content + "\n", encoding="utf-8")
+            draw(picture, audit)
+        print(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")
+
+
+def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
+    """Raises InputError for a line that cannot be read, and for inputs without any text."""
+    with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
+        survey = _survey(inputs, config, progress)
+        is_empty = survey.is_empty
+        if is_empty.all():
+            raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that holds some")
+        firsts = firsts_of(survey.table)
+        near = _compare(inputs, config, survey.table, firsts, progress) if config.near_limit else None
+    exact, alike = _repeats(survey, firsts, near, config)
+    lengths = survey.table.lengths[~is_empty]
+    quantiles = np.percentile(lengths, _QUANTILES, method="lower").tolist()
+    top = sorted(survey.traditional.items(), key=lambda item: (-item[1], item[0]))[:TRADITIONAL]
+    return TextAudit(
+        files=len(inputs),
+        paragraphs=len(lengths),
+        empty=int(is_empty.sum()),
+        characters=int(lengths.sum()),
+        quantiles=dict(zip(map(str, _QUANTILES), quantiles)),
+        lengths=doubling(lengths),
+        exact=exact,
+        near=alike,
+        odd={kind: survey.odd[kind] for kind in ODD_KINDS if kind in survey.odd},
+        scripts=_by_size(survey.scripts),
+        hanzi=survey.hanzi,
+        traditional=dict(top),
+        languages=_by_size(survey.languages),
+    )
+
+
+def _by_size(tallies: Dict[str, Tally]) -> Dict[str, Tally]:
+    return dict(sorted(tallies.items(), key=lambda item: (-item[1].paragraphs, item[0])))
+
+
+class _Surveyed(NamedTuple):
+    """Of one batch: the columns of `Table`, which paragraphs are empty, and what was found."""
+
+    path: str
+    columns: Tuple[np.ndarray, ...]
+    is_empty: np.ndarray
+    odd: Dict[str, Tally]
+    writing: Writing
+
+
+class _Survey(NamedTuple):
+    table: Table
+    is_empty: np.ndarray
+    odd: Dict[str, Tally]
+    scripts: Dict[str, Tally]
+    hanzi: Dict[str, int]
+    traditional: Dict[str, int]
+    languages: Dict[str, Tally]
+
+
+def _batches(inputs: List[Path], rules: LineRules, progress: Progress) -> Iterator[LineBatch]:
+    for path in inputs:
+        yield from line_batches(path, progress.read, max_bytes=rules.max_bytes)
+
+
+def _survey(inputs: List[Path], config: AuditConfig, progress: Progress) -> _Survey:
+    rules = config.line_rules
+    jobs = ((rules, batch) for batch in _batches(inputs, rules, progress))
+    parts, is_empty, paths = [], [], []
+    odd, scripts, languages = {}, {}, {}
+    hanzi, traditional = dict.fromkeys(HANZI, 0), {}
+    for found in ordered_map(_survey_batch, jobs, config.workers):
+        paths.append(found.path)
+        parts.append(found.columns)
+        is_empty.append(found.is_empty)
+        add_all(odd, found.odd)
+        add_all(scripts, found.writing.scripts)
+        add_all(languages, found.writing.languages)
+        for total, more in ((hanzi, found.writing.hanzi), (traditional, found.writing.traditional)):
+            for name, count in more.items():
+                total[name] = total.get(name, 0) + count
+    begins = np.cumsum([0, *map(len, is_empty)], dtype=np.int64)
+    columns = map(np.concatenate, zip(*parts)) if parts else [np.empty(0, np.uint32)] * 5
+    table = Table(*columns, paths, begins)
+    flags = np.concatenate([np.empty(0, bool), *is_empty])
+    return _Survey(table, flags, odd, scripts, hanzi, traditional, languages)
+
+
+def _survey_batch(job: Tuple[LineRules, LineBatch]) -> _Surveyed:
+    rules, batch = job
+    paragraphs = read_paragraphs(batch, rules)
+    texts = normalised(paragraphs.texts)
+    is_empty = np.array([not text.strip() for text in paragraphs.texts], dtype=bool)
+    numbers = (
+        [len(t) for t in paragraphs.texts],
+        [len(t) for t in texts],
+        paragraphs.lines,
+        paragraphs.parts,
+    )
+    columns = (fingerprints(texts), *(np.array(column, dtype=np.uint32) for column in numbers))
+    return _Surveyed(
+        batch.path, columns, is_empty, odd_characters(paragraphs), writing_of(paragraphs, is_empty)
+    )
+
+
+class _Near(NamedTuple):
+    candidates: np.ndarray
+    sample: np.ndarray
+    groups: Dict[int, List[Member]]
+
+
+def _compare(inputs, config: AuditConfig, table: Table, firsts: Firsts, progress: Progress) -> _Near:
+    """Read the texts of a sample of the different paragraphs again, and group those alike."""
+    rules = config.near_rules
+    candidates = near_candidates(table, firsts, rules)
+    sample = near_sample(table, candidates, rules.limit)
+    jobs = _near_jobs(inputs, config, table, sample, progress)
+    bands, texts = [np.empty((0, rules.shape[0]), np.uint64)], []
+    for found_bands, found_texts in ordered_map(_near_batch, jobs, config.workers):
+        bands.append(found_bands)
+        texts += found_texts
+    if len(texts) < len(sample):
+        raise _changed("an input")
+    return _Near(candidates, sample, near_groups(np.concatenate(bands), texts, rules))
+
+
+def _near_jobs(inputs, config: AuditConfig, table: Table, sample: np.ndarray, progress: Progress):
+    is_chosen = np.zeros(len(table.lengths), dtype=bool)
+    is_chosen[sample] = True
+    for number, batch in enumerate(_batches(inputs, config.line_rules, progress)):
+        begin, end = table.begins[number : number + 2] if number < len(table.paths) else (0, 0)
+        chosen = is_chosen[begin:end]
+        if chosen.any():
+            yield config.line_rules, config.near_rules, batch, chosen, table.fingerprints[begin:end][chosen]
+
+
+def _near_batch(job) -> Tuple[np.ndarray, List[bytes]]:
+    line_rules, near_rules, batch, chosen, expected = job
+    read = read_paragraphs(batch, line_rules).texts
+    texts = normalised([text for text, is_chosen in zip(read, chosen) if is_chosen])
+    if len(read) != len(chosen) or not np.array_equal(fingerprints(texts), expected):
+        raise _changed(batch.path)
+    return bands_of(texts, near_rules), [text.encode("utf-8") for text in texts]
+
+
+def _changed(what: str) -> InputError:
+    return InputError(f"{what} changed while it was read; run again when it is complete")
+
+
+def _repeats(survey: _Survey, firsts: Firsts, near: Optional[_Near], config: AuditConfig):
+    """(exact repeats, near repeats or None)"""
+    table = survey.table
+    listed = [int(row) for row in firsts.rows[listed_firsts(firsts)]]
+    if near:
+        listed += [int(near.sample[number]) for number in listed_near(near.groups)]
+    texts = quotes(map(table.place, listed), config.line_rules)
+    exact = exact_repeats(table, survey.is_empty, firsts, texts)
+    if not near:
+        return exact, None
+    return exact, near_repeats(table, len(firsts.rows), *near, config.near_rules, texts)
+
+
+def main() -> None:
+    run_command(audit_text, AuditConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""A line of a text file: its text, or why it has none, with file and line."""
+
+import json
+from dataclasses import dataclass
+
+from data_tools.errors import InputError
+
+LONGEST_LINE = 64 << 20
+_SNIPPET = 60
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_UTF16_HINT = "it looks like UTF-16: convert the file by iconv -f UTF-16 -t UTF-8"
+
+
+@dataclass(frozen=True)
+class LineRules:
+    """What a line must be.
+
+    json_key   the key of the text, for lines of JSON
+    max_bytes  a longer line is refused
+    replaces   bytes that are not UTF-8 become U+FFFD; otherwise such a line is refused
+    """
+
+    json_key: str = "text"
+    max_bytes: int = LONGEST_LINE
+    replaces: bool = False
+
+
+STRICT = LineRules()
+
+
+def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> str:
+    """Raises InputError with file:line for what is too long, not UTF-8, or has a CR that ends no line."""
+    where = f"{path}:{number}"
+    if len(line) > rules.max_bytes:
+        raise InputError(
+            f"{where}: the line is above {rules.max_bytes} bytes; cut it, or raise --max_line_bytes"
+        )
+    if b"\r" in line:
+        raise InputError(f"{where}: CR inside the line; save the file with LF or CRLF line ends")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        is_utf16 = number == 1 and line.startswith(_UTF16)
+        if rules.replaces and not is_utf16:
+            return line.decode("utf-8", "replace")
+        found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
+        hint = _UTF16_HINT if is_utf16 else _encoding_hint(line, error)
+        raise InputError(f"{where}: not UTF-8 ({found}); {hint}") from None
+
+
+def num_invalid_bytes(line: bytes) -> int:
+    """How many bytes of ``line`` are not UTF-8: those that `decoded` replaces on demand."""
+    return len(line) - len(line.decode("utf-8", "ignore").encode("utf-8"))
+
+
+def json_text(path: str, number: int, line: bytes, rules: LineRules) -> str:
+    """The text under the key of a JSON line. Raises InputError with file:line for anything else."""
+    where = f"{path}:{number}"
+    text = decoded(path, number, line, rules)
+    try:
+        record = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        cut = "" if text.rstrip().endswith("}") else " (is the line cut short?)"
+        snippet = _snippet(text, error.pos)
+        raise InputError(
+            f"{where}:{error.colno}: not JSON, {error.msg}{cut}: {snippet}; mend the line"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        what = "nested too deep" if isinstance(error, RecursionError) else error
+        raise InputError(f"{where}: {what}: {_snippet(text)}; mend the line") from None
+    return _text_of(record, rules.json_key, where)
+
+
+def _text_of(record, key: str, where: str) -> str:
+    if not isinstance(record, dict):
+        raise InputError(f'{where}: {_kind(record)}, not an object; write {{"{key}": "..."}}')
+    if key not in record:
+        keys = ", ".join(record) or "none"
+        raise InputError(f"{where}: no key '{key}', it has {_snippet(keys)}; pass the right --json_key")
+    text = record[key]
+    if not isinstance(text, str):
+        raise InputError(f"{where}: '{key}' is {_kind(text)}, not a text; put it in quotes")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = f"\\u{ord(text[error.start]):04x}"
+        raise InputError(
+            f"{where}: half a surrogate pair ({code}); remove it or write the whole pair"
+        ) from None
+    return text
+
+
+def _unique(pairs) -> dict:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key '{_snippet(twice)}' stands twice")
+    return record
+
+
+def _no_constant(name: str):
+    raise ValueError(f"{name} is not JSON")
+
+
+def _kind(value) -> str:
+    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null", dict: "an object"}
+    return names.get(type(value), "a number")
+
+
+def _snippet(text: str, place: int = 0) -> str:
+    """At most 60 characters of ``text`` with ``place`` among them."""
+    begin = max(0, min(place - _SNIPPET // 2, len(text) - _SNIPPET))
+    end = begin + _SNIPPET
+    return f"{'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"
+
+
+def _encoding_hint(line: bytes, error: UnicodeDecodeError) -> str:
+    if error.reason == "unexpected end of data":
+        return "its last character is cut short: copy the file again, or mend the line"
+    if _is_gb18030(line):
+        return "it looks like GB18030: convert the file by iconv -f GB18030 -t UTF-8"
+    return "mend the line"
+
+
+def _is_gb18030(line: bytes) -> bool:
+    """A damaged line of UTF-8 often decodes as well; it has few bytes that are not UTF-8."""
+    try:
+        line.decode("gb18030")
+    except UnicodeDecodeError:
+        return False
+    return 2 * num_invalid_bytes(line) > sum(byte > 127 for byte in line)

@@ -1,0 +1,94 @@
+"""The data tool that makes corpora, with a choice of who runs it: this machine, or Ray on one or on many.
+
+ernie-pair prepare --engine ray --workers 64 --ray_address head:6379 --input_path baike.jsonl ...
+
+A cluster reads and writes by the same paths as this machine: what --output_prefix, the vocabulary and the
+lexicon lie in must be mounted everywhere. The input is read here only.
+"""
+
+import re
+import socket
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Iterable, Iterator, Literal, Tuple
+
+from data_tools.command_line import option, run_command
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
+from data_tools.errors import MachineError
+from data_tools.process_pool import ordered_map
+from data_tools.ray_map import ray_map, require_ray
+from data_tools.shards import ShardJob, ShardMaker
+
+
+@dataclass(frozen=True)
+class PrepareConfig(CreateConfig):
+    """Turn JSON lines into the token ids that pretraining reads, by processes or by Ray."""
+
+    engine: Literal["local", "ray"] = option(
+        "local", help="--workers are processes of this machine, or tasks of Ray; the files are the same"
+    )
+    ray_address: str = option(
+        "",
+        help="HOST:PORT of a Ray cluster that this machine is part of; all its machines see the folders of "
+        "--output_prefix, the vocabulary and --user_lexicon (a shared file system). Empty: Ray is started "
+        "on this machine for this run",
+    )
+
+    def _faults(self) -> Iterator[Tuple[bool, str]]:
+        yield from super()._faults()
+        if self.ray_address:
+            yield self.engine != "ray", "--ray_address needs --engine ray; add it"
+            is_address = re.fullmatch(r"[^\s:/]+:\d+", self.ray_address)
+            yield not is_address, f"--ray_address {self.ray_address} is not HOST:PORT; give head:6379 or so"
+
+
+def prepare(config: PrepareConfig) -> None:
+    """The command. Raises InputError for whatever a person can mend."""
+    given = CreateConfig(**{item.name: getattr(config, item.name) for item in fields(CreateConfig)})
+    if config.engine == "ray":
+        require_ray(config.ray_address)  # before any shards of a stopped run are touched
+        create_pretraining_data(given, partial(_by_ray, address=config.ray_address))
+    else:
+        create_pretraining_data(given, ordered_map)
+
+
+def _by_ray(make: ShardMaker, jobs: Iterable[ShardJob], workers: int, address: str) -> Iterator[Path]:
+    return ray_map(SharedMaker(_with_full_paths(make)), jobs, workers, address)
+
+
+def _with_full_paths(make: ShardMaker) -> ShardMaker:
+    """The same, for a process that stands in another folder."""
+    rules, lexicon = make.rules, make.rules.lexicon
+    return replace(
+        make,
+        folder=make.folder.absolute(),
+        rules=replace(
+            rules,
+            vocab_file=str(Path(rules.vocab_file).absolute()),
+            lexicon=str(Path(lexicon).absolute()) if lexicon else None,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class SharedMaker:
+    """A ShardMaker for any machine. Raises MachineError on one that does not see the folder of the shards."""
+
+    make: ShardMaker
+
+    def __call__(self, job: ShardJob) -> Path:
+        if not self.make.folder.is_dir():
+            raise MachineError(
+                f"{self.make.folder}: not seen by {socket.gethostname()}; put --output_prefix where all "
+                "machines of the cluster see it"
+            )
+        return self.make(job)
+
+
+def main() -> None:
+    run_command(prepare, PrepareConfig)
+
+
+if __name__ == "__main__":
+    main()

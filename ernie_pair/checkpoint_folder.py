@@ -1,0 +1,312 @@
+"""One checkpoint on the disk: what its manifest promises, and how it is read without trusting it.
+
+step_00005000/
+    the files of the job    written by one rank or by several
+    state.json              the TrainState
+    MANIFEST.json           written last
+
+MANIFEST.json is {"format": 2, "run_id", "step", "fingerprint": {key: value}, "topology": {key: value},
+"changes": [{"key", "old", "new", "step"}], "versions": {package: version}, "files": [{"name", "size",
+"sha256", "rank"}], "checksum"}. The checksum is the sha256 of the manifest itself with 64 zeros in its
+place. Format 1, which is still read, knows only step, fingerprint, versions and files.
+"""
+
+import errno
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import stat
+from dataclasses import asdict, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
+from ernie_pair.finite import first_not_finite
+from ernie_pair.loop import TrainState
+
+FORMAT = 2
+MANIFEST, STATE = "MANIFEST.json", "state.json"
+LARGEST_MANIFEST, MOST_FILES = 16 << 20, 100_000
+FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+NO_CHECKSUM = "0" * 64
+KEYS = {1: {"format", "step", "fingerprint", "versions", "files"}}
+KEYS[2] = KEYS[1] | {"run_id", "topology", "changes", "checksum"}
+VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
+# What an open() of a file that is not as it should be says; anything else is the machine's fault.
+DAMAGE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EIO)
+
+logger = logging.getLogger(__name__)
+
+
+class DamagedError(CheckpointError):
+    """This checkpoint is not what was written; the one before it may be."""
+
+
+class Checkpoint:
+    """One published checkpoint. Every read is verified against the manifest."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        data = _read_regular(folder / MANIFEST, LARGEST_MANIFEST)
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        self.manifest = _parse_manifest(data, folder / MANIFEST)
+        self.step: int = self.manifest["step"]
+        self.files = {entry["name"]: entry for entry in self.manifest["files"]}
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file, hashed as they are handed out. Raises CheckpointError when they differ."""
+        path, entry = self.folder / name, self.files.get(name)
+        if entry is None:
+            raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
+        data = _read_regular(path, entry["size"])
+        if len(data) != entry["size"] or hashlib.sha256(data).hexdigest() != entry["sha256"]:
+            raise DamagedError(
+                f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again"
+            )
+        return data
+
+    def state(self) -> TrainState:
+        state = _parse_state(self.read(STATE), self.folder / STATE)
+        if state.step != self.step:
+            raise DamagedError(f"{self.folder / STATE} is of step {state.step}, {MANIFEST} of {self.step}")
+        return state
+
+    def verify(self) -> None:
+        """Read everything once. Raises CheckpointError at the first file that is not sound."""
+        for name in self.files:
+            data, where = self.read(name), self.folder / name
+            try:
+                wrong = first_not_finite(data) if name.endswith(".safetensors") else None
+            except ValueError as error:
+                raise DamagedError(f"{where}: {error}; remove {self.folder} and start again") from None
+            if wrong is not None:
+                raise DamagedError(f"{where}: {wrong} holds values that are not finite")
+        self.state()
+
+    def refuse_other_run(
+        self, fingerprint: Dict[str, object], allowed: Sequence[str] = (), fixed: Sequence[str] = ()
+    ) -> List[Dict]:
+        """The differences from the run that saved, as entries of "changes"; all of them are ``allowed``.
+
+        A key is allowed by its first word; those that start with one of ``fixed`` cannot be. Raises
+        InputError naming the first key that differs and is not allowed, and the flag that allows it.
+        """
+        saved, step = self.manifest["fingerprint"], self.step
+        keys = [key for key in sorted({*saved, *fingerprint}) if saved.get(key) != fingerprint.get(key)]
+        refused = [key for key in keys if key.startswith(tuple(fixed)) or _word(key) not in allowed]
+        if refused:
+            words = ",".join(dict.fromkeys(map(_word, keys)))
+            is_fixed = any(key.startswith(tuple(fixed)) for key in refused)
+            way_out = "" if is_fixed else f", or --allow_change {words} to go on with what is new"
+            old, new = saved.get(refused[0]), fingerprint.get(refused[0])
+            raise InputError(
+                f"{self.folder} is a checkpoint of another run: {refused[0]} was {old!r} and is now {new!r}; "
+                f"pass the old value, or another --output_dir{way_out}"
+            )
+        for key in keys:
+            logger.warning("--allow_change: %s was %r, is now %r", key, saved.get(key), fingerprint.get(key))
+        return [{"key": k, "old": saved.get(k), "new": fingerprint.get(k), "step": step} for k in keys]
+
+    def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
+        """A line about other processes, a line about other versions; neither stands in the way."""
+        for what, level, saved, now in (
+            ("goes on with", logging.INFO, self.manifest.get("topology", topology), topology),
+            ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions()),
+        ):
+            keys = [key for key in sorted({*saved, *now}) if saved.get(key) != now.get(key)]
+            if keys:
+                changes = ", ".join(f"{key} {now.get(key)} (was {saved.get(key)})" for key in keys)
+                logger.log(level, "%s %s", what, changes)
+
+
+def refuse_unknown_keys(fingerprint: Dict[str, object], allowed: Sequence[str]) -> None:
+    """Raises InputError when --allow_change names what no fingerprint holds."""
+    words = sorted(set(map(_word, fingerprint)))
+    unknown = [word for word in allowed if word not in words]
+    if unknown:
+        raise InputError(f"--allow_change {unknown[0]}: there is no such key; use some of {', '.join(words)}")
+
+
+def words_of(allow_change: str) -> List[str]:
+    """The flag's comma list."""
+    return [word for word in allow_change.replace(",", " ").split() if word]
+
+
+def _word(key: str) -> str:
+    """How --allow_change names a key of the fingerprint: `batch_size` for `batch_size x processes`."""
+    return key.split()[0]
+
+
+def write_synced(path: Path, data: bytes) -> Dict[str, object]:
+    """Write a new file, force it to disk and return its manifest entry, hashed from ``data`` itself.
+
+    Raises MachineError naming the file when the disk refuses, or keeps less than it was given.
+    """
+    try:
+        with open(path, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            kept = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise MachineError(f"{path}: {error.strerror or error}{_room(path.parent, len(data))}") from None
+    if kept != len(data):
+        raise MachineError(f"{path}: the disk kept {kept} of {len(data)} bytes; mend it and start again")
+    return {"name": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def write_tensors(path: Path, data: bytes) -> Dict[str, object]:
+    """``write_synced`` for a file of a job. Raises NumbersError when a tensor in it is not finite."""
+    wrong = first_not_finite(data) if path.suffix == ".safetensors" else None
+    if wrong is not None:
+        raise NumbersError(
+            f"{wrong} holds values that are not finite: {path.name} is not saved, the checkpoints before it "
+            "are intact; lower --max_lr or --learning_rate and start the same command again"
+        )
+    return write_synced(path, data)
+
+
+def write_manifest(folder: Path, manifest: Dict[str, object]) -> None:
+    """The last file of a checkpoint; ``manifest`` has everything but its format and its checksum."""
+    data = as_json({"format": FORMAT, **manifest, "checksum": NO_CHECKSUM})
+    write_synced(folder / MANIFEST, _with_checksum(data, hashlib.sha256(data).hexdigest(), NO_CHECKSUM))
+
+
+def write_state(folder: Path, state: TrainState) -> Dict[str, object]:
+    return write_synced(folder / STATE, as_json(asdict(state)))
+
+
+def as_json(value) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+
+
+def installed_versions() -> Dict[str, str]:
+    installed = {}
+    for package in VERSIONED:
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+def _room(folder: Path, wanted: int) -> str:
+    room = os.statvfs(folder)
+    free = "no free inodes" if room.f_files and not room.f_favail else f"{room.f_bavail * room.f_frsize} free"
+    return (
+        f"; {wanted} bytes wanted, {free}: make room, the checkpoints before it are intact, then start the "
+        "same command again"
+    )
+
+
+def _read_regular(path: Path, most: int) -> bytes:
+    """At most ``most`` bytes of a regular file; not through a link, and a pipe does not block.
+
+    Raises DamagedError; CheckpointError where a permission is missing; OSError where the machine fails.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        raise CheckpointError(f"{path}: no permission to read it; give it, then start again") from None
+    except OSError as error:
+        if error.errno not in DAMAGE:
+            raise
+        raise DamagedError(f"{path} cannot be read ({error.strerror})") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise DamagedError(f"{path} is no regular file")
+        if status.st_size > most:
+            raise DamagedError(f"{path} has {status.st_size} bytes, more than {most}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(descriptor)
+
+
+def _parse_manifest(data: bytes, path: Path) -> Dict:
+    """Everything in it that is used is checked; its checksum too. Raises CheckpointError."""
+    manifest = _parse_object(data, path)
+    written_by = manifest.get("format")
+    if isinstance(written_by, int) and written_by > FORMAT and _whole(manifest, data):
+        raise CheckpointError(
+            f"{path} is of format {written_by}, this version reads up to {FORMAT}; use the newer version"
+        )
+    sound = (
+        type(written_by) is int
+        and manifest.keys() == KEYS.get(written_by)
+        and (written_by == 1 or _whole(manifest, data))
+        and _is_count(manifest["step"])
+        and all(isinstance(manifest.get(key, {}), dict) for key in ("fingerprint", "topology", "versions"))
+        and isinstance(manifest.get("changes", []), list)
+        and isinstance(manifest["files"], list)
+        and len(manifest["files"]) <= MOST_FILES
+        and all(map(_is_entry, manifest["files"]))
+        and len({entry["name"] for entry in manifest["files"]}) == len(manifest["files"])
+    )
+    if not sound:
+        raise DamagedError(f"{path} is damaged; remove {path.parent} and start again")
+    return manifest
+
+
+def _whole(manifest: Dict, data: bytes) -> bool:
+    """Is it, byte for byte, what its checksum was taken of?"""
+    checksum = manifest.get("checksum")
+    if not (isinstance(checksum, str) and SHA256.fullmatch(checksum)):
+        return False
+    return hashlib.sha256(_with_checksum(data, NO_CHECKSUM, checksum)).hexdigest() == checksum
+
+
+def _with_checksum(data: bytes, new: str, old: str) -> bytes:
+    before, _, after = data.rpartition(old.encode())
+    return before + new.encode() + after
+
+
+def _is_entry(entry) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and FILE_NAME.fullmatch(entry["name"]) is not None
+        and _is_count(entry.get("size"))
+        and isinstance(entry.get("sha256"), str)
+        and SHA256.fullmatch(entry["sha256"]) is not None
+    )
+
+
+def _parse_state(data: bytes, path: Path) -> TrainState:
+    values = _parse_object(data, path)
+    defaults = asdict(TrainState())
+    values = {**defaults, **values}
+    best = values["best_metric"]
+    sound = (
+        values.keys() == defaults.keys()
+        and all(_is_count(values[item.name]) for item in fields(TrainState) if item.type is int)
+        and all(type(values[item.name]) is bool for item in fields(TrainState) if item.type is bool)
+        and (best is None or (type(best) in (int, float) and math.isfinite(best)))
+    )
+    if not sound:
+        raise DamagedError(f"{path} holds no state of a run; remove {path.parent} and start again")
+    return TrainState(**values)
+
+
+def _parse_object(data: bytes, path: Path) -> Dict:
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} cannot be read ({type(error).__name__})") from None
+    if not isinstance(value, dict):
+        raise DamagedError(f"{path} holds no JSON object")
+    return value
+
+
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is no number")
+
+
+def _is_count(value) -> bool:
+    return type(value) is int and value >= 0

@@ -1,0 +1,35 @@
+"""ErnieGram with the two heads of ERNIE's pretraining: PaddleNLP has its encoder alone.
+
+ERNIE-Gram was trained with masked n-grams of a second vocabulary and a generator beside it, and
+neither was published. What further pretraining on one's own text needs is here: the words behind the
+masks, through the tied embedding, and the order of the sentences, from the pooled output. The encoder
+is PaddleNLP's and so are the heads, under ERNIE's names.
+"""
+
+from typing import Optional
+
+import paddle
+from paddlenlp.transformers import ErnieGramConfig, ErnieGramModel, ErnieGramPretrainedModel
+from paddlenlp.transformers.ernie.modeling import ErniePretrainingHeads
+
+
+class ErnieGramForPretraining(ErnieGramPretrainedModel):
+    """ernie_gram.* is an ErnieGramModel, cls.* what ErnieForPretraining calls so."""
+
+    def __init__(self, config: ErnieGramConfig):
+        super().__init__(config)
+        self.ernie_gram = ErnieGramModel(config)
+        self.cls = ErniePretrainingHeads(config)
+        self.tie_weights()
+
+    def get_input_embeddings(self):
+        return self.ernie_gram.embeddings.word_embeddings
+
+    def get_output_embeddings(self):
+        return self.cls.predictions.decoder
+
+    def forward(self, input_ids, token_type_ids=None, masked_positions: Optional[paddle.Tensor] = None):
+        """int64 [B, S] twice, int64 [P] into the B x S tokens -> [P, V] ([B, S, V] without it), [B, 2]."""
+        with paddle.static.amp.fp16_guard():
+            sequence, pooled = self.ernie_gram(input_ids, token_type_ids=token_type_ids)
+            return self.cls(sequence, pooled, masked_positions)

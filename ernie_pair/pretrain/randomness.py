@@ -1,0 +1,35 @@
+"""Dropout as a function of a seed, with recompute too.
+
+Recompute puts a `seed` op before each dropout, so that both of its passes drop the same. That op asks
+the operating system for a number; told to draw from a generator, it still draws in the order in which
+the executor's threads come to it. So each is replaced by a sum: the seed that is fed, plus its place.
+"""
+
+import numpy as np
+import paddle
+
+PASS_SEED = "pass_seed"  # int32 [1], fed to every training pass
+
+
+def seed_feed(seed: int) -> dict:
+    """Make all that is random in the next pass follow from ``seed``; returns what to feed for it."""
+    paddle.seed(seed)
+    return {PASS_SEED: np.array([seed & 0x3FFFFFFF], np.int32)}  # room for the places below 2**31
+
+
+def replace_seed_ops(main: paddle.static.Program, pass_seed: paddle.static.Variable) -> None:
+    """``pass_seed`` is the variable of that name in ``main``."""
+    block = main.global_block()
+    places = [index for index, op in enumerate(block.ops) if op.type == "seed"]
+    for index in places:
+        role = {"op_role": block.ops[index].all_attrs()["op_role"]}
+        drawn = block.var(block.ops[index].output("Out")[0])
+        block._remove_op(index, sync=False)
+        block._insert_op_without_sync(
+            index,
+            type="scale",
+            inputs={"X": [pass_seed]},
+            outputs={"Out": [drawn]},
+            attrs={"scale": 1.0, "bias": float(index), "bias_after_scale": True, "op_device": "cpu", **role},
+        )
+    main._sync_with_cpp()

@@ -1,0 +1,79 @@
+"""ZeRO stage 1 in a static program: the optimizer state of each parameter is held by one part of the ranks.
+
+fleet's sharding optimizer is not used: with gradient merge its ranks end with other weights than one
+process, and its parameters live with their owner alone, so evaluation and export find them missing.
+Here the gradients are summed everywhere, as in plain data parallel, so that clipping and loss scaling
+see what one process sees; the owner moves its parameters and sends them to all. It is the optimizer
+partitioning of ZeRO (Rajbhandari et al. 2020, section 5.1), and bit-equal to data parallel.
+"""
+
+from typing import Dict, List
+
+import numpy as np
+import paddle
+
+UPDATE = "adamw"
+STATE_INPUTS = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow", "MasterParam")
+WORLD_RING = 0
+
+
+def owners_of(sizes: Dict[str, int], degree: int) -> Dict[str, int]:
+    """{parameter: its part}, the parts nearly equal in size: the largest goes first, to the emptiest."""
+    filled = [0] * degree
+    owners = {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        owners[name] = filled.index(min(filled))
+        filled[owners[name]] += sizes[name]
+    return owners
+
+
+def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program, part: int, degree: int):
+    """Leave in the two programs the updates of ``part`` of ``degree``, and receive the other parameters.
+
+    Part p is sent by rank p, of the first group of ranks that holds all parts.
+    """
+    block, updates = updates_of(main)
+    parameters = {update.input("Param")[0]: update for update in updates}
+    owners = owners_of({name: _size_of(main, name) for name in parameters}, degree)
+    role = updates[0].all_attrs()["op_role"]  # an op that was removed has none
+    foreign = [name for name in parameters if owners[name] != part]
+    gone = {variable for name in foreign for variable in state_of(parameters[name])}
+    _remove_ops(block, lambda op: op.type == UPDATE and op.input("Param")[0] in foreign)
+    _remove_ops(startup.global_block(), lambda op: not gone.isdisjoint(op.output_arg_names))
+    for program in (main, startup):
+        for name in gone.intersection(program.global_block().vars):
+            program.global_block()._remove_var(name, sync=False)
+    for name, owner in owners.items():
+        parameter = main.global_block().var(name)
+        block.append_op(
+            type="c_broadcast",
+            inputs={"X": [parameter]},
+            outputs={"Out": [parameter]},
+            attrs={"ring_id": WORLD_RING, "root": owner, "use_calc_stream": True, "op_role": role},
+        )
+    main._sync_with_cpp()
+    startup._sync_with_cpp()
+
+
+def updates_of(main: paddle.static.Program):
+    """The block in which the parameters move (gradient merge has one of its own), and the ops that do it."""
+    for block in main.blocks:
+        updates = [op for op in block.ops if op.type == UPDATE]
+        if updates:
+            return block, updates
+    raise ValueError(f"the program has no {UPDATE} op")
+
+
+def state_of(update) -> List[str]:
+    """The variables of an update's optimizer state."""
+    return [name for slot in STATE_INPUTS if slot in update.input_names for name in update.input(slot)]
+
+
+def _size_of(main: paddle.static.Program, name: str) -> int:
+    return int(np.prod(main.global_block().var(name).shape))
+
+
+def _remove_ops(block, is_wanted) -> None:
+    for index in reversed(range(len(block.ops))):
+        if is_wanted(block.ops[index]):
+            block._remove_op(index, sync=False)

@@ -1,0 +1,64 @@
+"""SIGTERM, SIGINT and SIGHUP: a run ends after the update it is in, at the same one on every rank.
+
+Each rank adds its ``votes()`` to what the ranks sum up in every update, so all learn of a signal
+that reached only one of them at the same step, and no collective is spent on it.
+"""
+
+import ctypes
+import os
+import signal
+from typing import NoReturn, Optional
+
+from data_tools.errors import Stopped
+
+# A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
+VOTES = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
+PR_SET_PDEATHSIG = 1
+
+
+class StopSignals:
+    """Within it a signal raises Stopped at once, or is only noted once ``wait_for_the_update`` was called.
+
+    Signals that come again change nothing. What handled them before is put back at the end.
+    """
+
+    def __init__(self):
+        self._seen: Optional[int] = None
+        self._patient = False
+        self._before = {}
+
+    def __enter__(self) -> "StopSignals":
+        self._before = {number: signal.signal(number, self._note) for number in VOTES}
+        return self
+
+    def __exit__(self, *reason) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def wait_for_the_update(self) -> None:
+        """From here on there is something to save."""
+        self._patient = True
+
+    def votes(self) -> int:
+        """To be summed over the ranks; 0: go on."""
+        return 0 if self._seen is None else VOTES[self._seen]
+
+    def _note(self, number: int, frame) -> None:
+        self._seen = self._seen or signal.Signals(number)
+        if not self._patient:
+            raise_stopped(self.votes(), "before the first update")
+
+
+def raise_stopped(votes: int, when: str) -> NoReturn:
+    """Raises Stopped for the sum of the votes of all ranks."""
+    number = max((number for number in VOTES if votes >= VOTES[number]), key=VOTES.__getitem__)
+    exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+    raise Stopped(f"stopped by {number.name} {when}; run the same command to go on", exit_code)
+
+
+def stop_with_the_launcher() -> None:
+    """Have the kernel send SIGTERM to this rank when the process that launched it dies."""
+    launcher = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != launcher:
+        os.kill(os.getpid(), signal.SIGTERM)

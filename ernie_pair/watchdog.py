@@ -1,0 +1,209 @@
+"""Notices that another rank is lost, or that this one is stuck, and then ends this process.
+
+output_dir/ranks/00001.json, written by rank 1 every few seconds:
+
+    {"pid": 4711, "born": 123, "place": "...", "host": "node-1", "counter": 17, "error": ""}
+
+A collective waits for a lost rank for half a minute or for ever; a thread that looks at these files
+need not. A rank that has finished removes its file, one that fails leaves the reason in it.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import socket
+import statistics
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Dict, Iterator, Optional, Tuple
+
+from data_tools.errors import InputError, PeerError, Stopped
+from ernie_pair.world import World
+
+HEARTBEATS = "ranks"
+LOOK_SECONDS, LOOKS_PER_BEAT = 2.0, 2
+SILENT_LOOKS = 20  # this often seen without a new beat, a rank is lost: 40 seconds
+# Time for the error of this rank itself to come up: it tells more than that another one is gone.
+GRACE_SECONDS = 3.0
+# An update may take ten times the usual, and two minutes in any case; all else, and the first, hours.
+SLOWEST_UPDATE, SHORTEST_LIMIT, LONGEST_PAUSE = 10, 120.0, 6 * 3600.0
+RECORD_BYTES = 1024
+
+
+class Watchdog:
+    """Watches from entering to leaving. On leaving by an error it gives itself time to find a lost rank.
+
+    Ends the process with PeerError's exit code and one line; with the stacks of all threads where
+    something hangs.
+    """
+
+    def __init__(self, output_dir: Path, world: World):
+        self.folder, self.world = Path(output_dir) / HEARTBEATS, world
+        self._record = {"pid": os.getpid(), "host": socket.gethostname(), "counter": 0, "error": ""}
+        self._record.update(place=_place(), born=_birth(os.getpid()))
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._peers: Dict[int, _Peer] = {}
+        self._seconds: deque = deque(maxlen=101)  # of the latest updates
+        self._started, self._is_paused, self._idle = time.monotonic(), True, 0.0
+
+    def __enter__(self) -> "Watchdog":
+        if self.world.size > 1:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self.world.size > 1 and _may_come_from_a_peer(error):
+            # The thread ends the process when it finds out who is lost; otherwise the error goes on.
+            looks = 3 if self._all_are_here() else SILENT_LOOKS + 3
+            self._thread.join(GRACE_SECONDS + looks * LOOK_SECONDS)
+        self._left.set()
+        self._thread.join()
+        if self.world.size > 1:
+            self._part(error)
+
+    def updated(self, step: int) -> None:
+        """An update has ended."""
+        if not self._is_paused:
+            self._seconds.append(time.monotonic() - self._started)
+        self._restart()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Within it something is under way that may take far longer than an update."""
+        self._is_paused = True
+        yield
+        self._restart()
+
+    def _restart(self) -> None:
+        self._started, self._is_paused, self._idle = time.monotonic(), False, 0.0
+
+    def _watch(self) -> None:
+        looks = 0
+        while not self._left.wait(LOOK_SECONDS):
+            looks += 1
+            self._idle += LOOK_SECONDS  # counted, not measured: a machine that sleeps is not stuck
+            if self.world.size > 1:
+                if looks % LOOKS_PER_BEAT == 0:
+                    self._beat()
+                lost = self._lost()
+                if lost and not self._left.wait(GRACE_SECONDS):
+                    _end(*lost)
+            if self._idle > self._limit():
+                _end(f"no update has ended for {self._idle:.0f} s; start the same command again", hangs=True)
+
+    def _limit(self) -> float:
+        if self._is_paused or not self._seconds:
+            return LONGEST_PAUSE
+        return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), SHORTEST_LIMIT)
+
+    def _beat(self) -> None:
+        """In place and of one size: neither a full disk nor a file system that caches names stops it."""
+        self._record["counter"] += 1
+        text = json.dumps(self._record).encode().ljust(RECORD_BYTES)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._path(self.world.rank), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+            try:
+                os.pwrite(descriptor, text, 0)
+            finally:
+                os.close(descriptor)
+
+    def _lost(self) -> Optional[Tuple[str, bool]]:
+        """What is to be said of a rank that is lost, and whether it only hangs."""
+        for rank in range(self.world.size):
+            peer = self._peers.setdefault(rank, _Peer())
+            fate = peer.look(self._path(rank)) if rank != self.world.rank else ""
+            if fate:
+                advice = "start the same command again to go on from the newest checkpoint"
+                return f"rank {rank} {fate}; {advice}", peer.hangs
+        return None
+
+    def _all_are_here(self) -> bool:
+        places = (peer.record["place"] for peer in self._peers.values() if peer.record)
+        return all(place == self._record["place"] for place in places)
+
+    def _part(self, error: Optional[BaseException]) -> None:
+        if error is None or isinstance(error, Stopped):
+            self._path(self.world.rank).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()  # by the last one
+        else:
+            self._record["error"] = " ".join(str(error).split())[:400] or type(error).__name__
+            self._beat()
+
+    def _path(self, rank: int) -> Path:
+        return self.folder / f"{rank:05d}.json"
+
+
+class _Peer:
+    """What has been seen of another rank."""
+
+    def __init__(self):
+        self.record: Optional[Dict] = None
+        self._looks_without_news = 0
+
+    def look(self, path: Path) -> str:
+        """Why it is lost; empty: it is not, or has never been seen here, or has finished."""
+        try:
+            record = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            self.record = None
+            return ""
+        except (OSError, ValueError):  # just being written
+            record = self.record
+        if record is None:
+            return ""
+        news = self.record is None or record["counter"] != self.record["counter"]
+        self._looks_without_news = 0 if news else self._looks_without_news + 1
+        self.record = record
+        name = f"(pid {record['pid']}) on {record['host']}"
+        if record["error"]:
+            return f"{name} has ended: {record['error']}"
+        if record["place"] == _place() and _birth(record["pid"]) != record["born"]:
+            return f"{name} is gone"
+        if self._looks_without_news >= SILENT_LOOKS:
+            return f"{name} has given no sign of life for {SILENT_LOOKS * LOOK_SECONDS:.0f} s"
+        return ""
+
+    @property
+    def hangs(self) -> bool:
+        return self._looks_without_news >= SILENT_LOOKS
+
+
+def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
+    """A collective raises whatever it likes; our own errors, and those of the system, tell enough."""
+    if not isinstance(error, Exception) or isinstance(error, InputError):
+        return False
+    return not (isinstance(error, OSError) and error.errno)
+
+
+def _end(line: str, hangs: bool) -> None:
+    """One line, and where something hangs the stacks of all threads."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"error: {line}\n".encode())
+        if hangs:
+            faulthandler.dump_traceback(2, all_threads=True)
+    os._exit(PeerError.exit_code)
+
+
+def _place() -> str:
+    """Equal for processes that see each other's process ids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _birth(pid: int) -> int:
+    """When the process began, in the kernel's ticks; 0 when it is dead, waited for or not."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if words[0] in "ZX" else int(words[19])

@@ -1,0 +1,57 @@
+"""Checkpoints as others write them: Paddle's own save functions on a static ERNIE of random weights."""
+
+import shutil
+from pathlib import Path
+from typing import Dict
+
+import numpy as np
+import paddle
+from paddle.distributed import io as paddle_io
+
+from ernie_pair.model_config import family_of, read_config
+from ernie_pair.pretrain.model import CLASSES, ernie_config
+
+SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
+
+
+def write_checkpoints(model_folder: Path, output: Path) -> Dict[str, np.ndarray]:
+    """The recipe's two layouts, ``output``/pickled/static_vars.pd* and ``output``/single/static_vars/*.
+
+    Returns the weights under structured names. Adam's state lies among them, and the numbers of the
+    generated names do not begin at 0.
+    """
+    paddle.enable_static()
+    main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
+        model = _shifted_model(read_config(model_folder / "config.json"))
+        logits, order = model(paddle.static.data("ids", [None, None], "int64"))
+        paddle.optimizer.AdamW(0.1).minimize(paddle.mean(logits) + paddle.mean(order))
+        executor.run(startup)
+        weights = _random_weights(model, scope, executor)
+        for name in ("pickled", "single"):
+            (output / name).mkdir(parents=True)
+            for file in ("vocab.txt", "config.json"):
+                shutil.copyfile(model_folder / file, output / name / file)
+        paddle.static.save(main, str(output / "pickled" / "static_vars"))
+        paddle_io.save_persistables(executor, str(output / "single" / "static_vars"), main)
+    paddle.disable_static()
+    return weights
+
+
+def _shifted_model(settings):
+    """Made after other layers, as in the process of a recipe."""
+    config = ernie_config(settings, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    with paddle.utils.unique_name.guard():
+        for kind in ("linear", "linear", "embedding"):
+            paddle.utils.unique_name.generate(kind)
+        return CLASSES[family_of(settings)][1](config)
+
+
+def _random_weights(model, scope, executor) -> Dict[str, np.ndarray]:
+    rng, weights = np.random.default_rng(1), {}
+    for name, parameter in model.state_dict().items():
+        if name not in SECOND_NAMES:
+            weights[name] = rng.normal(0, 0.2, parameter.shape).astype(np.float32)
+            scope.find_var(parameter.name).get_tensor().set(weights[name], executor.place)
+    return weights

@@ -1,0 +1,74 @@
+"""Launched: trains the same samples under one layout after the other, and writes what each rank got.
+
+run_layouts.py JOBS.json OUT   JOBS: {"model", "flags": {...}, "layouts": {name: {...}}, "infinite": [update]}
+OUT.NAME.RANK.npz: the weights under their structured names, the metrics of every update, float64 [updates],
+"weights_after": a sum over all weights after each update.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from data_tools.wordpiece import WordPiece
+from ernie_pair.model_config import limits_of
+from ernie_pair.model_folder import open_model
+from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.data import open_data
+from ernie_pair.pretrain.job import PretrainJob
+from ernie_pair.pretrain.model import ernie_config
+from ernie_pair.pretrain.program import LOSS_WEIGHTS, RankSums, build_program
+from ernie_pair.pretrain.strategy import start_fleet
+from ernie_pair.world import launched_world
+
+
+class PoisonedJob(PretrainJob):
+    """In the ``infinite`` updates the first pass of the first rank has an infinite gradient."""
+
+    infinite = ()
+
+    def update(self, batches, step, votes):
+        run = self.program.run
+        is_due = step in self.infinite and self.world.is_first
+
+        def run_once(program, feed):
+            self.program.run = run
+            return run(program, {**feed, LOSS_WEIGHTS: feed[LOSS_WEIGHTS] * (np.inf if is_due else 1)})
+
+        self.program.run = run_once
+        return super().update(batches, step, votes)
+
+
+def run(config, world, source):
+    data = open_data(config, world, WordPiece.from_file(source.vocab_file), limits_of(source.config))
+    settings = ernie_config(
+        source.config,
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+    )
+    program = build_program(config, settings, world.rank)
+    program.start(config.seed)
+    add = RankSums(world.size, program.executor, cpu=True)
+    job = PoisonedJob(config, world, world, program, data, add, source)
+    metrics, sums = [], []
+    for step, batches in enumerate(data.updates(0), start=1):
+        metrics.append(job.update(batches, step, 0)[0])
+        sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
+    curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
+    return {**curves, "weights_after": np.array(sums), **job.weights()}
+
+
+def main(jobs_file, out):
+    jobs = json.loads(Path(jobs_file).read_text())
+    world = launched_world()
+    source = open_model(jobs["model"], model_type="ernie", from_scratch=True)
+    start_fleet("cpu", world.size)
+    PoisonedJob.infinite = jobs["infinite"]
+    for name, layout in jobs["layouts"].items():
+        result = run(PretrainConfig(**jobs["flags"], **layout), world, source)
+        np.savez(f"{out}.{name}.{world.rank}.npz", **result)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

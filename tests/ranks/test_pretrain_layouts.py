@@ -1,0 +1,143 @@
+"""Every layout of pretraining gives the answer of one process, static graph over gloo on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_pretrain import write_corpus, write_model
+
+pytestmark = pytest.mark.ranks
+
+SCRIPT = Path(__file__).with_name("run_layouts.py")
+GLOBAL_BATCH, UPDATES = 16, 5
+BOUND = 2e-5  # float32 rounding, magnified by AdamW's division in the first updates
+PLAIN = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+
+
+def layouts_of(processes, merges=(1, 2, 4)):
+    """{name: flags}: data parallel, sharding and their meshes, with gradient merge and recompute."""
+    layouts = {}
+    degrees = [degree for degree in (1, 2, 4) if processes % degree == 0]
+    for degree, merge, recompute in product(degrees, merges, (False, True)):
+        name = f"dp{processes // degree}-sharding{degree}-merge{merge}" + "-recompute" * recompute
+        layouts[name] = {
+            "dp_degree": processes // degree,
+            "sharding_degree": degree,
+            "use_sharding": degree > 1,
+            "micro_batch_size": GLOBAL_BATCH // processes // merge,
+            "use_recompute": recompute,
+        }
+    return layouts
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layouts")
+    write_corpus(folder / "data", write_model(folder / "model"))
+    return folder
+
+
+def results_of(folder, processes, layouts, out, infinite=(), **changes):
+    """{name: [what each rank ended with]}, all layouts in one launch."""
+    flags = {
+        "model_name_or_path": str(folder / "model"),
+        "input_dir": str(folder / "data"),
+        "output_dir": str(folder / "out"),
+        "global_batch_size": GLOBAL_BATCH,
+        "max_steps": UPDATES,
+        "split": "80,10,10",
+        "max_seq_len": 32,
+        "max_lr": 0.01,
+        "num_workers": 0,
+        "device": "cpu",
+        **PLAIN,
+        **changes,
+    }
+    jobs = folder / f"{out}.json"
+    model = flags["model_name_or_path"]
+    about = {"model": model, "flags": flags, "layouts": layouts, "infinite": list(infinite)}
+    jobs.write_text(json.dumps(about))
+    launch = [] if processes == 1 else ["-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
+    log = [] if processes == 1 else ["--log_dir", str(folder / f"{out}_log")]
+    done = subprocess.run(
+        [sys.executable, *launch, *log, str(SCRIPT), str(jobs), str(folder / out)],
+        capture_output=True,
+        text=True,
+        timeout=550,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    told = [path.read_text()[-1500:] for path in sorted((folder / f"{out}_log").glob("workerlog.*"))]
+    assert done.returncode == 0, "\n".join(told) or done.stderr
+    return {
+        name: [dict(np.load(f"{folder / out}.{name}.{rank}.npz")) for rank in range(processes)]
+        for name in layouts
+    }
+
+
+def differences(results, reference):
+    """{layout: the largest difference of a weight}; the ranks of a layout must agree to the bit."""
+    found = {}
+    for name, ranks in results.items():
+        for other in ranks[1:]:
+            assert all(np.array_equal(ranks[0][key], other[key]) for key in other), f"{name}: ranks differ"
+        for curve in ("loss", "gradient_norm"):
+            np.testing.assert_allclose(ranks[0][curve], reference[curve], rtol=1e-4)
+        names = [key for key in reference if "." in key]
+        found[name] = max(np.abs(ranks[0][key] - reference[key]).max() for key in names)
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    layouts = {"one": {"micro_batch_size": GLOBAL_BATCH}}
+    return results_of(folder, 1, layouts, "reference")["one"][0]
+
+
+@pytest.mark.parametrize("processes", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+def test_every_layout_gives_the_answer_of_one_process(folder, reference, processes):
+    found = differences(results_of(folder, processes, layouts_of(processes), f"p{processes}"), reference)
+    print("".join(f"\n{name:<36}{difference:.1e}" for name, difference in found.items()))
+    assert max(found.values()) < BOUND
+    start = reference["ernie.embeddings.word_embeddings.weight"]
+    assert np.abs(start).max() > 100 * BOUND
+
+
+def test_dropout_is_a_function_of_seed_and_layout(folder):
+    layouts = {name: flags for name, flags in layouts_of(2, merges=(2,)).items() if "sharding2" in name}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    once, again = (results_of(folder, 2, layouts, out, **dropout) for out in ("once", "again"))
+    for name in layouts:
+        for one, other in zip(once[name], again[name]):
+            assert all(np.array_equal(one[key], other[key]) for key in one)
+
+
+SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
+
+
+@pytest.mark.parametrize("processes, name", [(1, "dp1-sharding1-merge2"), (2, "dp1-sharding2-merge2")])
+def test_an_infinite_gradient_skips_its_update_and_nothing_else(folder, processes, name):
+    """The loss-scale machine for real, on the CPU; scales that are powers of two change no bit."""
+    layout = {name: layouts_of(processes)[name]}
+    rates = {"max_steps": 9, "decay_steps": 9, "warmup_rate": 0.5}
+    (plain,), (scaled,), (skipping,) = (
+        results_of(folder, processes, layout, f"{out}{processes}", infinite, **{**rates, **flags})[name][:1]
+        for out, infinite, flags in (
+            ("plain", [], {"max_steps": 8}),
+            ("scaled", [2], SCALED),
+            ("skipping", [2], {"on_nan": "skip"}),
+        )
+    )
+    for run in (scaled, skipping):
+        assert run["skipped_updates"].tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 1]
+        assert run["weights_after"][1] == run["weights_after"][0] != run["weights_after"][2]
+        assert run["learning_rate"][2] == run["learning_rate"][1] < run["learning_rate"][3]
+        assert run["learning_rate"][2:].tolist() == plain["learning_rate"][1:].tolist()
+    assert scaled["loss_scale"].tolist() == [8, 4, 4, 4, 8, 8, 8, 16, 16]
+    assert skipping["loss_scale"].tolist() == [1] * 9
+    weights = [key for key in scaled if "." in key]
+    assert all(np.array_equal(scaled[key], skipping[key]) for key in weights)

@@ -1,0 +1,267 @@
+"""Every flag of every command, given what it does not take: one line that names it, and exit code 2."""
+
+import math
+import os
+import subprocess
+from dataclasses import MISSING, fields
+from importlib import import_module
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from data_tools.build_vocab import VocabConfig
+from data_tools.command_line import exit_code_of, parse_config
+from data_tools.create_pretraining_data import CreateConfig
+from data_tools.errors import InputError
+from data_tools.make_sample import SampleConfig
+from data_tools.trans_to_json import TransConfig
+from ernie_pair.__main__ import COMMANDS
+from ernie_pair.pretrain.config import PretrainConfig
+
+ROOT = Path(__file__).parents[1]
+
+
+def config_of(module, name):
+    # The module of a pair command imports Paddle; its flags do not need it.
+    return getattr(import_module("ernie_pair.pair.config" if ".pair." in module else module), name)
+
+
+CONFIGS = [
+    *(config_of(module, config) for module, _, config, _ in COMMANDS.values()),
+    *(VocabConfig, CreateConfig, SampleConfig, TransConfig),
+]
+
+
+def needed(config_class):
+    """The words without which nothing is parsed."""
+    words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
+    for item in fields(config_class):
+        if item.default is MISSING:
+            words += ["x"] if item.metadata["positional"] else [f"--{item.name}", "x"]
+    return words
+
+
+def parse(config_class, *words):
+    return parse_config(config_class, [*needed(config_class), *words])
+
+
+def flags_of(*kinds):
+    """(config, flag) for each flag of these types that is not required."""
+    found = [
+        pytest.param(config_class, item.name, id=f"{config_class.__name__}-{item.name}")
+        for config_class in CONFIGS
+        for item in fields(config_class)
+        if get_type_hints(config_class)[item.name] in kinds and item.default is not MISSING
+    ]
+    assert len(found) > 10
+    return found
+
+
+@pytest.mark.parametrize(("config_class", "flag"), flags_of(bool))
+def test_false_is_false_and_a_misspelt_one_is_refused(config_class, flag):
+    for word in ("False", "false"):
+        assert getattr(parse(config_class, f"--{flag}", word), flag) is False
+    for word in ("Flase", "2", "none", "''"):
+        with pytest.raises(InputError, match=f"^--{flag} takes true or false; mend its value$"):
+            parse(config_class, f"--{flag}", word)
+
+
+@pytest.mark.parametrize(("config_class", "flag"), flags_of(int))
+def test_a_count_is_a_whole_number_of_0_or_more(config_class, flag):
+    for word in ("text", "1.5", "1e3", "nan", "''", "ten"):
+        with pytest.raises(InputError, match=f"^--{flag} takes a whole number; mend its value$"):
+            parse(config_class, f"--{flag}", word)
+    with pytest.raises(InputError, match=f"--{flag}"):
+        parse(config_class, f"--{flag}=-1")
+
+
+@pytest.mark.parametrize(("config_class", "flag"), flags_of(float))
+def test_a_number_is_finite(config_class, flag, tmp_path):
+    for word in ("text", "nan", "inf", "-inf", "''"):
+        with pytest.raises(InputError, match=f"^--{flag} takes a number; mend its value$"):
+            parse(config_class, f"--{flag}={word}")
+    for word in (".nan", ".inf", "-.inf"):  # a YAML file can say them
+        path = tmp_path / "flags.yaml"
+        path.write_text(f"{flag}: {word}\n")
+        with pytest.raises(InputError, match=f"--{flag}"):
+            parse(config_class, "--config", str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--min_lr 2e-4", "--min_lr 0.0002 is above --max_lr 0.0001"),
+        ("--max_lr 0", "--max_lr 0.0"),
+        ("--max_lr=-1e-4", "--max_lr -0.0001"),
+        ("--min_lr=-1e-9", "--min_lr -1e-09"),
+        ("--warmup_rate=-0.1", "--warmup_rate -0.1"),
+        ("--warmup_rate 1.1", "--warmup_rate 1.1"),
+        ("--warmup_rate 1", "--warmup_rate 1.0"),
+        ("--max_steps 0", "--max_steps 0"),
+        ("--save_steps 0", "--save_steps 0"),
+        ("--checkpoint_steps 0", "--checkpoint_steps 0"),
+        ("--eval_freq 0", "--eval_freq 0"),
+        ("--eval_iters 0", "--eval_iters 0"),
+        ("--logging_freq 0", "--logging_freq 0"),
+        ("--micro_batch_size 0", "--micro_batch_size 0"),
+        ("--dp_degree 0", "--dp_degree 0"),
+        ("--max_seq_len 7", "--max_seq_len 7"),
+        ("--masked_lm_prob 0", "--masked_lm_prob 0.0"),
+        ("--masked_lm_prob 1.5", "--masked_lm_prob 1.5"),
+        ("--masked_lm_prob=-0.1", "--masked_lm_prob -0.1"),
+        ("--short_seq_prob=-1", "--short_seq_prob -1.0"),
+        ("--short_seq_prob 2", "--short_seq_prob 2.0"),
+        ("--hidden_dropout_prob 1", "--hidden_dropout_prob 1.0"),
+        ("--attention_probs_dropout_prob 1", "--attention_probs_dropout_prob 1.0"),
+        ("--attention_probs_dropout_prob=-0.5", "--attention_probs_dropout_prob -0.5"),
+        ("--adam_beta1 1", "--adam_beta1 1.0"),
+        ("--adam_epsilon 0", "--adam_epsilon 0.0"),
+        ("--weight_decay=-1", "--weight_decay -1.0"),
+        ("--grad_clip=-1", "--grad_clip -1.0"),
+        ("--max_ngrams 0", "--max_ngrams 0"),
+        ("--seed 9223372036854775808", "--seed 9223372036854775808"),
+    ],
+)
+def test_a_pretraining_that_could_not_work_is_not_started(words, named):
+    with pytest.raises(InputError, match=named) as caught:
+        parse(PretrainConfig, *words.split())
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_no_decay_steps_mean_all_steps_and_warm_up_ends_before_them():
+    for rate in (0, 0.1, 0.999):
+        config = parse(PretrainConfig, "--max_steps", "1000", "--warmup_rate", str(rate))
+        assert config.lr_decay_steps == 1000 and config.warmup_steps == round(1000 * rate) < 1000
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**40, 2**63 - 1])
+def test_any_seed_of_64_bits_is_a_seed(seed):
+    assert parse(PretrainConfig, "--seed", str(seed)).seed == seed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--max_step 3", r"did you mean --max_steps\? --help lists the flags$"),
+        ("--max-stesp 3", r"did you mean --max_steps\?"),
+        ("--xyzzy 3", "unrecognized arguments: --xyzzy 3; --help lists the flags$"),
+        ("--max_steps", "^--max_steps has no value; it takes a whole number$"),
+        ("--config", "^--config has no value; it takes a YAML file$"),
+        ("--max_steps 3 --max_steps 4", "^--max_steps is given twice, as 3 and 4; give it once$"),
+        ("--max-steps 3 --max_steps=4", "^--max_steps is given twice, as 3 and 4; give it once$"),
+        ("--use_amp --use_amp false", "^--use_amp is given twice, as true and false; give it once$"),
+        ("--config none.yaml", "^--config none.yaml: cannot be read"),
+    ],
+)
+def test_a_flag_that_is_not_there_or_not_clear_is_named(words, message):
+    with pytest.raises(InputError, match=message):
+        parse(PretrainConfig, *words.split())
+
+
+def test_a_flag_may_be_repeated_with_its_value():
+    words = "--max_steps 3 --max-steps=3 --seed -1".split()[:-2]
+    assert parse(PretrainConfig, *words).max_steps == 3
+
+
+def test_each_missing_flag_is_named():
+    for missing in ("model_name_or_path", "input_dir", "output_dir"):
+        words = needed(PretrainConfig)
+        place = words.index(f"--{missing}")
+        with pytest.raises(InputError, match=f"^--{missing} is missing"):
+            parse_config(PretrainConfig, words[:place] + words[place + 2 :])
+
+
+BAD_FILES = {
+    "an unknown flag": ("seed: 1\nmax_step: 3\n", r":2: max_step is no flag; did you mean --max_steps\?"),
+    "a flag twice": ("max_steps: 3\nseed: 1\nmax_steps: 4\n", ":3: max_steps stands in line 1 already"),
+    "no value": ("max_steps:\n", ":1: max_steps has no single value"),
+    "a list": ("max_steps: [1, 2]\n", ":1: max_steps has no single value"),
+    "another file": ("config: other.yaml\n", ":1: config is no flag"),
+    "no mapping": ("- 1\n- 2\n", ":1: not a list of flags"),
+    "a bracket left open": ("seed: 1\nsplit: [\n", ":3: not YAML"),
+    "control characters": ("\0", ": not YAML text"),
+    "another encoding": ("种子: 1\n".encode("gb18030"), ": not YAML text"),
+    "nested too deep": ("[" * 100_000, ": not YAML text"),
+    "a python object": ("seed: !!python/object/apply:os.getpid []\n", ":1: seed has no single value"),
+    "a wrong value": ("max_steps: many\n", "--max_steps takes a whole number"),
+    "a number for a text": ("input_dir: 5\n", "--input_dir takes a text"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_file_of_flags_is_refused_where_it_is_wrong(tmp_path, content, message):
+    path = tmp_path / "flags.yaml"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    words = [word for word in needed(PretrainConfig) if "input_dir" not in message or word != "--input_dir"]
+    if len(words) < len(needed(PretrainConfig)):
+        words.remove("x")
+    with pytest.raises(InputError, match=message) as caught:
+        parse_config(PretrainConfig, [*words, "--config", str(path)])
+    assert len(str(caught.value)) < 300 + len(str(path)) and "\n" not in str(caught.value)
+
+
+def test_an_empty_file_of_flags_says_nothing(tmp_path):
+    path = tmp_path / "flags.yaml"
+    path.write_text("# nothing\n")
+    assert parse(PretrainConfig, "--config", str(path)) == parse(PretrainConfig)
+
+
+def launched(folder, *words, **environment):
+    """What scripts/run_pretrain_static.sh hands to Python."""
+    (folder / "environment.sh").write_text(
+        "ROOT=/root\nDEVICE=cpu\nPY=show\nshow() { printf '%s\\n' \"$@\"; }\nfail() { exit 2; }\n"
+    )
+    script = (ROOT / "scripts" / "run_pretrain_static.sh").read_text().replace('exec "$PY"', '"$PY"')
+    (folder / "run.sh").write_text(script)
+    done = subprocess.run(
+        ["sh", str(folder / "run.sh"), *words],
+        env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split("run_pretrain_static.py\n")[1].splitlines()
+
+
+def test_a_flag_of_ones_own_takes_the_place_of_the_scripts(tmp_path):
+    data = {"DATA": "5.0 data/a 7.0 'my data/b'"}
+    recipe = parse_config(PretrainConfig, launched(tmp_path, **data))
+    assert recipe.input_dir == data["DATA"] and recipe.max_steps == 200_000
+    mine = launched(tmp_path, "--max_steps", "7", "--seed=3", "--split=1,0,0", **data)
+    config = parse_config(PretrainConfig, mine)
+    assert (config.max_steps, config.seed, config.split) == (7, 3, "1,0,0")
+
+
+def test_a_value_may_begin_with_a_dash():
+    assert parse_config(TransConfig, ["--input_path=-x.txt", "--output_path=--y"]).input_path == "-x.txt"
+
+
+def raised(error):
+    def action():
+        raise error
+
+    return action
+
+
+def test_a_wrong_flag_is_one_line_and_exit_code_2(capsys):
+    assert exit_code_of(lambda: parse(PretrainConfig, "--max_step", "3") and 0) == 2
+    errors = capsys.readouterr().err
+    assert errors.startswith("error: ") and len(errors.splitlines()) == 1
+
+
+def test_a_full_memory_is_exit_code_5(capsys):
+    assert exit_code_of(raised(MemoryError())) == 5
+    assert capsys.readouterr().err.startswith("error: out of memory; ")
+
+
+def test_what_a_terminal_would_obey_is_spelled_out_and_chinese_is_not(capsys):
+    exit_code_of(raised(InputError("文本 a\x1b[2Jb\x9bc\u202ed\u2028e\udcfff")))
+    assert capsys.readouterr().err == "error: 文本 a\\x1b[2Jb\\x9bc\\u202ed e\\udcfff\n"
+
+
+def test_numbers_of_the_defaults_are_finite():
+    for config_class in CONFIGS:
+        for item in fields(config_class):
+            if isinstance(item.default, float):
+                assert math.isfinite(item.default)

@@ -1,0 +1,749 @@
+"""Corpora and sample maps that are damaged, hostile or of another run: refused by name, or made again."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import logging
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_pretrain_data import opened
+from tiny_pretrain import events, flags, write_corpus, write_model
+
+from data_tools import corpus as corpus_module
+from data_tools import sample_map_cache
+from data_tools.blend import Blend
+from data_tools.command_line import exit_code_of
+from data_tools.corpus import Corpus, corpus_paths
+from data_tools.corpus_writer import CorpusWriter
+from data_tools.errors import InputError
+from data_tools.locked import locked
+from data_tools.megatron_corpus import open_corpus
+from data_tools.sample_map import build_sample_map, rows_fit
+from data_tools.sample_map_cache import cached_sample_map
+from data_tools.splits import document_ranges
+from data_tools.verified import open_verified
+from data_tools.wordpiece import WordPiece
+from ernie_pair.pretrain import data as pretrain_data
+
+# The files of a corpus
+
+
+def write(prefix, ids=(7, 8, 9, 5, 6, 7), lens=(2, 1, 3), docs=(0, 2, 3), **more):
+    """A corpus as PaddleNLP's tools leave it, without a manifest."""
+    np.save(f"{prefix}_ids.npy", np.asarray(ids, getattr(ids, "dtype", np.uint16)))
+    arrays = {"lens": lens, "docs": docs, **more}
+    np.savez(f"{prefix}_idx.npz", **{name: np.asarray(array) for name, array in arrays.items()})
+    return prefix
+
+
+def write_ours(prefix, *documents):
+    with CorpusWriter(prefix, vocab_size=70_000) as writer:
+        for document in documents or ([[7, 8], [9]], [[5, 6, 7]]):
+            writer.add(document)
+    return prefix
+
+
+MANY = (1 << 20) + 5  # more ids than are looked at in one go
+
+
+@pytest.mark.parametrize("place", [0, 1, MANY // 2, (1 << 20) - 1, 1 << 20, MANY - 1])
+@pytest.mark.parametrize("bad", [70_000, -1])
+def test_one_foreign_id_is_found_wherever_it_sits(tmp_path, place, bad):
+    ids = np.full(MANY, 3, np.int32)
+    ids[place] = bad
+    write(tmp_path / "c", ids, lens=np.full(MANY // 3, 3), docs=[0, 7, MANY // 3])
+    sentence = place // 3
+    where = rf"token {place} \(document {int(sentence >= 7)}, sentence {sentence}\)"
+    with pytest.raises(
+        InputError, match=rf"c_ids\.npy: id {bad} at {where} is not below the vocabulary's 69999"
+    ):
+        Corpus(tmp_path / "c").check_ids(69_999)
+
+
+def test_a_foreign_id_is_found_in_a_corpus_with_a_manifest_too(tmp_path):
+    prefix = write_ours(tmp_path / "c")
+    Corpus(prefix).check_ids(10)
+    with pytest.raises(InputError, match=r"id 9 at token 2 \(document 0, sentence 1\) is not below .* 9;"):
+        Corpus(prefix).check_ids(9)
+
+
+class Payload:
+    def __reduce__(self):
+        return pytest.fail, ("a pickle was opened",)
+
+
+OTHER_IDS = {
+    "objects": np.array([Payload(), 1], dtype=object),
+    "records": np.zeros(6, [("a", "<u2")]),
+    "text": np.array(["1"] * 6),
+    "big-endian": np.zeros(6, ">i4"),
+    "one byte": np.zeros(6, np.uint8),
+    "no number of dimensions": np.array(5, np.uint16),
+    "column-major": np.asfortranarray(np.zeros((2, 3), np.uint16)),
+}
+
+
+@pytest.mark.parametrize("ids", OTHER_IDS.values(), ids=OTHER_IDS)
+def test_ids_of_a_strange_kind_are_refused_and_no_pickle_is_opened(tmp_path, ids):
+    prefix = write(tmp_path / "c")
+    np.save(f"{prefix}_ids.npy", ids, allow_pickle=True)
+    with pytest.raises(InputError, match=r"c_ids\.npy: (not a readable \.npy|holds no 1-D uint16)"):
+        Corpus(prefix)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x93NUMPY", pickle.dumps(Payload(), protocol=2), b"PK\x03\x04", bytes(80)]
+)
+@pytest.mark.parametrize("end", ["_ids.npy", "_idx.npz"])
+def test_a_file_of_another_format_is_refused_and_no_pickle_is_opened(tmp_path, content, end):
+    prefix = write(tmp_path / "c")
+    prefix.with_name(f"c{end}").write_bytes(content)
+    with pytest.raises(InputError, match=f"c{end}: not a readable"):
+        Corpus(prefix)
+
+
+HEADERS = {
+    "a bracket left open": (b"'shape': (6,)", b"'shape': (6, "),
+    "more than there is": (b"(6,), ", b"(99,),"),
+    "more than any memory": (b"(6,), }            ", b"(999999999999999,)}"),
+    "less than nothing": (b"(6,), ", b"(-6,),"),
+    "no dictionary": (b"{'descr'", b"['descr'"),
+    "no such type": (b"'<u2'", b"'<q9'"),
+    "a call": (b"'<u2'", b"id(1)"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), HEADERS.values(), ids=HEADERS)
+def test_a_damaged_header_is_refused_whatever_numpy_makes_of_it(tmp_path, old, new):
+    path = corpus_paths(write(tmp_path / "c")).ids
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    with pytest.raises(InputError, match=r"c_ids\.npy: not a readable \.npy \(.*\); make the corpus again"):
+        Corpus(tmp_path / "c")
+
+
+WRAPPING = np.array([2**62 + 1] * 4 + [2], np.int64)  # their sum is 6, modulo 2**64
+BROKEN = {
+    "lengths that wrap": ({"lens": WRAPPING, "docs": [0, 5]}, "a sentence without tokens"),
+    "unsigned lengths that wrap": (
+        {"lens": np.array([2**64 - 1, 7], np.uint64), "docs": [0, 2]},
+        "a sentence without tokens",
+    ),
+    "a first sentence without tokens": ({"lens": [0, 3, 3]}, "a sentence without tokens"),
+    "a last sentence without tokens": ({"lens": [3, 3, 0]}, "a sentence without tokens"),
+    "documents that wrap": ({"docs": np.array([0, 2**64 - 1, 3], np.uint64)}, "'docs' goes down"),
+    "documents beyond the sentences": ({"docs": [0, 9, 3]}, "'docs' goes down"),
+    "truth values": ({"docs": np.array([False, True])}, "'docs' is not a 1-D array of whole numbers"),
+    "a table": ({"lens": np.ones((2, 3), np.int32)}, "'lens' is not a 1-D array of whole numbers"),
+    "objects": ({"lens": np.array([Payload()] * 3, dtype=object)}, "not a readable .npz"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "what"), BROKEN.values(), ids=BROKEN)
+def test_an_index_that_lies_is_refused(tmp_path, arrays, what):
+    prefix = write(tmp_path / "c", **arrays)
+    with pytest.raises(InputError, match=rf"c_idx\.npz: {what}"):
+        Corpus(prefix)
+
+
+@pytest.mark.parametrize("missing", ["lens", "docs"])
+def test_a_missing_member_is_named(tmp_path, missing):
+    prefix = write(tmp_path / "c")
+    arrays = {"lens": [2, 1, 3], "docs": [0, 2, 3]}
+    del arrays[missing]
+    np.savez(f"{prefix}_idx.npz", **arrays)
+    with pytest.raises(InputError, match=rf"c_idx\.npz: has no '{missing}'; make the corpus again"):
+        Corpus(prefix)
+
+
+def test_a_bomb_is_judged_by_its_table_of_contents(tmp_path, monkeypatch):
+    prefix = write(tmp_path / "c")
+    with zipfile.ZipFile(f"{prefix}_idx.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("lens.npy", "w") as member:
+            for _ in range(64):
+                member.write(bytes(1 << 20))
+        archive.writestr("docs.npy", b"")
+    assert (tmp_path / "c_idx.npz").stat().st_size < 1 << 17
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_, **__: pytest.fail("a member was read"))
+    with pytest.raises(InputError, match=r"c_idx\.npz: holds something else than lens, docs, sents"):
+        Corpus(prefix)
+
+
+def test_a_member_that_stands_many_times_counts_each_time(tmp_path):
+    prefix = write(tmp_path / "c")
+    with np.load(f"{prefix}_idx.npz") as index:
+        lens = index["lens"]
+    with zipfile.ZipFile(f"{prefix}_idx.npz", "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        for _ in range(9):
+            with archive.open("lens.npy", "w") as member:
+                np.save(member, lens)
+    with pytest.raises(InputError, match="holds something else"):
+        Corpus(prefix)
+
+
+def test_a_member_that_promises_more_than_any_memory_is_refused(tmp_path):
+    prefix = write(tmp_path / "c")
+    member = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({10**17},), }}".ljust(117).encode() + b"\n"
+    header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(member)) + member
+    with zipfile.ZipFile(f"{prefix}_idx.npz", "w") as archive:
+        archive.writestr("lens.npy", header + bytes(12))
+        archive.writestr("docs.npy", header + bytes(12))
+    with pytest.raises(InputError, match=r"c_idx\.npz: not a readable \.npz"):
+        Corpus(prefix)
+
+
+@pytest.mark.parametrize("name", ["c_ids.npy", "c_idx.npz"])
+def test_no_flipped_bit_or_cut_leads_outside_the_corpus(tmp_path, name):
+    """What cannot be told from a sound corpus is one that can be read to its end."""
+    prefix = write(tmp_path / "c", sents=[0, 2, 3, 6])
+    path = tmp_path / name
+    content = path.read_bytes()
+    rng = np.random.default_rng(1)
+    damaged = [content[:length] for length in rng.integers(len(content), size=60)]
+    for place, bit in zip(rng.integers(len(content), size=240), rng.integers(8, size=240)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << bit
+        damaged.append(bytes(flipped))
+    refused = 0
+    for attempt in damaged:
+        path.write_bytes(attempt)
+        try:
+            corpus = Corpus(prefix)
+            assert sum(map(len, corpus)) == 6 and [len(sentence) for sentence in corpus] == [2, 1, 3]
+        except InputError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 200
+
+
+# Verified once
+
+
+@pytest.fixture
+def full_checks(monkeypatch):
+    """How often the ids were hashed."""
+    checks, check = [], corpus_module._check_hashes
+
+    def spy(*arguments):
+        checks.extend(name for name in arguments[-1] if name == "ids")
+        return check(*arguments)
+
+    monkeypatch.setattr(corpus_module, "_check_hashes", spy)
+    return checks
+
+
+def test_a_flipped_bit_is_found_at_the_first_use(tmp_path):
+    path = corpus_paths(write_ours(tmp_path / "c")).ids
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    Corpus(tmp_path / "c")
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"c_ids\.npy is not the file that .* describes"):
+            open_verified(tmp_path / "c", tmp_path / "memory")
+
+
+def test_a_corpus_is_hashed_once_and_again_when_a_file_of_it_is_another(tmp_path, full_checks):
+    prefix, memory = write_ours(tmp_path / "c"), tmp_path / "memory"
+    assert [open_verified(prefix, memory)[1].tolist() for _ in range(3)] == [[9]] * 3
+    assert full_checks == ["ids"]
+    path = corpus_paths(prefix).ids
+    content = path.read_bytes()
+    path.write_bytes(content)
+    open_verified(prefix, memory)
+    assert full_checks == ["ids"] * 2
+    path.write_bytes(content[:-1] + b"\1")
+    with pytest.raises(InputError, match="is not the file"):
+        open_verified(prefix, memory)
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b"[" * 100_000, b"\xff"], ids=["empty", "other", "deep", "no text"]
+)
+def test_a_damaged_memory_means_to_hash_again(tmp_path, full_checks, damage):
+    prefix, memory = write_ours(tmp_path / "c"), tmp_path / "memory"
+    open_verified(prefix, memory)
+    (note,) = memory.glob("*.verified.json")
+    note.write_bytes(damage)
+    open_verified(prefix, memory)
+    open_verified(prefix, memory)
+    assert full_checks == ["ids"] * 2
+
+
+def test_without_a_manifest_nothing_is_remembered(tmp_path, full_checks):
+    open_verified(write(tmp_path / "c"), tmp_path / "memory")
+    assert full_checks == [] and not (tmp_path / "memory").exists()
+
+
+def test_a_corpus_made_again_is_another_one_at_the_next_start(tmp_path):
+    prefix = write_ours(tmp_path / "c")
+    before = open_corpus(prefix)
+    write_ours(prefix, [[7, 8], [9]], [[5, 6, 8]])
+    assert before[2].tolist() == [5, 6, 7]
+    assert open_corpus(prefix).fingerprint != before.fingerprint
+
+
+# Sample maps on disk
+
+ROWS = np.arange(9000).reshape(-1, 3)
+
+
+def cached(folder, key="k", build=lambda: ROWS, fits=lambda rows: True):
+    return cached_sample_map(folder, {"key": key}, build, fits)
+
+
+def in_a_child(action):
+    """The number of the child process that does it."""
+    child = os.fork()
+    if not child:
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                os._exit(exit_code_of(lambda: action() and 0))
+        except BaseException:
+            os._exit(99)
+    return child
+
+
+def status_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_at_line(number):
+    """Kill this process when it comes to its ``number``-th line of the code that writes the cache."""
+    files = tuple(
+        sys.modules[f"data_tools.{name}"].__file__ for name in ("sample_map_cache", "publish", "locked")
+    )
+    lines = iter(range(1, number + 1))
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in files:
+            return None
+        if event == "line" and next(lines) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+
+
+def test_a_build_killed_at_any_line_is_built_by_the_next_run(tmp_path):
+    for number in range(1, 1000):
+        folder = tmp_path / str(number)
+
+        def build_until(number=number, folder=folder):
+            kill_at_line(number)
+            cached(folder)
+
+        status = status_of(in_a_child(build_until))
+        assert np.array_equal(cached(folder), ROWS)
+        assert {path.suffix for path in folder.iterdir()} == {".npy", ".json", ".lock"}
+        if status != -signal.SIGKILL:
+            break
+    assert status == 0 and number > 40
+
+
+def test_two_processes_that_ask_at_once_build_once(tmp_path):
+    for number in range(50):
+        folder, meeting = tmp_path / str(number), multiprocessing.get_context("fork").Barrier(2)
+
+        def build(folder=folder):
+            with open(folder / "built", "a") as notes:
+                notes.write("x")
+            return ROWS
+
+        def ask(folder=folder, meeting=meeting, build=build):
+            meeting.wait()
+            assert np.array_equal(cached(folder, build=build), ROWS)
+
+        assert [status_of(child) for child in [in_a_child(ask), in_a_child(ask)]] == [0, 0]
+        assert (folder / "built").read_text() == "x"
+
+
+def until(happened):
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def test_who_waits_for_a_process_that_dies_builds_in_its_place(tmp_path):
+    def build_for_ever():
+        (tmp_path / "building").touch()
+        signal.pause()
+
+    builder = in_a_child(lambda: cached(tmp_path, build=build_for_ever))
+    until((tmp_path / "building").exists)
+    waiter = in_a_child(lambda: cached(tmp_path) is not None)
+    time.sleep(0.1)
+    os.kill(builder, signal.SIGKILL)
+    assert status_of(builder) == -signal.SIGKILL and status_of(waiter) == 0
+    assert np.array_equal(cached(tmp_path, build=pytest.fail), ROWS)
+
+
+def test_waiting_ends_with_code_5_when_the_builder_hangs(tmp_path, monkeypatch, capsys, caplog):
+    monkeypatch.setattr(sample_map_cache, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("data_tools.locked.NOTICE_SECONDS", 0.1)
+    cached(tmp_path)
+    (lock,) = tmp_path.glob("*.lock")
+    for path in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.json")):
+        path.unlink()
+    with locked(lock, seconds=0):
+        assert exit_code_of(lambda: cached(tmp_path)) == 5
+    assert f"{lock}: another process holds it; let that end, or stop it" in capsys.readouterr().err
+    assert "waiting for the process that holds" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"pid 999999999 host elsewhere\n", bytes(4096)])
+def test_a_lock_file_that_was_left_behind_means_nothing(tmp_path, content):
+    cached(tmp_path)
+    (lock,) = tmp_path.glob("*.lock")
+    (rows,) = tmp_path.glob("*.npy")
+    rows.unlink()
+    lock.write_bytes(content)
+    with locked(lock, seconds=0) as alone:
+        assert alone
+    assert np.array_equal(cached(tmp_path), ROWS)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_where_no_locks_are_known_two_builders_do_not_disturb_each_other(tmp_path, monkeypatch, number):
+    def no_locks(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    publish = sample_map_cache._publish
+
+    def meet(files, key, rows, mark):
+        """Another process builds from the beginning to the end while this one is about to."""
+        monkeypatch.setattr(sample_map_cache, "_publish", publish)
+        files.rows.with_name(f"{files.rows.name}.another.draft").touch()
+        cached(tmp_path)
+        publish(files, key, rows, mark)
+
+    monkeypatch.setattr(sample_map_cache, "_publish", meet)
+    assert np.array_equal(cached(tmp_path), ROWS)
+    assert len(list(tmp_path.glob("*.another.draft"))) == 1 and len(list(tmp_path.glob("*.draft"))) == 1
+
+
+def test_any_other_failure_of_a_lock_is_told(tmp_path, monkeypatch, capsys):
+    def failing(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", failing)
+    assert exit_code_of(lambda: cached(tmp_path)) == 5
+    assert capsys.readouterr().err.startswith("error: Input/output error")
+
+
+def saved(array):
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=True)
+    return lambda content: file.getvalue()
+
+
+def flipped(place):
+    def flip(content):
+        content = bytearray(content)
+        content[place] ^= 1
+        return bytes(content)
+
+    return flip
+
+
+DAMAGES = {
+    "empty": lambda content: b"",
+    "cut in the header": lambda content: content[:50],
+    "cut by a byte": lambda content: content[:-1],
+    "one more byte": lambda content: content + b"\0",
+    "random bytes": lambda content: np.random.default_rng(0).bytes(5000),
+    "a bit of the header": flipped(30),
+    "a bit of the middle": flipped(60),
+    "the last bit": flipped(-1),
+    "another shape": saved(ROWS.reshape(-1, 9).astype(np.uint32)),
+    "another type": saved(ROWS.astype(np.float64)),
+    "a pickle": saved(np.array([Payload()], dtype=object)),
+    "other JSON": lambda content: b"[]",
+    "deep JSON": lambda content: b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", [".npy", ".json"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_cache_is_built_again_with_one_warning(tmp_path, caplog, damage, kind):
+    fresh = np.array(cached(tmp_path))  # a copy: damage in place would kill who reads the mapped file
+    (path,) = tmp_path.glob(f"*{kind}")
+    path.write_bytes(damage(path.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        again = cached(tmp_path)
+    assert np.array_equal(again, fresh) and again.dtype == fresh.dtype
+    assert [record.message for record in caplog.records] == [
+        f"{path.with_suffix('.npy')} is damaged or unfinished and is built again"
+    ]
+    assert np.array_equal(cached(tmp_path, build=pytest.fail), fresh)
+
+
+@pytest.mark.parametrize("kind", [".npy", ".json"])
+def test_half_a_cache_is_none(tmp_path, kind):
+    cached(tmp_path)
+    next(tmp_path.glob(f"*{kind}")).unlink()
+    assert np.array_equal(cached(tmp_path), ROWS)
+
+
+def test_a_replaced_cache_leaves_the_old_one_to_who_reads_it(tmp_path):
+    old = cached(tmp_path)
+    next(tmp_path.glob("*.json")).unlink()
+    cached(tmp_path, build=lambda: ROWS + 1)
+    assert np.array_equal(old, ROWS) and np.array_equal(cached(tmp_path), ROWS + 1)
+
+
+def test_a_cache_of_another_key_under_this_name_is_not_used(tmp_path):
+    cached(tmp_path, "one")
+    (rows,), (note,) = tmp_path.glob("*.npy"), tmp_path.glob("*.json")
+    kept = {path.suffix: path.read_bytes() for path in (rows, note)}
+    for path in (rows, note):
+        path.unlink()
+    cached(tmp_path, "two", build=lambda: ROWS + 1)
+    for path in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.json")):
+        path.write_bytes(kept[path.suffix])
+    assert np.array_equal(cached(tmp_path, "two", build=lambda: ROWS + 1), ROWS + 1)
+
+
+def test_another_version_of_the_rows_has_another_name(tmp_path, monkeypatch):
+    cached(tmp_path)
+    monkeypatch.setattr(sample_map_cache, "VERSION", sample_map_cache.VERSION + 1)
+    cached(tmp_path)
+    assert len(list(tmp_path.glob("*.npy"))) == 2
+
+
+def test_a_disk_that_forgets_is_noticed(tmp_path, monkeypatch, capsys):
+    save = np.save
+
+    def forgetting(file, rows, **settings):
+        save(file, rows, **settings)
+        file.file.seek(-1, os.SEEK_END)
+        file.file.write(b"\7")
+
+    monkeypatch.setattr(np, "save", forgetting)
+    assert exit_code_of(lambda: cached(tmp_path)) == 5
+    assert "the disk did not keep what was written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("most_bytes", [0, 100, 4096, 36_000])
+def test_a_full_disk_ends_with_code_5_and_leaves_no_part(tmp_path, most_bytes):
+    def build():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+        cached(tmp_path)
+
+    assert status_of(in_a_child(build)) == 5
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+    assert np.array_equal(cached(tmp_path), ROWS)
+
+
+def test_a_cache_folder_that_cannot_be_is_code_5(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert exit_code_of(lambda: cached(tmp_path / "file")) == 5
+    assert exit_code_of(lambda: cached(tmp_path / "file" / "cache")) == 5
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all("not a folder; choose another output path" in line for line in errors)
+
+
+# What is in the rows
+
+DOCS, LENS = np.array([0, 4, 8, 30]), np.full(30, 5, np.int32)
+SETTINGS = {"num_samples": 40, "target_length": 20}
+ALL = range(3)
+
+
+def built(documents=ALL):
+    return build_sample_map(DOCS, LENS, documents, short_seq_prob=0.5, seed=1, min_sentences=2, **SETTINGS)
+
+
+def fit(rows, documents=ALL):
+    sentences = range(*DOCS[[documents.start, documents.stop]].tolist())
+    return rows_fit(rows, num_rows=40, sentences=sentences, target_length=20)
+
+
+@pytest.mark.parametrize("documents", [ALL, range(1), range(1, 3)])
+def test_the_rows_that_are_built_fit(documents):
+    assert fit(built(documents), documents)
+
+
+@pytest.mark.parametrize("documents", [range(1), range(1, 3)])
+def test_the_rows_of_another_split_do_not_fit(documents):
+    assert not fit(built(), documents)
+
+
+@pytest.mark.parametrize(
+    "row", [(28, 31, 20), (-1, 2, 20), (5, 5, 20), (6, 5, 20), (0, 2, 21), (0, 2, 1), (2**32, 2**32 + 1, 20)]
+)
+@pytest.mark.parametrize("place", [0, 17, 39])
+def test_a_row_that_leads_outside_is_found_and_the_map_built_again(tmp_path, caplog, row, place):
+    rows = cached(tmp_path, build=built, fits=fit)
+    assert not len(caplog.records)
+    edited = rows.astype(np.int64)
+    edited[place] = row
+    (path,), (note,) = tmp_path.glob("*.npy"), tmp_path.glob("*.json")
+    np.save(path, edited)
+    words = json.loads(note.read_bytes())
+    words["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    note.write_text(json.dumps(words))
+    assert np.array_equal(cached(tmp_path, fits=lambda rows: True, build=pytest.fail), edited)
+    assert np.array_equal(cached(tmp_path, build=built, fits=fit), built())
+    assert len(caplog.records) == 1
+
+
+def test_too_few_rows_do_not_fit(monkeypatch):
+    monkeypatch.setattr("data_tools.sample_map._CHUNK", 7)
+    assert fit(built()) and not fit(built()[:-1]) and not fit(np.concatenate([built(), built()[:1]]))
+
+
+def test_more_samples_than_can_be_are_refused_before_they_are_made():
+    with pytest.raises(InputError, match="asks for 2147483648 samples, more than 2147483647; take fewer"):
+        build_sample_map(
+            DOCS,
+            LENS,
+            range(3),
+            num_samples=2**31,
+            target_length=20,
+            short_seq_prob=0,
+            seed=1,
+            min_sentences=2,
+        )
+
+
+# The data of a run
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    model = write_model(folder / "model")
+    write_corpus(folder / "a", model)
+    write_corpus(folder / "same size", model)
+    paths = corpus_paths(folder / "same size" / "text")
+    ids = np.load(paths.ids)
+    ids[0] += 1
+    np.save(paths.ids, ids)
+    paths.manifest.unlink()
+    return folder
+
+
+def test_whatever_the_rows_depend_on_gives_them_another_name(world, tmp_path, monkeypatch):
+    keys = []
+    monkeypatch.setattr(
+        pretrain_data,
+        "cached_sample_map",
+        lambda folder, key, build, fits: (keys.append(json.dumps(key, sort_keys=True)), build())[1],
+    )
+    for changes in (
+        {},
+        {"input_dir": world / "same size"},
+        {"split": "70,20,10"},
+        {"binary_head": "false"},
+        {"short_seq_prob": 0.101},
+        {"short_seq_prob": 0.104},
+        {"seed": 7},
+        {"max_seq_len": 24},
+        {"max_steps": 7},
+        {"micro_batch_size": 3},
+    ):
+        opened(world, output_dir=tmp_path, **changes)
+    train = keys[::3]
+    assert len(train) == 10 and len(set(train)) == 10
+    assert len(set(keys[:3])) == 3
+
+
+def test_the_folder_of_the_corpus_is_never_written_to(world, tmp_path):
+    before = {path.name: path.stat().st_mtime_ns for path in (world / "a").iterdir()}
+    folder_before = (world / "a").stat().st_mtime_ns
+    opened(world, output_dir=tmp_path / "out")
+    assert {path.name: path.stat().st_mtime_ns for path in (world / "a").iterdir()} == before
+    assert (world / "a").stat().st_mtime_ns == folder_before
+    assert len(list((tmp_path / "out" / "cache").glob("*.npy"))) == 3
+
+
+def test_a_damaged_map_of_a_run_is_built_again(world, tmp_path, caplog):
+    first = [opened(world, output_dir=tmp_path).datasets["train"][number].input_ids for number in range(24)]
+    for path in (tmp_path / "cache").glob("*.npy"):
+        os.truncate(path, path.stat().st_size - 4)
+    with caplog.at_level(logging.WARNING):
+        again = opened(world, output_dir=tmp_path).datasets["train"]
+    assert all(np.array_equal(ids, again[number].input_ids) for number, ids in enumerate(first))
+    assert caplog.text.count("is damaged or unfinished") == 3
+
+
+def test_a_run_on_damaged_ids_does_not_start(world, tmp_path):
+    paths = corpus_paths(write_corpus(tmp_path / "data", world / "model") / "text")
+    content = bytearray(paths.ids.read_bytes())
+    content[-2] ^= 1
+    paths.ids.write_bytes(content)
+    with pytest.raises(InputError, match=r"text_ids\.npy is not the file"):
+        opened(world, output_dir=tmp_path / "out", input_dir=tmp_path / "data")
+
+
+def test_a_run_whose_batches_have_nothing_to_mask_has_finite_losses(world, tmp_path):
+    (tmp_path / "data").mkdir()
+    sep = WordPiece.from_file(world / "model" / "vocab.txt").sep_id
+    write(tmp_path / "data" / "text", ids=[sep] * 180, lens=[3] * 60, docs=range(0, 61, 2))
+    words = flags(world / "model", tmp_path / "data", tmp_path / "out", max_steps=2)
+    script = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = events(tmp_path / "out")
+    assert {event["lm_loss"] for event in found} == {0} and all(np.isfinite(e["sop_loss"]) for e in found)
+
+
+# Splits and blends
+
+
+@pytest.mark.parametrize(
+    "split", ["0,0,0", "a,b", "-1,2", "-1,2,3", "inf,1,1", "1e308,1e308,1e308", "1,1,nan", "1;1;1", "1,,1"]
+)
+def test_a_split_that_is_none_is_refused(split):
+    with pytest.raises(InputError, match=r"is not three weights for train,valid,test; write for example"):
+        document_ranges(split, 100)
+
+
+@pytest.mark.parametrize("num_documents", [*range(1, 50), 999, 1000])
+def test_the_split_that_is_proposed_for_few_documents_works(num_documents):
+    with pytest.raises(InputError, match="leaves no document for") as caught:
+        document_ranges("1000000,1,1", num_documents)
+    proposed = str(caught.value).rsplit("--split ", 1)[1]
+    ranges = document_ranges(proposed, num_documents)
+    assert len(ranges["train"]) >= num_documents * 0.8 or num_documents < 20
+    assert sum(map(len, ranges.values())) == num_documents
+
+
+@pytest.mark.parametrize("count", [256, 300])
+def test_more_corpora_than_a_byte_can_count_are_blended_exactly(count):
+    mixed = Blend([Fraction(1 + number % 7) for number in range(count)])
+    corpora, own = mixed.locate(np.arange(mixed.period))
+    assert np.array_equal(np.bincount(corpora), mixed.parts) and corpora.max() == count - 1
+    assert own[corpora == count - 1].tolist() == list(range(mixed.parts[-1]))
+
+
+def test_more_corpora_than_their_numbers_can_say_are_refused():
+    with pytest.raises(InputError, match="65537 corpora, more than 65536; join some"):
+        Blend([Fraction(1)] * 65_537)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1e308", "1e-307"), ("1e-300", "1"), ("1.00000001", "1")])
+def test_weights_far_apart_are_refused_in_a_short_line(one, other):
+    with pytest.raises(InputError, match="round them, for example to") as caught:
+        Blend([Fraction(one), Fraction(other)])
+    assert len(str(caught.value)) < 300

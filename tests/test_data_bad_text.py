@@ -1,0 +1,485 @@
+"""Bad text of every kind, for both tools that read it: refused where it stands, or counted, never guessed."""
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import tracemalloc
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+import zstandard
+from tiny_corpus import ROOT, TOKENS, hashes, leftovers, lines_of, make, write_vocab
+
+from data_tools import text_files
+from data_tools.build_vocab import VocabConfig, build_vocab
+from data_tools.command_line import exit_code_of
+from data_tools.corpus import Corpus
+from data_tools.errors import InputError, MachineError
+from data_tools.line_rules import LineRules, decoded, json_text, num_invalid_bytes
+from data_tools.locked import locked
+from data_tools.text_files import list_inputs, read_lines
+from data_tools.trans_to_json import TransConfig, trans_to_json
+
+GOOD = lines_of("我爱北京")
+RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n".encode()
+PACKERS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+
+
+@pytest.fixture(autouse=True)
+def vocab_file(tmp_path):
+    return write_vocab(tmp_path)
+
+
+def convert(folder, content, name="raw.txt", **flags):
+    """Run trans_to_json; the bytes of its output."""
+    (folder / name).write_bytes(content)
+    settings = {
+        "input_path": str(folder / name),
+        "output_path": str(folder / "out"),
+        "no_shuffle": True,
+        **flags,
+    }
+    trans_to_json(TransConfig(**settings))
+    return (folder / "out.jsonl").read_bytes()
+
+
+def both(folder, content, **flags):
+    """The two tools on one bad line, after ``content``'s first line; their messages."""
+    messages = []
+    for tool in (make, convert):
+        with pytest.raises(InputError) as caught:
+            tool(folder, content, **flags)
+        messages.append(str(caught.value))
+    return messages
+
+
+# What a line may hold
+
+
+OTHER_RECORDS = {
+    "[]": "a list",
+    "7": "a number",
+    "-1.5": "a number",
+    '"我"': "a text",
+    "null": "null",
+    "true": "true or false",
+}
+
+
+@pytest.mark.parametrize(("record", "kind"), OTHER_RECORDS.items())
+def test_a_record_of_any_other_type_is_named(tmp_path, record, kind):
+    with pytest.raises(InputError, match=rf'in\.jsonl:2: {kind}, not an object; write {{"text": "..."}}$'):
+        make(tmp_path, GOOD + record.encode() + b"\n")
+
+
+@pytest.mark.parametrize("value", ["[]", "7", "null", "true", "{}", "-1.5"])
+def test_a_value_of_any_other_type_is_named(tmp_path, value):
+    with pytest.raises(InputError, match=r"in\.jsonl:2: 'text' is .*, not a text; put it in quotes$"):
+        make(tmp_path, GOOD + b'{"text": %s}\n' % value.encode())
+
+
+@pytest.mark.parametrize("deeper", ['{"text": "a", "x": {"k": 1, "k": 2}}', '{"x": [{"k": 1, "k": 1}]}'])
+def test_a_key_that_stands_twice_is_found_inside_other_values(tmp_path, deeper):
+    with pytest.raises(InputError, match=r"in\.jsonl:1: the key 'k' stands twice"):
+        make(tmp_path, deeper.encode())
+
+
+def test_no_message_grows_with_the_line(tmp_path):
+    long = "长" * 5000
+    for record in (
+        {long: 1},
+        {"text": 1, long: 2},
+        [long],
+        {"text": {long: long}},
+    ):
+        line = json.dumps(record, ensure_ascii=False)
+        twice = line.replace("{", f'{{"{long}": 0, ', 1)
+        for text in (line, twice, line[:-3], line + "}"):
+            with pytest.raises(InputError) as caught:
+                json_text("in.jsonl", 1, text.encode(), LineRules())
+            assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("place", [0, 7, 29, 30, 31, 500, 4970, 4999])
+def test_the_snippet_shows_the_column(place):
+    text = "甲" * place + "@" + "乙" * (4999 - place)
+    line = '{"text": "' + text[:place] + '"' + text[place:]
+    with pytest.raises(InputError) as caught:
+        json_text("in.jsonl", 3, line.encode(), LineRules())
+    message = str(caught.value)
+    assert message.startswith(f"in.jsonl:3:{place + 12}: not JSON, Expecting ',' delimiter")
+    assert '"@' in message and len(message) < 200
+
+
+@pytest.mark.parametrize("line", ['{"text": "我爱', '{"text": "我"', '{"text"', "{"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_last_line_cut_short_is_asked_about(tmp_path, line, workers):
+    with pytest.raises(InputError, match=r"in\.jsonl:3:\d+: not JSON, .*\(is the line cut short\?\)"):
+        make(tmp_path, GOOD * 2 + line.encode(), workers=workers)
+
+
+def test_a_last_character_cut_short_is_said(tmp_path):
+    for message in both(tmp_path, GOOD + '{"text": "我'.encode()[:-1]):
+        assert ":2: not UTF-8 (byte 11 of the line is 0xe6); its last character is cut short" in message
+
+
+# Encodings
+
+
+@pytest.mark.parametrize(
+    ("bad", "first", "replaced"),
+    [
+        (b"\xff", 0xFF, 1),
+        (b"\x80\x80\x80", 0x80, 3),
+        (b"\xed\xa0\x80", 0xED, 3),
+        ("我".encode()[:2], 0xE6, 2),
+        (b"\xc0\xaf", 0xC0, 2),
+        (b"\xf5\x80\x80\x80", 0xF5, 4),
+        (b"\xe6\xff\x88", 0xE6, 3),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 5])
+def test_the_first_bad_byte_is_named_exactly_and_every_one_is_counted(bad, first, replaced, place):
+    line = "我爱北京天安门"[:place].encode() + bad + " 学习".encode()
+    with pytest.raises(
+        InputError, match=rf"^a:9: not UTF-8 \(byte {3 * place + 1} of the line is 0x{first:x}\)"
+    ):
+        decoded("a", 9, line)
+    assert num_invalid_bytes(line) == replaced
+    text = decoded("a", 9, line, LineRules(replaces=True))
+    assert text.startswith("我爱北京天安门"[:place] + "\ufffd") and text.endswith("\ufffd 学习")
+
+
+def test_a_replacement_character_of_the_text_is_no_bad_byte():
+    assert num_invalid_bytes("我\ufffd爱".encode()) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_bytes_are_replaced_on_demand_and_counted(tmp_path, capsys, workers):
+    content = GOOD + b'{"text": "\xe6\x88\x91\xff\xff\xe7\x88\xb1"}\n' + b"oops\xff\n" + GOOD
+    flags = {"encoding_errors": "replace", "workers": workers}
+    made = make(tmp_path, content, on_bad_line="skip", **flags)
+    assert made == [["我 爱 北 京"], ["我 爱"], ["我 爱 北 京"]]
+    manifest = Corpus(tmp_path / "out").manifest
+    assert manifest["counts"]["replaced_bytes"] == manifest["inputs"][0]["replaced_bytes"] == 2
+    assert manifest["counts"]["rejected_lines"] == 1
+    assert manifest["arguments"]["encoding_errors"] == "replace"
+    assert "1 rejected, 2 bytes replaced)" in capsys.readouterr().err
+
+
+def test_without_the_flag_nothing_is_said_of_replaced_bytes(tmp_path, capsys):
+    make(tmp_path, GOOD)
+    assert Corpus(tmp_path / "out").manifest["counts"]["replaced_bytes"] == 0
+    assert "replaced" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bad_bytes_of_raw_text_are_replaced_on_demand_and_counted(tmp_path, capsys, workers):
+    content = RAW.replace("第二".encode(), b"\xff\xfe\xff") + b"\xff\n\n"
+    written = convert(tmp_path, content, encoding_errors="replace", workers=workers)
+    assert "\ufffd\ufffd\ufffd句话。" in json.loads(written.splitlines()[0])["text"]
+    assert "characters left out, 4 bytes replaced)" in capsys.readouterr().err
+
+
+def test_the_vocabulary_is_built_from_text_with_bad_bytes_on_demand(tmp_path):
+    (tmp_path / "raw.txt").write_bytes("我爱我\n".encode() + b"\xff\n")
+    settings = {
+        "input_path": str(tmp_path / "raw.txt"),
+        "output_path": str(tmp_path / "v.txt"),
+        "min_count": 1,
+    }
+    with pytest.raises(InputError, match=r"raw\.txt:2: not UTF-8"):
+        build_vocab(VocabConfig(**settings))
+    build_vocab(VocabConfig(**settings, encoding_errors="replace"))
+    assert "我" in (tmp_path / "v.txt").read_text("utf-8").split("\n")
+
+
+@pytest.mark.parametrize("encoding_errors", ["strict", "replace"])
+def test_utf_16_is_not_taken_for_text_with_bad_bytes(tmp_path, encoding_errors):
+    for message in both(tmp_path, "你好\n".encode("utf-16"), encoding_errors=encoding_errors):
+        assert ":1: not UTF-8" in message and "it looks like UTF-16: convert the file by iconv" in message
+
+
+def test_one_damaged_byte_is_not_taken_for_another_encoding():
+    text = "这一行是中文，只有一个字节坏了，后面还有很多很多"
+    line = text.encode().replace("只".encode(), b"\x81\x8f\xaa")
+    assert line.decode("gb18030")
+    with pytest.raises(InputError, match="byte 22 of the line is 0x81.; mend the line$"):
+        decoded("a", 1, line)
+    with pytest.raises(InputError, match="looks like GB18030"):
+        decoded("a", 1, text.encode("gb18030"))
+
+
+VARIANTS = {
+    "CRLF": lambda c: c.replace(b"\n", b"\r\n"),
+    "byte-order mark": lambda c: b"\xef\xbb\xbf" + c,
+    "no last line end": lambda c: c.rstrip(b"\n"),
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_line_ends_marks_and_packing_change_no_byte_of_the_output(tmp_path, ending):
+    wanted = {}
+    for name, vary in {"plain": bytes, **VARIANTS}.items():
+        found = make(tmp_path, PACKERS[ending](vary(GOOD * 3)), f"in.jsonl{ending}", overwrite=True)
+        ids = sha256((tmp_path / "out_ids.npy").read_bytes()).hexdigest()
+        raw = convert(tmp_path, PACKERS[ending](vary(RAW)), f"raw.txt{ending}", overwrite=True)
+        assert (found, ids, raw) == wanted.setdefault("plain", (found, ids, raw)), name
+    assert len(wanted["plain"][0]) == 3 and wanted["plain"][2].count(b"\n") == 2
+
+
+def test_a_mark_spread_over_small_frames_is_still_a_mark(tmp_path):
+    frames = b"".join(zstandard.compress(bytes([byte])) for byte in b"\xef\xbb\xbf" + GOOD)
+    assert make(tmp_path, frames, "in.zst") == [["我 爱 北 京"]]
+
+
+# Long lines
+
+
+def lines_with(monkeypatch, folder, content, max_bytes, chunk):
+    monkeypatch.setattr(text_files, "_CHUNK", chunk)
+    (folder / "long").write_bytes(content)
+    return list(read_lines(folder / "long", max_bytes=max_bytes))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 1 << 20])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("length", [9, 10, 11, 12, 13, 40])
+def test_a_long_line_is_long_wherever_the_reading_breaks(monkeypatch, tmp_path, chunk, end, length):
+    content = b"ab" + end + b"x" * length + end + b"cd" + end
+    first, middle, last = lines_with(monkeypatch, tmp_path, content, 10, chunk)
+    assert (first, last) == (b"ab", b"cd")
+    assert middle == b"x" * length if length <= 10 else len(middle) > 10
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 1 << 20])
+def test_a_cr_within_a_long_line_does_not_shorten_it(monkeypatch, tmp_path, chunk):
+    _, middle = lines_with(monkeypatch, tmp_path, b"a\n" + b"x" * 10 + b"\rxxxxx\n", 10, chunk)
+    assert len(middle) > 10
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_line_above_the_limit_is_a_bad_line_like_others(tmp_path, workers, ending):
+    long = lines_of("我" * 400)
+    content = PACKERS[ending](
+        b"\xef\xbb\xbf" + (GOOD * 2000 + long + GOOD + b"oops\n").replace(b"\n", b"\r\n")
+    )
+    name, flags = f"in.jsonl{ending}", {"max_line_bytes": 1000, "workers": workers}
+    with pytest.raises(
+        InputError, match=rf"in\.jsonl{ending}:2001: the line is above 1000 bytes; cut it, or raise"
+    ):
+        make(tmp_path, content, name, **flags)
+    made = make(tmp_path, content, name, on_bad_line="skip", **flags)
+    notes = [json.loads(line) for line in (tmp_path / "out.rejected.jsonl").read_bytes().splitlines()]
+    assert [note["line"] for note in notes] == [2001, 2003] and len(made) == 2001
+    assert notes[0]["reason"].startswith("the line is above 1000 bytes")
+
+
+def test_a_line_of_just_the_limit_is_good(tmp_path):
+    limit = len(GOOD) - 1
+    assert len(make(tmp_path, GOOD * 2, max_line_bytes=limit)) == 2
+    with pytest.raises(InputError, match=f":1: the line is above {limit - 1} bytes"):
+        make(tmp_path, GOOD, max_line_bytes=limit - 1, overwrite=True)
+
+
+def test_a_long_line_or_document_of_raw_text_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"raw\.txt:2: the line is above 60 bytes; cut it, or raise"):
+        convert(tmp_path, b"a\n" + b"x" * 61 + b"\n", max_line_bytes=60)
+    long_document = b"a\n\n" + (b"x" * 15 + b"\n") * 5
+    with pytest.raises(InputError, match=r"raw\.txt:7: here the document grows above 60 bytes; part it"):
+        convert(tmp_path, long_document, max_line_bytes=60)
+    assert not list(tmp_path.glob("out*"))
+    assert convert(tmp_path, (b"x" * 30 + b"\n") * 2 + b"\n" + (b"y" * 30 + b"\n") * 2, max_line_bytes=60)
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_a_line_of_200_million_bytes_takes_little_memory(tmp_path, ending):
+    path = tmp_path / f"long{ending}"
+    if ending == ".zst":
+        path.write_bytes(zstandard.compress(bytes(200_000_000) + b"\nend"))
+    elif ending == ".gz":
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            for _ in range(200):
+                file.write(bytes(1_000_000))
+            file.write(b"\nend")
+    else:
+        with open(path, "wb") as file:
+            file.seek(200_000_000)
+            file.write(b"\nend")
+    tracemalloc.start()
+    try:
+        lines = [(len(line), line[-3:]) for line in read_lines(path, max_bytes=1 << 20)]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(lines) == 2 and lines[0][0] > 1 << 20 and lines[1] == (3, b"end")
+    assert most < 60 << 20
+
+
+# Folders and files
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def link_to_nothing(path):
+    path.symlink_to(path.with_name("nothing"))
+
+
+def link_to_itself(path):
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("put", [pipe, link_to_nothing, link_to_itself])
+def test_a_name_that_leads_to_no_file_is_not_passed_over(tmp_path, put):
+    data = tmp_path / "data"
+    data.mkdir()
+    put(data / "b.jsonl")
+    with pytest.raises(InputError, match=r"b\.jsonl: leads to no file .*; remove it$"):
+        make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))
+    (data / "b.jsonl").rename(data / "b.other")
+    assert len(make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))) == 1
+
+
+def test_a_folder_named_like_a_file_is_a_folder(tmp_path):
+    (tmp_path / "data" / "b.jsonl").mkdir(parents=True)
+    (tmp_path / "data" / "b.jsonl" / "c.jsonl").write_bytes(GOOD)
+    (tmp_path / "data" / "b.jsonl" / "d.jsonl").mkdir()
+    assert len(make(tmp_path, GOOD, "data/a.jsonl", input_path=str(tmp_path / "data"))) == 2
+
+
+def refusing(path, real):
+    """``real``, but for one path; root may read everything, so permissions cannot be tested."""
+
+    def call(first, *rest, **settings):
+        if str(first) == str(path):
+            raise PermissionError(13, "Permission denied")
+        return real(first, *rest, **settings)
+
+    return call
+
+
+@pytest.mark.parametrize("tool", [make, convert])
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys, tool):
+    name = "in.jsonl" if tool is make else "raw.txt"
+    (tmp_path / name).write_bytes(GOOD)
+    monkeypatch.setattr("builtins.open", refusing(tmp_path / name, open))
+    monkeypatch.setattr(Path, "write_bytes", lambda self, content: None)
+    assert exit_code_of(lambda: tool(tmp_path, GOOD)) == 2
+    message = rf"error: {tmp_path / name}: cannot be read (Permission denied); mend its permissions"
+    assert capsys.readouterr().err.startswith(message)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_folder_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    (tmp_path / "data" / "a.jsonl").write_bytes(GOOD)
+    monkeypatch.setattr(Path, "iterdir", refusing(tmp_path / "data" / "sub", Path.iterdir))
+    with pytest.raises(InputError, match=r"data/sub: cannot be read \(Permission denied\)"):
+        list_inputs(str(tmp_path / "data"), (".jsonl",))
+
+
+def test_only_files_of_the_listed_endings_are_read_and_each_is_named_in_the_manifest(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("b.txt", "c.json", "d.jsonl.bak", ".e.jsonl", "f.JSONL", "g.jsonl.draft"):
+        (data / name).write_bytes(GOOD)
+    make(tmp_path, GOOD, "data/a.jsonl", input_path=str(data))
+    manifest = Corpus(tmp_path / "out").manifest
+    assert [item["name"] for item in manifest["inputs"]] == [".e.jsonl", "a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "it's", ";touch PWNED", "new\nline", "文本", os.fsdecode(b"\xff"), "$(id)"]
+)
+def test_raw_text_of_any_name_becomes_json(tmp_path, name):
+    (tmp_path / "raw").mkdir()
+    output = {"output_path": str(tmp_path / name), "input_path": str(tmp_path / "raw")}
+    (tmp_path / "raw" / f"{name}.txt").write_bytes(RAW)
+    settings = {"no_shuffle": True, **output}
+    trans_to_json(TransConfig(**settings))
+    trans_to_json(TransConfig(**settings, no_merge=True))
+    merged = (tmp_path / f"{name}.jsonl").read_bytes()
+    assert merged == (tmp_path / f"{name}_{name}.txt.jsonl").read_bytes() and merged.count(b"\n") == 2
+    assert not list(tmp_path.rglob("PWNED"))
+
+
+# trans_to_json, whatever happens to it
+
+
+def trans(folder, *flags, environment=(), **settings):
+    words = ["--input_path", "raw.txt", "--output_path", "out", *flags]
+    return subprocess.Popen(
+        [sys.executable, "-m", "data_tools.trans_to_json", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **dict(environment)},
+        stderr=subprocess.PIPE,
+        text=True,
+        **settings,
+    )
+
+
+MANY = RAW * 60_000
+
+
+def test_a_killed_conversion_leaves_no_output_and_the_next_one_is_whole(tmp_path):
+    (tmp_path / "raw.txt").write_bytes(MANY)
+    assert trans(tmp_path).wait() == 0
+    whole = (tmp_path / "out.jsonl").read_bytes()
+    (tmp_path / "out.jsonl").unlink()
+    run = trans(tmp_path)
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("out.jsonl.parts/0*")) and time.monotonic() < end:
+        time.sleep(0.005)
+    run.kill()
+    run.communicate()
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.jsonl.parts"]
+    assert trans(tmp_path).wait() == 0
+    assert (tmp_path / "out.jsonl").read_bytes() == whole and not (tmp_path / "out.jsonl.parts").exists()
+
+
+def test_language_hash_seed_and_workers_change_no_byte_of_it(tmp_path):
+    (tmp_path / "raw.txt").write_bytes(RAW * 50)
+    found = []
+    for environment, workers in (
+        ({"LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "1"}, "1"),
+        ({"PYTHONHASHSEED": "2", "PYTHONUTF8": "1"}, "1000"),
+    ):
+        assert trans(tmp_path, "--workers", workers, "--overwrite", environment=environment).wait() == 0
+        found.append((tmp_path / "out.jsonl").read_bytes())
+    assert found[0] == found[1] and found[0].count(b"\n") == 51
+
+
+def test_a_full_disk_ends_the_conversion_with_code_5_and_no_output(tmp_path):
+    (tmp_path / "raw.txt").write_bytes(MANY)
+    limit = (1 << 20, 1 << 20)
+    run = trans(tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+    errors = run.communicate()[1]
+    assert run.returncode == 5 and len(errors.splitlines()) == 1 and errors.startswith("error: ")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_two_conversions_to_one_output_do_not_meet(tmp_path):
+    (tmp_path / "out.jsonl.parts").mkdir()
+    with locked(tmp_path / "out.jsonl.parts" / "lock", seconds=0):
+        with pytest.raises(MachineError, match=r"another process holds it; let that end"):
+            convert(tmp_path, RAW)
+        assert (tmp_path / "out.jsonl.parts").exists()
+    assert convert(tmp_path, RAW).count(b"\n") == 2
+
+
+def test_documents_without_a_known_token_are_counted_or_the_vocabulary_is_wrong(tmp_path, capsys):
+    assert make(tmp_path, lines_of("我爱北京", "\u200b", "电")) == [["我 爱 北 京"], [TOKENS[-1]]]
+    counts = Corpus(tmp_path / "out").manifest["counts"]
+    assert (counts["empty_documents"], counts["unknown_tokens"], counts["documents"]) == (1, 1, 2)
+    with pytest.raises(InputError, match="3 of 5 tokens are not in it; use the vocabulary"):
+        make(tmp_path, lines_of("我爱电脑网"), overwrite=True)
+    assert set(hashes(tmp_path)) == {"out_ids.npy", "out_idx.npz", "out.manifest.json"}
+    assert "out.shards" not in leftovers(tmp_path)

@@ -1,0 +1,135 @@
+"""Short documents become longer ones, as the options say, and every line is still counted."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_corpus import hashes, lines_of, make, write_vocab
+
+from data_tools import shards
+from data_tools.corpus import Corpus
+from data_tools.create_pretraining_data import CreateConfig
+from data_tools.errors import InputError
+from data_tools.joining import Joining, join_documents
+
+
+@pytest.fixture
+def vocab_file(tmp_path):
+    return write_vocab(tmp_path)
+
+
+def joined(which, max_tokens, *documents):
+    """Documents as tuples of sentence lengths -> how many sentences the joined ones have."""
+    sizes, lens = np.array([len(d) for d in documents], np.int64), np.array(sum(documents, ()), np.int32)
+    return join_documents(sizes, lens, Joining(which, max_tokens)).tolist()
+
+
+def test_without_joining_each_document_stays_by_itself():
+    assert joined("none", 99, (1,), (1,), (2, 2)) == [1, 1, 2]
+
+
+def test_documents_of_one_sentence_are_joined_with_their_like_only():
+    assert joined("one_sentence", 9, (3,), (3,), (3,), (3,), (1, 1), (2,), (2,)) == [3, 1, 2, 2]
+
+
+def test_short_documents_are_joined_with_any_that_fit():
+    assert joined("short", 9, (3,), (3, 3), (3,), (1, 1), (2,), (10,), (9,), (1,)) == [3, 4, 1, 1, 1]
+
+
+def test_nothing_is_joined_to_nothing():
+    assert joined("short", 9) == []
+
+
+@given(
+    st.sampled_from(["one_sentence", "short"]),
+    st.integers(2, 12),
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), max_size=12),
+)
+def test_no_sentence_is_lost_and_no_joined_document_is_above_the_limit(which, max_tokens, documents):
+    sizes = joined(which, max_tokens, *documents)
+    lens, given_sizes = [n for d in documents for n in d], [len(d) for d in documents]
+    bounds, own = np.append(0, np.cumsum(sizes)), set(np.append(0, np.cumsum(given_sizes)).tolist())
+    assert sum(sizes) == len(lens) and set(bounds.tolist()) <= own
+    for begin, end in zip(bounds, bounds[1:]):
+        parts = own & set(range(begin, end))
+        assert len(parts) == 1 or sum(lens[begin:end]) <= max_tokens
+        assert len(parts) == 1 or which == "short" or len(parts) == end - begin
+
+
+def test_joined_documents_reach_the_corpus_and_the_counts(tmp_path, vocab_file, capsys):
+    content = lines_of("我爱", "北京", " ", "天\n安", "学习") + b"\noops\n" + lines_of("门", "我")
+    flags = {"join_documents": "one_sentence", "join_tokens": 4, "on_bad_line": "skip"}
+    assert make(tmp_path, content, **flags) == [["我 爱", "北 京"], ["天", "安"], ["学 习", "门", "我"]]
+    counts = Corpus(tmp_path / "out").manifest["counts"]
+    parts = ("blank_lines", "rejected_lines", "documents", "empty_documents", "joined_documents")
+    assert [counts[part] for part in parts] == [1, 1, 3, 1, 3]
+    assert counts["lines"] == sum(counts[part] for part in parts) and counts["one_sentence_documents"] == 0
+    assert Corpus(tmp_path / "out").manifest["arguments"]["join_documents"] == "one_sentence"
+    assert "3 documents from 9 lines (1 blank, 1 without text, 0 of one sentence, 1 rejected, 3 joined" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_ids_are_those_of_the_separate_documents(tmp_path, vocab_file):
+    content = lines_of("我爱", "北京。天", "安门")
+    make(tmp_path, content, chinese=True)
+    ids = (tmp_path / "out_ids.npy").read_bytes()
+    made = make(tmp_path, content, chinese=True, join_documents="short", overwrite=True)
+    assert made == [["我 爱", "北 京 。", "天", "安 门"]] and (tmp_path / "out_ids.npy").read_bytes() == ids
+
+
+def test_documents_of_two_files_or_two_shards_are_not_joined(tmp_path, vocab_file, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "b.jsonl").write_bytes(lines_of("北京", "天"))
+    flags = {"input_path": str(tmp_path / "data"), "join_documents": "short"}
+    assert make(tmp_path, lines_of("我"), "data/a.jsonl", **flags) == [["我"], ["北 京", "天"]]
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)
+    assert make(tmp_path, lines_of("我"), "data/a.jsonl", overwrite=True, **flags) == [
+        ["我"],
+        ["北 京"],
+        ["天"],
+    ]
+
+
+def test_joining_is_the_same_for_any_number_of_workers_and_after_a_stop(tmp_path, vocab_file, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 300)
+    content = lines_of(*("我爱北京" * (number % 4 + 1) for number in range(60)))
+    flags = {"join_documents": "short", "join_tokens": 40}
+    make(tmp_path, content, **flags)
+    whole = hashes(tmp_path)
+    assert 10 < Corpus(tmp_path / "out").num_documents < 40
+    for name in whole:
+        (tmp_path / name).unlink()
+
+    def stop_after_three(function, items, workers):
+        for number, item in enumerate(items):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield function(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, content, run_map=stop_after_three, **flags)
+    make(tmp_path, content, workers=2, **flags)
+    assert hashes(tmp_path) == whole
+
+
+def test_shards_joined_in_another_way_are_not_used(tmp_path, vocab_file):
+    def stop(function, items, workers):
+        yield from [function(item) for item in items]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, lines_of("我", "爱"), run_map=stop, join_documents="short")
+    assert make(tmp_path, lines_of("我", "爱")) == [["我"], ["爱"]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"join_tokens": 100}, "--join_tokens needs --join_documents; add it"),
+        ({"join_tokens": 1, "join_documents": "short"}, "--join_tokens 1 is below 2"),
+    ],
+)
+def test_flags_that_join_nothing_are_refused(flags, message):
+    with pytest.raises(InputError, match=message):
+        CreateConfig(input_path="a", output_prefix="b", vocab_file="v", **flags)

@@ -1,0 +1,245 @@
+"""Processes, a run that was killed, or Ray: the corpus is the same, and so is the error."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tiny_corpus import ROOT, finished, hashes, leftovers, lines_of, write_vocab
+
+from data_tools import shards
+from data_tools.command_line import exit_code_of
+from data_tools.errors import InputError, MachineError
+from data_tools.prepare import PrepareConfig, SharedMaker, prepare
+from data_tools.process_pool import in_order
+from data_tools.ray_map import ray_map
+
+LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # some six shards
+ENDED = {"out.manifest.json", "out_ids.npy", "out_idx.npz"}
+WORDS = ["--input_path", "in.jsonl", "--output_prefix", "out", "--vocab_file", "model/vocab.txt"]
+QUIET = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+# Looked for, not imported: that is the tool's to do, in its own way.
+HAS_RAY, WITHOUT_RAY = find_spec("ray") is not None, "ray is not installed"
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason=WITHOUT_RAY)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working folder, so that the paths a manifest tells of are the same in every test."""
+    write_vocab(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def start(folder, *flags):
+    (folder / "in.jsonl").write_bytes(LARGE)
+    command = [sys.executable, "-m", "ernie_pair", "prepare", *WORDS, *flags]
+    return subprocess.Popen(
+        command, cwd=folder, env=QUIET, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(run):
+    """What it wrote to its two streams."""
+    streams = run.communicate(timeout=120)
+    assert run.returncode == 0, streams[1]
+    return streams
+
+
+def until(happened, seconds=60):
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The hashes of the run of one process."""
+    folder = tmp_path_factory.mktemp("whole")
+    write_vocab(folder)
+    ended(start(folder))
+    assert set(hashes(folder)) == ENDED
+    return hashes(folder)
+
+
+def test_two_processes_write_the_bytes_of_one(folder, whole):
+    ended(start(folder, "--engine", "local", "--workers", "2"))
+    assert hashes(folder) == whole
+
+
+def test_a_run_killed_half_way_and_started_again_writes_the_same_bytes(folder, whole):
+    run = start(folder, "--workers", "2")
+    until(lambda: len(list(folder.glob("out.shards/*.shard"))) >= 2)
+    run.kill()
+    run.communicate()
+    assert run.returncode == -signal.SIGKILL and not finished(folder)
+    ended(start(folder, "--workers", "2"))
+    assert hashes(folder) == whole
+
+
+@needs_ray
+def test_ray_writes_the_same_bytes_and_is_not_heard(folder, whole):
+    output, errors = ended(start(folder, "--engine", "ray", "--workers", "2"))
+    assert hashes(folder) == whole
+    assert output == "" and errors.startswith("out: 1100 documents") and len(errors.splitlines()) == 1
+
+
+def free_port():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """HOST:PORT of a Ray that stands in another folder than the tool."""
+    if not HAS_RAY:
+        pytest.skip(WITHOUT_RAY)
+    address = f"127.0.0.1:{free_port()}"
+    port = address.rpartition(":")[2]
+    words = ["--head", "--block", "--num-cpus", "2", "--port", port, "--include-dashboard", "false"]
+    head = subprocess.Popen(
+        [sys.executable, "-m", "ray.scripts.scripts", "start", *words],
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+        env={**QUIET, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert any("Ray runtime started" in line for line in head.stdout)
+    yield address
+    head.terminate()
+    head.communicate(timeout=60)
+
+
+def make(content, **flags):
+    Path("in.jsonl").write_bytes(content)
+    settings = {"input_path": "in.jsonl", "output_prefix": "out", "vocab_file": "model/vocab.txt", **flags}
+    return exit_code_of(lambda: prepare(PrepareConfig(workers=2, **settings)))
+
+
+def by_both(content, cluster, folder, capsys, **flags):
+    """(exit code, message, what it left) of the two engines."""
+    ends = []
+    for engine in ({"engine": "local"}, {"engine": "ray", "ray_address": cluster}):
+        ends.append((make(content, **engine, **flags), capsys.readouterr().err, leftovers(folder)))
+    return ends
+
+
+def test_a_cluster_reads_and_writes_by_the_paths_of_the_tool(folder, cluster, monkeypatch):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 2000)
+    Path("words.txt").write_text("爱北京", encoding="utf-8")
+    content = lines_of(*(f"我爱北京{number}。\n学习" for number in range(200)))
+    flags = {"chinese": True, "cn_whole_word_segment": True, "user_lexicon": "words.txt"}
+    assert make(content, **flags) == 0
+    local = hashes(folder)
+    assert make(content, engine="ray", ray_address=cluster, overwrite=True, **flags) == 0
+    assert hashes(folder) == local and not Path("out.shards").exists()
+
+
+def test_a_bad_line_has_the_same_error_by_ray(folder, cluster, monkeypatch, capsys):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 200)
+    lines = [lines_of(f"我爱{number}") for number in range(100)]
+    lines[44], lines[60] = b"[]\n", b"oops\n"
+    local, ray = by_both(b"".join(lines), cluster, folder, capsys)
+    assert local == ray == (2, 'error: in.jsonl:45: a list, not an object; write {"text": "..."}\n', [])
+
+
+def test_the_bad_line_beyond_the_most_has_the_same_error_by_ray(folder, cluster, monkeypatch, capsys):
+    monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
+    lines = [lines_of("我爱北京。\n天安门学习" * 50) for _ in range(600)]
+    lines[44] = lines[60] = b"[]\n"
+    skip = {"on_bad_line": "skip", "max_bad_lines": 1}
+    local, ray = by_both(b"".join(lines), cluster, folder, capsys, **skip)
+    assert local == ray and local[0] == 2 and local[2] == []
+    assert local[1].startswith("error: in.jsonl:61: a list") and "--max_bad_lines 1" in local[1]
+
+
+def test_what_a_lost_worker_did_is_done_again(folder, cluster):
+    def work(item):
+        if item == 3 and not Path(mark).exists():
+            Path(mark).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item * item
+
+    mark = str(folder / "died")
+    assert list(ray_map(work, range(9), 2, cluster)) == [item * item for item in range(9)]
+    assert Path(mark).exists()
+
+
+def test_a_task_that_loses_every_worker_ends_with_code_5(cluster, capfd):
+    def work(item):
+        if item == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    results = ray_map(work, range(9), 2, cluster)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    assert exit_code_of(lambda: next(results)) == 5
+    output, errors = capfd.readouterr()
+    assert output == "" and errors.startswith("error: Ray gave a task up") and len(errors.splitlines()) == 1
+
+
+def test_a_bug_in_a_task_is_a_bug_here(cluster):
+    with pytest.raises(ZeroDivisionError):
+        list(ray_map(lambda item: 1 // item, range(3), 2, cluster))
+
+
+@needs_ray
+def test_no_cluster_is_one_line_and_code_5_and_nothing_is_begun(folder, capsys):
+    nobody = f"127.0.0.1:{free_port()}"
+    assert make(lines_of("我"), engine="ray", ray_address=nobody) == 5
+    assert capsys.readouterr().err.startswith(f"error: no Ray cluster at --ray_address {nobody} (")
+    assert leftovers(folder) == []
+
+
+def test_without_ray_its_engine_says_how_to_get_it_and_keeps_the_shards(folder, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    kept = folder / "out.shards" / "00000000.shard"
+    kept.parent.mkdir()
+    kept.touch()
+    assert make(lines_of("我"), engine="ray") == 2
+    assert capsys.readouterr().err == "error: ray is not installed; pip install 'ernie-pair[ray]'\n"
+    assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"ray_address": "head:6379"}, "--ray_address needs --engine ray; add it"),
+        ({"ray_address": "head", "engine": "ray"}, "--ray_address head is not HOST:PORT"),
+        ({"ray_address": "ray://head:1", "engine": "ray"}, "is not HOST:PORT"),
+        ({"workers": 0}, "--workers 0 is below 1"),
+    ],
+)
+def test_a_flag_that_makes_no_sense_is_refused(flags, message):
+    with pytest.raises(InputError, match=message):
+        PrepareConfig(**{"input_path": "a", "output_prefix": "b", "vocab_file": "v", **flags})
+
+
+def test_a_machine_that_does_not_see_the_shards_says_so(folder):
+    with pytest.raises(MachineError, match="nowhere: not seen by .*; put --output_prefix where all machines"):
+        SharedMaker(SimpleNamespace(folder=folder / "nowhere"))(None)
+
+
+def test_no_more_than_asked_is_under_way():
+    under_way, most = [], []
+
+    def submit(item):
+        under_way.append(item)
+        most.append(len(under_way))
+        return item
+
+    def result_of(item):
+        under_way.remove(item)
+        return -item
+
+    assert list(in_order(submit, result_of, range(20), 4)) == [-item for item in range(20)]
+    assert max(most) == 4

@@ -1,0 +1,353 @@
+"""The converter in this process, on checkpoints that Paddle's own functions wrote."""
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from foreign_weights import write_checkpoints
+from tiny_pretrain import VOCAB, write_model
+
+from data_tools.errors import CheckpointError, InputError
+from ernie_pair.pretrain import convert as convert_module
+from ernie_pair.pretrain.convert import ConvertConfig, convert
+from ernie_pair.weight_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
+from ernie_pair.weights import read_weights
+
+# ERNIE 3.0 has a task embedding, four token types and gelu; the vocabulary is no multiple of 8.
+ERNIE_3 = {"use_task_id": True, "task_type_vocab_size": 3, "type_vocab_size": 4, "hidden_act": "gelu"}
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory):
+    """The recipe's checkpoints, and under "weights" what they hold."""
+    folder = tmp_path_factory.mktemp("theirs")
+    model = write_model(folder / "model", **ERNIE_3)
+    return {"folder": folder, "weights": write_checkpoints(model, folder)}
+
+
+def run(weights, output, **changes):
+    convert(ConvertConfig(static_model_path=str(weights), output_dir=str(output), **changes))
+    return read_weights(output / "model_state.pdparams")
+
+
+def holds(converted, weights):
+    return all(np.array_equal(converted[name], array) for name, array in weights.items())
+
+
+def copied(theirs, layout, target):
+    shutil.copytree(theirs["folder"] / layout, target)
+    return target / "static_vars"
+
+
+def rewrite(prefix, change):
+    """Let ``change`` alter the arrays of PREFIX.pdparams."""
+    path = Path(f"{prefix}.pdparams")
+    arrays = pickle.loads(path.read_bytes())
+    path.write_bytes(pickle.dumps(change(arrays) or arrays, protocol=2))
+
+
+def generated(theirs):
+    """{structured name: the name that Paddle generated}."""
+    arrays = read_weights(theirs["folder"] / "single" / "static_vars")
+    by_content = {array.tobytes(): name for name, array in arrays.items()}
+    return {name: by_content[array.tobytes()] for name, array in theirs["weights"].items()}
+
+
+@pytest.mark.parametrize("given", ["pickled/static_vars", "pickled/static_vars.pdparams", "pickled"])
+def test_a_recipes_pickle_is_converted_whole(theirs, given, tmp_path, capsys):
+    converted = run(theirs["folder"] / given, tmp_path / "out")
+    said = capsys.readouterr().err
+    assert holds(converted, theirs["weights"]) and said.count("largest difference of") == 4
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["use_task_id"] is True
+
+
+@pytest.mark.parametrize("given", ["single/static_vars", "single"])
+def test_a_recipes_folder_of_single_files_is_converted_whole(theirs, given, tmp_path):
+    assert holds(run(theirs["folder"] / given, tmp_path / "out"), theirs["weights"])
+
+
+def test_the_folder_loads_as_an_encoder_and_as_a_classifier(theirs, tmp_path):
+    from paddlenlp.transformers import ErnieForSequenceClassification, ErnieModel, ErnieTokenizer
+
+    run(theirs["folder"] / "single", tmp_path / "out")
+    encoder = ErnieModel.from_pretrained(str(tmp_path / "out")).state_dict()
+    classifier = ErnieForSequenceClassification.from_pretrained(str(tmp_path / "out")).state_dict()
+    for name, array in encoder.items():
+        assert np.array_equal(array.numpy(), theirs["weights"][f"ernie.{name}"])
+        assert np.array_equal(classifier[f"ernie.{name}"].numpy(), array.numpy())
+    assert ErnieTokenizer.from_pretrained(str(tmp_path / "out")).vocab_size == len(VOCAB)
+
+
+def test_an_older_paddlenlp_counts_its_layers_otherwise(theirs, tmp_path):
+    """Its decoder is no linear layer and has no weight of its own."""
+    names = generated(theirs)
+    decoder = names["cls.predictions.decoder_bias"][: -len(".b_0")]
+    order = names["cls.seq_relationship.bias"][: -len(".b_0")]
+
+    def older(arrays):
+        del arrays[f"{decoder}.w_0"]
+        arrays["ernie_lm_prediction_head_0.b_0"] = arrays.pop(f"{decoder}.b_0")
+        for part in ("w_0", "b_0"):
+            arrays[f"{decoder}.{part}"] = arrays.pop(f"{order}.{part}")
+
+    prefix = copied(theirs, "pickled", tmp_path / "older")
+    rewrite(prefix, older)
+    assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
+
+
+def ernies_names():
+    """{structured name: what ERNIE's own programs call it}, of two layers."""
+    ends = {"weight": "w_0", "bias": "b_0"}
+    modules = {old: new.format(family="ernie") for old, new in OUTSIDE_LAYERS.items()}
+    for layer in "01":
+        for old, new in IN_LAYERS.items():
+            modules[f"encoder_layer_{layer}_{old}"] = f"ernie.encoder.layers.{layer}.{new}"
+    names = {f"ernie.embeddings.{new}.weight": old for old, new in EMBEDDINGS.items()}
+    for old, new in modules.items():
+        for end, generated_end in ends.items():
+            normed = f"_{'scale' if end == 'weight' else 'bias'}"
+            names[f"{new}.{end}"] = old + (normed if old.endswith("layer_norm") else f".{generated_end}")
+    names["cls.predictions.decoder_bias"] = names.pop("cls.predictions.decoder.bias")
+    names.pop("cls.predictions.decoder.weight")
+    return names
+
+
+@pytest.fixture
+def release(theirs, tmp_path):
+    """A folder as ERNIE 2.0 is released: params/, vocab.txt, ernie_config.json."""
+    folder, names = tmp_path / "release", ernies_names()
+    (folder / "params").mkdir(parents=True)
+    assert (
+        set(names) == set(theirs["weights"]) and "encoder_layer_1_post_att_layer_norm_scale" in names.values()
+    )
+    for structured, name in generated(theirs).items():
+        shutil.copyfile(
+            theirs["folder"] / "single" / "static_vars" / name, folder / "params" / names[structured]
+        )
+    shutil.copyfile(theirs["folder"] / "model" / "vocab.txt", folder / "vocab.txt")
+    config = json.loads((theirs["folder"] / "model" / "config.json").read_text())
+    config["sent_type_vocab_size"] = config.pop("type_vocab_size")
+    (folder / "ernie_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_release_of_ernie_is_converted_whole(theirs, release, tmp_path):
+    assert holds(run(release / "params", tmp_path / "out"), theirs["weights"])
+
+
+def test_a_head_that_is_not_in_the_file_is_left_out_and_said(theirs, release, tmp_path, capsys):
+    for name in ("next_sent_fc.w_0", "next_sent_fc.b_0"):
+        (release / "params" / name).unlink()
+    converted = run(release / "params", tmp_path / "out")
+    said = capsys.readouterr().err
+    assert (
+        said.count("largest difference of") == 3 and "no cls.seq_relationship.*: the head is left out" in said
+    )
+    assert not any(name.startswith("cls.seq") for name in converted)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["ErnieModel"]
+    (release / "params" / "mask_lm_trans_fc.b_0").unlink()
+    with pytest.raises(CheckpointError, match="1 missing: cls.predictions.transform.bias"):
+        run(release / "params", tmp_path / "half")
+
+
+def test_weights_of_an_encoder_by_itself(theirs, tmp_path):
+    encoder = {n[len("ernie.") :]: a for n, a in theirs["weights"].items() if n.startswith("ernie.")}
+    prefix = copied(theirs, "pickled", tmp_path / "encoder")
+    rewrite(prefix, lambda _: encoder)
+    assert holds(run(prefix, tmp_path / "out"), {f"ernie.{name}": a for name, a in encoder.items()})
+
+
+def test_a_recipes_config_of_old(theirs, tmp_path):
+    prefix = copied(theirs, "pickled", tmp_path / "old")
+    settings = json.loads((prefix.parent / "config.json").read_text())
+    (prefix.parent / "config.json").unlink()
+    del settings["model_type"]
+    nested = {"init_args": [{**settings, "init_class": "ErnieModel"}], "init_class": "ErnieForPretraining"}
+    (prefix.parent / "model_config.json").write_text(json.dumps(nested))
+    assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
+
+
+def test_rows_that_pad_the_vocabulary_are_cut(theirs, tmp_path):
+    names = generated(theirs)
+    word = names["ernie.embeddings.word_embeddings.weight"]
+    decoder = names["cls.predictions.decoder_bias"]
+
+    def pad(arrays):
+        for name in (word, decoder, decoder.replace("b_0", "w_0")):
+            arrays[name] = np.concatenate([arrays[name], np.ones_like(arrays[name][:3])])
+        assert arrays[word].shape[0] % 8 == 0
+
+    prefix = copied(theirs, "pickled", tmp_path / "padded")
+    rewrite(prefix, pad)
+    assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
+
+
+def test_half_precision_weights_are_widened(theirs, tmp_path, capsys):
+    prefix = copied(theirs, "pickled", tmp_path / "half")
+    rewrite(prefix, lambda arrays: {name: array.astype(np.float16) for name, array in arrays.items()})
+    converted = run(prefix, tmp_path / "out")
+    assert "are float16: cast to float32" in capsys.readouterr().err
+    halved = {name: array.astype(np.float16).astype(np.float32) for name, array in theirs["weights"].items()}
+    assert holds(converted, halved) and all(array.dtype == np.float32 for array in converted.values())
+
+
+def drop_shard(arrays):
+    for name in [name for name in arrays if re.match(r"linear_1\d", name)]:
+        del arrays[name]
+
+
+def wrong_shape(arrays):
+    arrays["linear_3.w_0"] = arrays["linear_3.w_0"][:, :-1]
+
+
+def stranger(arrays):
+    arrays["fc_weight"] = np.ones(3, np.float32)
+
+
+def extra_layer(arrays):
+    arrays["linear_99.w_0"] = arrays["linear_98.b_0"] = np.ones((4, 4), np.float32)
+
+
+def two_decoders(arrays):
+    arrays["head_0.b_0"] = np.zeros(len(VOCAB), np.float32)
+
+
+def not_finite(arrays):
+    arrays["linear_3.b_0"][3] = np.inf
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (drop_shard, "static_vars.pdparams: 0 layers look like the decoder of 53 tokens"),
+        (
+            wrong_shape,
+            r"1 of another shape: ernie.encoder.layers.0.self_attn.k_proj.weight \(32, 31\) instead",
+        ),
+        (stranger, "fc_weight is no name of an ERNIE's parameter"),
+        (extra_layer, "holds 17 layers of the kind linear (.*), the model of config.json has 15"),
+        (two_decoders, "2 layers look like the decoder"),
+        (not_finite, "holds NaN or infinity"),
+        (lambda arrays: arrays.clear(), "holds another model: 40 missing: ernie.embeddings"),
+    ],
+)
+def test_what_does_not_match_is_named_and_nothing_is_written(theirs, change, message, tmp_path):
+    prefix = copied(theirs, "pickled", tmp_path / "bad")
+    rewrite(prefix, change)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(CheckpointError, match=message) as caught:
+        run(prefix, tmp_path / "out")
+    assert "\n" not in str(caught.value) and sorted(tmp_path.iterdir()) == before
+
+
+def test_one_shard_of_a_sharded_checkpoint_is_not_enough(theirs, tmp_path):
+    folder = copied(theirs, "single", tmp_path / "shard")
+    for path in [path for path in folder.iterdir() if path.name.startswith("layer_norm")]:
+        path.unlink()
+    with pytest.raises(CheckpointError, match="holds 0 layers of the kind layer_norm"):
+        run(folder, tmp_path / "out")
+
+
+def test_a_truncated_single_file_is_named(theirs, tmp_path):
+    folder = copied(theirs, "single", tmp_path / "cut")
+    path = folder / "linear_3.w_0"
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match="linear_3.w_0 is not a variable of Paddle's"):
+        run(folder, tmp_path / "out")
+
+
+class Payload:
+    def __reduce__(self):
+        return os.system, ("touch canary",)
+
+
+@pytest.mark.parametrize("end", ["pdparams", "pdopt"])
+def test_a_hostile_pickle_is_never_run(theirs, end, tmp_path, monkeypatch):
+    """The optimizer's state is of no use here and is not even opened."""
+    monkeypatch.chdir(tmp_path)
+    prefix = copied(theirs, "pickled", tmp_path / "hostile")
+    Path(f"{prefix}.{end}").write_bytes(pickle.dumps({"a": [Payload()]}, protocol=2))
+    if end == "pdopt":
+        assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
+    else:
+        with pytest.raises(CheckpointError, match="blocked global posix.system"):
+            run(prefix, tmp_path / "out")
+    assert not Path("canary").exists()
+
+
+def sha256_of(folder):
+    return {p: hashlib.sha256(p.read_bytes()).digest() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_bad_paths_are_one_line(theirs, tmp_path):
+    folder = theirs["folder"]
+    before = sha256_of(folder)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "diary.txt").write_text("mine")
+    good = folder / "pickled" / "static_vars"
+    cases = [
+        (folder / "nothing", tmp_path / "out", "neither nothing.safetensors nor nothing.pdparams"),
+        (folder, tmp_path / "out", "it is no folder of parameters"),
+        (folder / "pickled" / "static_vars.pdopt", tmp_path / "out", "neither static_vars.pdopt.safetensors"),
+        (good, tmp_path / "file", "is a file; give a folder"),
+        (good, tmp_path / "home", "holds diary.txt, which would be lost"),
+        (good, folder / "pickled", "is where the model came from"),
+    ]
+    for weights, output, message in cases:
+        with pytest.raises(InputError, match=re.escape(message)) as caught:
+            run(weights, output)
+        assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+    assert sha256_of(folder) == before and (tmp_path / "home" / "diary.txt").exists()
+
+
+def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
+    prefix = copied(theirs, "pickled", tmp_path / "bare")
+    (prefix.parent / "config.json").unlink()
+    with pytest.raises(InputError, match="has no config.json; give --model_name_or_path"):
+        run(prefix, tmp_path / "out")
+    model = str(theirs["folder"] / "model")
+    assert holds(run(prefix, tmp_path / "out", model_name_or_path=model), theirs["weights"])
+
+
+def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path, monkeypatch):
+    run(theirs["folder"] / "pickled", tmp_path / "out")
+    first = sha256_of(tmp_path / "out")
+    run(theirs["folder"] / "single", tmp_path / "out")
+    assert sha256_of(tmp_path / "out") == first
+    honest = convert_module.run_dynamic
+
+    def another(*arguments):
+        return {name: array + 2e-5 for name, array in honest(*arguments).items()}
+
+    monkeypatch.setattr(convert_module, "run_dynamic", another)
+    with pytest.raises(CheckpointError, match="differs from the static one by 2e-05"):
+        run(theirs["folder"] / "single", tmp_path / "out")
+    monkeypatch.setattr(
+        convert_module, "run_dynamic", lambda *a: dict.fromkeys(honest(*a), np.float32("nan"))
+    )
+    with pytest.raises(CheckpointError, match="holds NaN or infinity"):
+        run(theirs["folder"] / "single", tmp_path / "out")
+    assert sha256_of(tmp_path / "out") == first and [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_ernie_gram_is_converted_with_its_heads(tmp_path):
+    from paddlenlp.transformers import ErnieGramForSequenceClassification, ErnieGramModel, ErnieGramTokenizer
+
+    model = write_model(tmp_path / "model", model_type="ernie_gram", hidden_act="gelu", rel_pos_size=4)
+    weights = write_checkpoints(model, tmp_path)
+    for layout in ("pickled", "single"):
+        converted = run(tmp_path / layout, tmp_path / "out")
+        assert holds(converted, weights)
+    for loaded in (ErnieGramModel, ErnieGramForSequenceClassification):
+        state = loaded.from_pretrained(str(tmp_path / "out")).state_dict()
+        for name, array in state.items():
+            full = name if name.startswith(("ernie_gram.", "classifier.")) else f"ernie_gram.{name}"
+            assert full.startswith("classifier.") or np.array_equal(array.numpy(), weights[full])
+    assert ErnieGramTokenizer.from_pretrained(str(tmp_path / "out")).vocab_size == len(VOCAB)

@@ -1,0 +1,45 @@
+"""The GPU's programs, built without a GPU, have the ops that they had when they were last looked at.
+
+A change of the counts may be meant. Then look at the program, and write the counts anew:
+for n in 1 2; do python tests/build_gpu_programs.py $n; done
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+KNOWN = json.loads((HERE / "gpu_programs.json").read_text())
+
+
+@pytest.fixture(scope="module", params=["1", "2"])
+def programs(request):
+    built = subprocess.run(
+        [sys.executable, str(HERE / "build_gpu_programs.py"), request.param],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr[-3000:]
+    return request.param, json.loads(built.stdout.splitlines()[-1])
+
+
+def test_the_programs_are_those_that_were_looked_at(programs):
+    processes, found = programs
+    assert found == KNOWN[f"{processes} process(es)"]
+
+
+def test_each_strategy_adds_what_it_is_for(programs):
+    processes, found = programs
+    plain = found["float32"]
+    for name, counts in found.items():
+        assert (counts["cast"] > 100) == ("float16" in name)
+        assert counts.get("conditional_block", 0) == ("gradient merge" in name)
+        assert (counts["dropout"] > plain["dropout"]) == ("recompute" in name)
+        assert ("check_finite_and_unscale" in counts) == (" float16" in f" {name}" or "skip" in name)
+        assert "seed" not in counts, "recompute's seed ops cannot be repeated"
+        assert ("c_broadcast" in counts) == (processes != "1")
+        assert counts["adamw"] < 46 if processes != "1" else counts["adamw"] == 46

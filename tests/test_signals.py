@@ -1,0 +1,57 @@
+import os
+import signal
+
+import pytest
+
+from data_tools.command_line import exit_code_of
+from data_tools.errors import Stopped
+from ernie_pair.signals import VOTES, StopSignals
+
+
+def kill(number):
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
+def test_before_the_first_update_a_signal_ends_the_run_at_once(number, code, capsys):
+    def run():
+        with StopSignals():
+            kill(number)
+
+    assert exit_code_of(run) == code
+    assert capsys.readouterr().err == (
+        f"stopped by {number.name} before the first update; run the same command to go on\n"
+    )
+
+
+def test_no_handler_of_errors_swallows_it():
+    with pytest.raises(Stopped), StopSignals():
+        try:
+            kill(signal.SIGTERM)
+        except Exception:
+            pytest.fail("swallowed")
+
+
+@pytest.mark.parametrize("number", VOTES)
+def test_in_the_loop_a_signal_is_noted_however_often_it_comes(number):
+    with StopSignals() as signals:
+        signals.wait_for_the_update()
+        assert signals.votes() == 0
+        for _ in range(6):
+            kill(number)
+        assert signals.votes() == VOTES[number]
+
+
+def test_the_first_signal_is_the_one_that_counts():
+    with StopSignals() as signals:
+        signals.wait_for_the_update()
+        kill(signal.SIGINT)
+        kill(signal.SIGTERM)
+        assert signals.votes() == VOTES[signal.SIGINT]
+
+
+def test_the_handlers_before_are_put_back():
+    before = {number: signal.getsignal(number) for number in VOTES}
+    with StopSignals():
+        assert all(signal.getsignal(number) != handler for number, handler in before.items())
+    assert {number: signal.getsignal(number) for number in VOTES} == before
