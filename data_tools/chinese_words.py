@@ -129,4 +129,4 @@ def _letters() -> np.ndarray:
 
 def in_one_word(before: str, after: str) -> bool:
     """Would the two characters, side by side, be of one word of Latin letters or digits?"""
-    return not is_cjk(after) and after.isalnum() and before.isalnum() and not is_cjk(before)
+    return after.isalnum() and before.isalnum() and not is_cjk(after) and not is_cjk(before)

@@ -9,12 +9,13 @@ from data_tools.errors import InputError, MachineError
 
 
 @contextmanager
-def published(*finals: Path, mark: str = "") -> Iterator[List[Path]]:
+def published(*finals: Path, mark: str = "", forced: bool = True) -> Iterator[List[Path]]:
     """Draft paths to fill, one per final path; leaving takes them to the final names in this order.
 
     Leaving by an exception removes the drafts and touches no final path. A reader that holds the
     old file open or mapped keeps it: nothing is written in place. Writers that may meet need a
-    ``mark`` each, which makes their drafts their own.
+    ``mark`` each, which makes their drafts their own. Not ``forced`` to the disk, a file may be damaged
+    when the machine stops: for those whose reader notices it.
     """
     drafts = [final.with_name(f"{final.name}{mark}.draft") for final in finals]
     for final in finals:
@@ -22,11 +23,11 @@ def published(*finals: Path, mark: str = "") -> Iterator[List[Path]]:
     _remove(drafts)
     try:
         yield drafts
-        for draft in drafts:
+        for draft in drafts if forced else ():
             to_disk(draft)
         for draft, final in zip(drafts, finals):
             os.replace(draft, final)
-        for folder in {final.parent for final in finals}:
+        for folder in {final.parent for final in finals if forced}:
             to_disk(folder)
     finally:
         _remove(drafts)

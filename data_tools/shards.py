@@ -104,7 +104,7 @@ class ShardMaker:
         if _read(path, key) is None:
             encoder = encoder_for(self.rules)
             shard = encode_lines(encoder, self.line_rules, job.batch, self.skip_bad_lines, self.joining)
-            with published(path) as (draft,):
+            with published(path, forced=False) as (draft,):
                 draft.write_bytes(_packed(key, shard))
         return path
 

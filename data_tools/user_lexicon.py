@@ -23,7 +23,8 @@ from data_tools.line_rules import decoded
 from data_tools.text_files import read_lines
 
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
-_FIRST_OF_PAIR = 21  # bits that the second character of a pair takes
+_BEGIN = 3  # characters by which a word is looked for
+_SPREAD = np.uint32(0x9E3779B1)
 
 
 class Entry(NamedTuple):
@@ -51,8 +52,10 @@ class Lexicon:
         for word in self.entries:
             lengths.setdefault(word[:2], set()).add(len(word))
         self._lengths = {begin: sorted(known, reverse=True) for begin, known in lengths.items()}
-        self._pairs = np.unique([_pair(*map(ord, begin)) for begin in lengths if len(begin) == 2]).astype(int)
-        self._singles = np.array([ord(begin) for begin in lengths if len(begin) == 1], dtype=np.int64)
+        self._shift = 32 - min(26, max(16, (16 * len(self.entries)).bit_length()))
+        self._may_begin = {
+            length: self._table_of(length) for length in {min(len(word), _BEGIN) for word in self.entries}
+        }
 
     @classmethod
     def from_file(cls, path: Union[str, Path]) -> "Lexicon":
@@ -116,14 +119,22 @@ class Lexicon:
         """``self.marks`` as `CorpusWriter` takes them."""
         return [entry._asdict() for entry in self.marks]
 
+    def _table_of(self, length: int) -> np.ndarray:
+        """bool, by code: do the words of so many characters (_BEGIN: or of more) begin with that code?"""
+        begins = (w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN)
+        points = np.array([_points(begin) for begin in begins])
+        table = np.zeros(1 << (32 - self._shift), dtype=bool)
+        table[_codes(points.T) >> self._shift] = True
+        return table
+
     def _candidates(self, folded: str) -> np.ndarray:
-        """Where a word may begin, by its first two characters, ascending."""
-        points = np.frombuffer(folded.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.int64)
-        pairs = _pair(points, np.append(points[1:], 0)[: len(points)])
-        fits = np.isin(points, self._singles)
-        if len(self._pairs):
-            place = np.minimum(np.searchsorted(self._pairs, pairs), len(self._pairs) - 1)
-            fits |= self._pairs[place] == pairs
+        """Where a word may begin, ascending; others are among them, for several begins have one code."""
+        points = _points(folded)
+        fits = np.zeros(len(points), dtype=bool)
+        for length, table in self._may_begin.items():
+            count = max(0, len(points) - length + 1)
+            codes = _codes([points[place : place + count] for place in range(length)])
+            fits[:count] |= table[codes >> self._shift]
         return np.flatnonzero(fits)
 
     def _longest_end(self, folded: str, start: int) -> int:
@@ -170,5 +181,13 @@ def _folded(text: str) -> str:
     return _FULL_WIDTH.sub(lambda match: chr(ord(match.group()) - 0xFEE0), lower)
 
 
-def _pair(first, second):
-    return first << _FIRST_OF_PAIR | second
+def _points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def _codes(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """uint32 [n]: a number for the characters that stand in each row of ``columns``."""
+    codes = np.zeros(len(columns[0]), dtype=np.uint32)
+    for points in columns:
+        codes = (codes + points) * _SPREAD
+    return codes

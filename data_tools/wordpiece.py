@@ -174,7 +174,7 @@ def is_cjk(character: str) -> bool:
     """Is it one of the characters that ERNIE reads one by one?"""
     if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and quicker to answer for
         return True
-    return any(low <= ord(character) <= high for low, high in CJK_RANGES)
+    return character >= "\u3400" and any(low <= ord(character) <= high for low, high in CJK_RANGES)
 
 
 def word_shapes(text: str) -> List[str]:

@@ -19,6 +19,7 @@ import math
 import os
 import re
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
 from importlib import metadata
 from pathlib import Path
@@ -53,7 +54,7 @@ class Checkpoint:
     def __init__(self, folder: Path):
         self.folder = folder
         data = _read_regular(folder / MANIFEST, LARGEST_MANIFEST)
-        self.sha256 = hashlib.sha256(data).hexdigest()
+        self.sha256 = _sha256_of(data)
         self.manifest = _parse_manifest(data, folder / MANIFEST)
         self.step: int = self.manifest["step"]
         self.files = {entry["name"]: entry for entry in self.manifest["files"]}
@@ -64,7 +65,7 @@ class Checkpoint:
         if entry is None:
             raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
         data = _read_regular(path, entry["size"])
-        if len(data) != entry["size"] or hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        if len(data) != entry["size"] or _sha256_of(data) != entry["sha256"]:
             raise DamagedError(
                 f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again"
             )
@@ -147,17 +148,28 @@ def write_synced(path: Path, data: bytes) -> Dict[str, object]:
 
     Raises MachineError naming the file when the disk refuses, or keeps less than it was given.
     """
+    with ThreadPoolExecutor(1) as another:  # hashes while the disk is busy
+        sha256 = another.submit(_sha256_of, data)
+        kept = _force_to_disk(path, data)
+    if kept != len(data):
+        raise MachineError(f"{path}: the disk kept {kept} of {len(data)} bytes; mend it and start again")
+    return {"name": path.name, "size": len(data), "sha256": sha256.result()}
+
+
+def _sha256_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _force_to_disk(path: Path, data: bytes) -> int:
+    """How many bytes the new file has then."""
     try:
         with open(path, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-            kept = os.fstat(file.fileno()).st_size
+            return os.fstat(file.fileno()).st_size
     except OSError as error:
         raise MachineError(f"{path}: {error.strerror or error}{_room(path.parent, len(data))}") from None
-    if kept != len(data):
-        raise MachineError(f"{path}: the disk kept {kept} of {len(data)} bytes; mend it and start again")
-    return {"name": path.name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def write_tensors(path: Path, data: bytes) -> Dict[str, object]:
@@ -174,7 +186,7 @@ def write_tensors(path: Path, data: bytes) -> Dict[str, object]:
 def write_manifest(folder: Path, manifest: Dict[str, object]) -> None:
     """The last file of a checkpoint; ``manifest`` has everything but its format and its checksum."""
     data = as_json({"format": FORMAT, **manifest, "checksum": NO_CHECKSUM})
-    write_synced(folder / MANIFEST, _with_checksum(data, hashlib.sha256(data).hexdigest(), NO_CHECKSUM))
+    write_synced(folder / MANIFEST, _with_checksum(data, _sha256_of(data), NO_CHECKSUM))
 
 
 def write_state(folder: Path, state: TrainState) -> Dict[str, object]:
@@ -259,7 +271,7 @@ def _whole(manifest: Dict, data: bytes) -> bool:
     checksum = manifest.get("checksum")
     if not (isinstance(checksum, str) and SHA256.fullmatch(checksum)):
         return False
-    return hashlib.sha256(_with_checksum(data, NO_CHECKSUM, checksum)).hexdigest() == checksum
+    return _sha256_of(_with_checksum(data, NO_CHECKSUM, checksum)) == checksum
 
 
 def _with_checksum(data: bytes, new: str, old: str) -> bytes:

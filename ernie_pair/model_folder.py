@@ -14,8 +14,7 @@ import yaml
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_config import CONFIG, FAMILIES, family_of, find_config, read_config
-from ernie_pair.weight_names import structured_names
-from ernie_pair.weights import Arrays, read_weights, refuse_mismatch
+from ernie_pair.weights import Arrays, refuse_mismatch
 
 VOCAB = "vocab.txt"
 WEIGHT_FILES = (
@@ -135,27 +134,29 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> M
 
 def _fetch(name: str, family: str, from_scratch: bool) -> ModelSource:
     """A built-in model, from PaddleNLP's cache or its download site."""
-    families = [family] if family else list(FAMILIES)
-    family = next((f for f in families if name in _classes_of(f)[0].pretrained_init_configuration), None)
-    if family is None:
-        known = list(_classes_of(families[0])[0].pretrained_init_configuration)
+    wanted = family or next(iter(FAMILIES))
+    found = next((f for f in FAMILIES if name in _classes_of(f)[0].pretrained_init_configuration), None)
+    if found is None or (family and found != family):
+        known = list(_classes_of(wanted)[0].pretrained_init_configuration)
+        way_out = f"pass --model_type {found}" if found else "give one of them"
         raise InputError(
-            f"--model_name_or_path {name} is neither a folder nor a built-in {families[0]} model "
-            f"({', '.join(known[:4])}, ...); give one of them"
+            f"--model_name_or_path {name} is neither a folder nor a built-in {wanted} model "
+            f"({', '.join(known[:4])}, ...); {way_out}"
         )
-    config_class, tokenizer_class = _classes_of(family)
+    family = found
+    config_class, tokenizer_class, model_class = _classes_of(family)
     config = {**config_class.pretrained_init_configuration[name], "model_type": family}
     vocab_file = _download(name, tokenizer_class.pretrained_resource_files_map["vocab_file"][name])
     weights = None
     if not from_scratch:
-        weights = _download(name, config_class.pretrained_resource_files_map["model_state"][name])
+        weights = _download(name, model_class.pretrained_resource_files_map["model_state"][name])
     return ModelSource(name, config, vocab_file, weights)
 
 
 def _classes_of(family: str):
     from paddlenlp import transformers
 
-    return [getattr(transformers, FAMILIES[family] + kind) for kind in ("Config", "Tokenizer")]
+    return [getattr(transformers, FAMILIES[family] + kind) for kind in ("Config", "Tokenizer", "Model")]
 
 
 def _download(name: str, address: str) -> Path:
@@ -177,20 +178,6 @@ def _download(name: str, address: str) -> Path:
 Prefixes = Union[str, Tuple[str, ...]]
 
 
-def load_parameters(
-    parameters: Dict[str, object], weights: Path, *, may_miss: Prefixes = "", may_have: Prefixes = ""
-) -> Arrays:
-    """Match a weight file with the parameters of a model, by structured names, all or nothing.
-
-    ``parameters``: {structured name: parameter}; two names of one (tied) parameter are aliases and
-    the file may use either. Names that start with ``may_miss`` may be absent from the file, names in
-    the file that start with ``may_have`` are passed over; empty: none. Returns {parameter.name:
-    array}. Raises CheckpointError naming what is missing, unknown or of another shape.
-    """
-    found = structured_names(read_weights(weights), parameters, str(weights))
-    return match_parameters(parameters, found, str(weights), may_miss=may_miss, may_have=may_have)
-
-
 def match_parameters(
     parameters: Dict[str, object],
     found: Arrays,
@@ -199,7 +186,13 @@ def match_parameters(
     may_miss: Prefixes = "",
     may_have: Prefixes = "",
 ) -> Arrays:
-    """``load_parameters`` for arrays that have been read already."""
+    """Match the arrays of a file with the parameters of a model, by structured names, all or nothing.
+
+    ``parameters``: {structured name: parameter}; two names of one (tied) parameter are aliases and
+    the file, ``where``, may use either. Names that start with ``may_miss`` may be absent from it,
+    names in it that start with ``may_have`` are passed over; empty: none. Returns {parameter.name:
+    array}. Raises CheckpointError naming what is missing, unknown or of another shape.
+    """
     chosen: Arrays = {}
     unknown: Arrays = {}
     for name, array in found.items():

@@ -19,7 +19,8 @@ PR_SET_PDEATHSIG = 1
 class StopSignals:
     """Within it a signal raises Stopped at once, or is only noted once ``wait_for_the_update`` was called.
 
-    Signals that come again change nothing. What handled them before is put back at the end.
+    Signals that come again change nothing. What handled them before is put back at the end, unless
+    the end is that the process stops.
     """
 
     def __init__(self):
@@ -28,15 +29,23 @@ class StopSignals:
         self._before = {}
 
     def __enter__(self) -> "StopSignals":
-        self._before = {number: signal.signal(number, self._note) for number in VOTES}
+        self._before = {number: signal.getsignal(number) for number in VOTES}
+        self.listen()
         return self
 
-    def __exit__(self, *reason) -> None:
+    def __exit__(self, kind, *reason) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # A signal that comes again must not spoil the exit code of a process that is leaving.
+            signal.signal(number, signal.SIG_IGN if kind is Stopped else handler)
+
+    def listen(self) -> None:
+        """To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away."""
+        for number in VOTES:
+            signal.signal(number, self._note)
 
     def wait_for_the_update(self) -> None:
         """From here on there is something to save."""
+        self.listen()
         self._patient = True
 
     def votes(self) -> int:

@@ -1,6 +1,7 @@
 """Word pieces are ErnieTokenizer's, and know where they stand."""
 
 import random
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools.errors import InputError
-from data_tools.wordpiece import WordPiece, is_cjk, word_shapes
+from data_tools.wordpiece import END_OF_LETTERS, WordPiece, is_cjk, word_shapes
 
 DATA = Path(__file__).parents[1].parent / "shared" / "data"
 VOCABULARIES = sorted((DATA / "vocab").glob("*.txt"))
@@ -188,3 +189,16 @@ def test_a_file_that_is_no_vocabulary_is_refused(tmp_path, content, message):
 
 def test_word_shapes_are_what_a_vocabulary_must_hold():
     assert word_shapes("Été在2022，\u200b ok\u0301") == ["ete", "在", "2022", "，", "ok"]
+
+
+def test_what_stands_beyond_the_letters_of_unicode_vanishes(tiny):
+    categories = {unicodedata.category(chr(point)) for point in range(END_OF_LETTERS, 0x110000)}
+    assert categories <= {"Cn", "Cf", "Co", "Mn"}
+    assert len(tiny.encode("".join(map(chr, range(END_OF_LETTERS, 0x110000, 997))))) == 0
+
+
+def test_a_word_is_cut_in_the_same_way_each_time_it_stands_in_a_text(tiny):
+    ids, offsets = tiny.encode_with_offsets("unaffable b 我 unaffable ab\u0301 b")
+    assert [tiny.tokens[i] for i in ids] == "un ##aff ##able b 我 un ##aff ##able a ##b b".split()
+    assert offsets.tolist()[:4] == [[0, 2], [2, 5], [5, 9], [10, 11]]
+    assert offsets.tolist()[4:] == [[12, 13], [14, 16], [16, 19], [19, 23], [24, 25], [25, 26], [28, 29]]

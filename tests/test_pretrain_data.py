@@ -5,10 +5,10 @@ from tiny_pretrain import CHARACTERS, VOCAB, flags, write_corpus, write_model
 from data_tools.command_line import parse_config
 from data_tools.corpus_writer import CorpusWriter
 from data_tools.errors import InputError
+from data_tools.twins import with_twins
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import Limits, limits_of
 from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.pretrain.corpus_vocabulary import with_twins
 from ernie_pair.pretrain.data import find_corpus, open_data
 from ernie_pair.pretrain.run import SAME_RUN
 from ernie_pair.world import World

@@ -16,6 +16,7 @@ from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
 from data_tools.command_line import parse_config
 from data_tools.errors import CheckpointError, InputError
+from ernie_pair import model_folder
 from ernie_pair.model_folder import open_model, refuse_other_family
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.vocab_padding import (
@@ -308,6 +309,29 @@ def test_the_family_is_checked_and_has_two_spellings(world):
     source = open_model(str(world / "gram"), model_type="ernie", from_scratch=True)
     with pytest.raises(CheckpointError, match="holds ernie_gram weights; pass --model_type ernie_gram"):
         refuse_other_family(source, "ernie")
+
+
+@pytest.mark.parametrize(
+    "name, model_type, family, vocab_size",
+    [
+        ("ERNIE 1.0", "ernie", "ernie", 18000),
+        ("ernie-2.0-base-zh", "", "ernie", 18000),
+        ("ernie-3.0-nano-zh", "ernie", "ernie", 40000),
+        ("ernie-gram-zh", "ernie-gram", "ernie_gram", 18018),
+        ("ernie-gram-zh", "", "ernie_gram", 18018),
+    ],
+)
+def test_a_built_in_name_brings_its_config(name, model_type, family, vocab_size, monkeypatch):
+    monkeypatch.setattr(model_folder, "_download", lambda name, address: Path(address.rsplit("/", 1)[-1]))
+    source = open_model(name, model_type=model_type, from_scratch=False)
+    assert source.config["model_type"] == family and source.config["vocab_size"] == vocab_size
+    assert source.vocab_file.suffix == ".txt" and source.weights.suffix == ".pdparams"
+    assert ("use_task_id" in source.config) == ("3.0" in name)
+
+
+def test_a_built_in_name_of_the_other_family_is_refused():
+    with pytest.raises(InputError, match="nor a built-in ernie model .*; pass --model_type ernie_gram"):
+        open_model("ernie-gram-zh", model_type="ernie", from_scratch=True)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,14 @@ from data_tools.errors import Stopped
 from ernie_pair.signals import VOTES, StopSignals
 
 
+@pytest.fixture(autouse=True)
+def handlers_as_before():
+    before = {number: signal.getsignal(number) for number in VOTES}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def kill(number):
     os.kill(os.getpid(), number)
 
@@ -15,8 +23,11 @@ def kill(number):
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 143)])
 def test_before_the_first_update_a_signal_ends_the_run_at_once(number, code, capsys):
     def run():
-        with StopSignals():
-            kill(number)
+        try:
+            with StopSignals():
+                kill(number)
+        finally:
+            kill(number)  # once more on the way out
 
     assert exit_code_of(run) == code
     assert capsys.readouterr().err == (

@@ -10,7 +10,8 @@ import numpy as np
 
 from data_tools.corpus import Corpus
 from data_tools.errors import InputError
-from data_tools.wordpiece import CONTINUATION, WordPiece, is_cjk
+from data_tools.twins import with_twins
+from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import CONFIG, Limits
 from ernie_pair.pretrain.config import PretrainConfig
 
@@ -47,16 +48,6 @@ def vocabulary_of(corpora: List[Corpus], pieces: WordPiece) -> WordPiece:
             )
         corpus.check_ids(extended.vocab_size)
     return extended
-
-
-def with_twins(pieces: WordPiece) -> WordPiece:
-    """``pieces`` and, after them, the twin of each Chinese character that has none, in the order of ids."""
-    alone = [token for token, twin in zip(pieces.tokens, pieces.twin_of) if twin < 0 and _is_character(token)]
-    return WordPiece(pieces.tokens + [CONTINUATION + token for token in alone])
-
-
-def _is_character(token: str) -> bool:
-    return len(token) == 1 and is_cjk(token)
 
 
 def refuse_ids_beyond(pieces: WordPiece, vocab_size: int) -> None:

@@ -53,7 +53,8 @@ def _pretrain(config: PretrainConfig, world: World, signals: StopSignals) -> Non
     data = open_data(config, world, pieces, limits_of(source.config))
     device = start_device(config.device, world)
     logger.info("on %s, %d process(es), %s", device, world.size, _describe(data))
-    job, add = _build_job(config, world, local, source, data)
+    job, add = build_job(config, world, local, source, data)
+    signals.listen()
     kept = {"keep": config.keep_checkpoints, "every": config.keep_every}
     checkpoints = Checkpoints(Path(config.output_dir), world, add, local=local, **kept)
     try:
@@ -70,7 +71,8 @@ def _describe(data: PretrainData) -> str:
     return "{} documents, {} sentences, {} tokens".format(*sums) + folders
 
 
-def _build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
+def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
+    """The job of this rank, its programs started, and the sums over all ranks. Static mode is for life."""
     from ernie_pair.pretrain.job import PretrainJob
     from ernie_pair.pretrain.model import ernie_config
     from ernie_pair.pretrain.program import RankSums, build_program
@@ -189,7 +191,11 @@ SAME_RUN = (
     *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
     *("lr_decay_style", "use_amp", "amp_dtype", "amp_level"),
 )
-SHAPE_KEYS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+SHAPE_KEYS = (
+    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id"),
+    *("use_task_id", "task_id", "task_type_vocab_size"),
+)
 
 
 FIXED = ("model ", "vocabulary", "binary_head")  # no --allow_change makes the weights fit these

@@ -1,8 +1,11 @@
 """Two processes under Paddle's launcher against one process, static graph over gloo on the CPU."""
 
+import hashlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,24 +17,9 @@ pytestmark = pytest.mark.ranks
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PLAIN = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "max_steps": 5}
-
-# Runs one rank and tells what weights it ended with.
-TELL = """
-import hashlib, os, sys
-from data_tools.command_line import run_command
-from ernie_pair.pretrain import job, run
-from ernie_pair.pretrain.config import PretrainConfig
-
-class Job(job.PretrainJob):
-    def evaluate(self, split):
-        weights = b"".join(array.tobytes() for array in self.weights().values())
-        open(f"{os.environ['TOLD']}.{self.world.rank}", "w").write(hashlib.sha256(weights).hexdigest())
-        return super().evaluate(split)
-
-job.PretrainJob = Job
-run_command(run.pretrain, PretrainConfig)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +27,6 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     model = write_model(folder / "model")
     write_corpus(folder / "data", model)
-    (folder / "tell.py").write_text(TELL)
     return folder
 
 
@@ -49,14 +36,15 @@ def one_process(world, output, **changes):
     return world / output
 
 
-def two_processes(world, output, script=SCRIPT, **changes):
+def launch_line(world, output, **changes):
     words = flags(world / "model", world / "data", world / output, **{**PLAIN, "dp_degree": 2, **changes})
     launch = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
-    log = ["--log_dir", str(world / f"{output}_log")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOLD": str(world / f"{output}_told")}
-    done = subprocess.run(
-        [*launch, *log, str(script), *words], capture_output=True, text=True, timeout=300, env=environment
-    )
+    return [*launch, "--log_dir", str(world / f"{output}_log"), str(SCRIPT), *words]
+
+
+def two_processes(world, output, **changes):
+    line = launch_line(world, output, **changes)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=ONE_THREAD)
     return done, world / output
 
 
@@ -66,41 +54,84 @@ def largest_difference(one, other):
     return max(np.abs(a[name] - b[name]).max() for name in a)
 
 
-@pytest.fixture(scope="module")
-def single(world):
-    return one_process(world, "single", micro_batch_size=16)
+ALL_AT_ONCE = {
+    **{"micro_batch_size": 4, "global_batch_size": 16, "use_recompute": "true", "hidden_dropout_prob": 0.1},
+    **{"use_amp": "true", "amp_dtype": "float32", "init_loss_scaling": 8, "incr_every_n_steps": 2},
+}
 
 
 @pytest.mark.parametrize(
     "layout",
     [
         {"micro_batch_size": 8},
-        {"micro_batch_size": 4, "global_batch_size": 16},
-        {"micro_batch_size": 4, "global_batch_size": 16, "use_recompute": "true"},
+        {**ALL_AT_ONCE},
+        {**ALL_AT_ONCE, "dp_degree": 1, "sharding_degree": 2, "use_sharding": "true"},
     ],
-    ids=["dp", "dp-merge", "dp-merge-recompute"],
+    ids=["dp", "dp-all", "sharding-all"],
 )
-def test_two_processes_give_the_answer_of_one(world, single, layout):
-    name = f"double_{len(layout)}"
-    done, output = two_processes(world, name, world / "tell.py", **layout)
-    assert done.returncode == 0, done.stdout[-2000:]
-    told = {(world / f"{name}_told.{rank}").read_text() for rank in (0, 1)}
-    assert len(told) == 1, "the ranks ended with different weights"
-    assert largest_difference(single, output) < 2e-5
-    for one, other in zip(events(single), events(output)):
-        assert one["lm_loss"] == pytest.approx(other["lm_loss"], abs=1e-5)
-        assert one["lm_accuracy"] == pytest.approx(other["lm_accuracy"])
-
-
-def test_two_processes_cut_in_two_equal_two_processes_in_one_go(world):
-    dropout = {"hidden_dropout_prob": 0.1, "micro_batch_size": 4, "global_batch_size": 16, "decay_steps": 5}
-    _, whole = two_processes(world, "whole", **dropout)
-    two_processes(world, "cut", **{**dropout, "max_steps": 3})
-    done, cut = two_processes(world, "cut", **dropout)
+def test_killed_and_started_again_equals_one_go_bit_for_bit(world, layout, request):
+    name = request.node.callspec.id
+    done, whole = two_processes(world, f"whole-{name}", decay_steps=5, **layout)
     assert done.returncode == 0
-    train = [[event for event in events(folder) if event["split"] == "train"] for folder in (whole, cut)]
-    assert train[0] == train[1]
-    assert largest_difference(whole, cut) == 0
+    cut = kill_after(world, f"cut-{name}", 2, decay_steps=5, **layout)
+    done, _ = two_processes(world, f"cut-{name}", decay_steps=5, **layout)
+    assert done.returncode == 0
+    assert events(whole) == events(cut)
+    assert contents(whole) == contents(cut)
+
+
+def kill_after(world, output, step, **changes):
+    """Kill both ranks and their launcher at some time after the checkpoint of ``step``."""
+    process = subprocess.Popen(
+        launch_line(world, output, **changes), start_new_session=True, env=ONE_THREAD, **QUIET
+    )
+    deadline = time.monotonic() + 120
+    while not list((world / output).glob(f"checkpoints/step_{step:08d}")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return world / output
+
+
+def contents(output):
+    """{name: sha256} of the tensors of the last checkpoint."""
+    files = (output / "model_last").glob("*.safetensors")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+SHARDED = {"dp_degree": 1, "sharding_degree": 2, "use_sharding": "true"}
+
+
+@pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
+def test_another_layout_goes_on_with_the_same_samples_and_optimizer(world, single, first, then):
+    """Two steps sharded over two processes, then one process with another micro batch, and the reverse."""
+    output = f"from-{first}-to-{then}"
+    sharded = {**SHARDED, "micro_batch_size": 4, "global_batch_size": 16}
+    alone = {"micro_batch_size": 16}
+    steps = {"checkpoint_steps": 1, "decay_steps": 5}
+    for processes, max_steps in ((first, 2), (then, 5)):
+        if processes == 2:
+            done, _ = two_processes(world, output, max_steps=max_steps, **sharded, **steps)
+            assert done.returncode == 0, done.stdout[-2000:]
+        else:
+            one_process(world, output, max_steps=max_steps, **alone, **steps)
+    assert largest_difference(single, world / output) < 2e-5
+    parts = {path.name: load_file(path) for path in (world / output / "model_last").glob("optimizer-*")}
+    assert len(parts) == then
+    merged = {name: array for part in parts.values() for name, array in part.items()}
+    (known,) = (load_file(path) for path in (single / "model_last").glob("optimizer-*"))
+    assert merged.keys() == known.keys() and sum(map(len, parts.values())) == len(known)
+    assert max(np.abs(merged[name] - known[name]).max() for name in known) < 2e-5
+    mine, known = (
+        {event["step"]: event["lm_loss"] for event in events(folder) if event["split"] == "train"}
+        for folder in (world / output, single)
+    )
+    assert mine == pytest.approx(known, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def single(world):
+    return one_process(world, "single", micro_batch_size=16, decay_steps=5)
 
 
 def test_a_fault_of_the_user_is_one_line_in_the_log_of_the_first_rank(world):

@@ -1,0 +1,271 @@
+"""What the promises of pretraining cost on this machine, as a table.
+
+python scripts/bench_pretrain.py --vocab_file ernie/vocab.txt
+
+Bare is the program alone, run after run on batches that are there. The same updates through the loop,
+with seeds, logs, finite checks and a checkpoint, are measured between them in turn; figures are medians.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Iterator, NamedTuple
+
+import numpy as np
+
+from data_tools.command_line import option, run_command
+from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
+from data_tools.errors import InputError
+from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.trans_to_json import TransConfig, trans_to_json
+from data_tools.wordpiece import WordPiece
+from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.checkpoint_folder import write_synced
+from ernie_pair.loop import Rhythm, TrainState, train
+from ernie_pair.model_config import limits_of
+from ernie_pair.model_folder import open_model
+from ernie_pair.new_model import NewModelConfig, new_model
+from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.data import open_data
+from ernie_pair.pretrain.run import build_job
+from ernie_pair.runlog import RunLog
+from ernie_pair.runtime import start_device
+from ernie_pair.world import World
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
+UPDATES_PER_CHECKPOINT, UPDATES_PER_LINE = 100, 20
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Measure pretraining; nothing is left on the disk."""
+
+    vocab_file: str = option(help="the vocab.txt of the model")
+    hidden_size: int = option(312, help="width of the model")
+    num_hidden_layers: int = option(4, help="its layers")
+    max_seq_len: int = option(128, help="tokens per sample")
+    micro_batch_size: int = option(8, help="samples per pass")
+    updates: int = option(100, help="updates of one measurement")
+    runs: int = option(3, help="measurements of each kind, of which the median is shown")
+
+    def __post_init__(self):
+        if self.updates < 2 * UPDATES_PER_LINE or self.runs < 1:
+            raise InputError(f"--updates is {2 * UPDATES_PER_LINE} or more, --runs 1 or more; mend them")
+
+
+class Row(NamedTuple):
+    what: str
+    figure: str
+    goal: str = ""
+
+
+def bench(config: BenchConfig) -> None:
+    """Print a line as soon as its figure is known."""
+    with tempfile.TemporaryDirectory(prefix="bench_pretrain.") as name:
+        folder = Path(name)
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            _prepare(config, folder)
+        for row in _measured(config, folder):
+            print(f"{row.what:<66}{row.figure:>14}   {row.goal}", flush=True)
+
+
+def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    yield Row("what", f"median of {config.runs}", "goal")
+    yield from _launched(config, folder)
+    yield from _recompute(config, folder)
+    yield from _in_this_process(config, folder)
+
+
+def _prepare(config: BenchConfig, folder: Path) -> None:
+    """A model folder and a corpus of the embedded sample."""
+    sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers}
+    width = {"num_attention_heads": config.hidden_size // 26, "intermediate_size": 4 * config.hidden_size}
+    model = str(folder / "model")
+    new_model(NewModelConfig(vocab_file=config.vocab_file, output_dir=model, **sizes, **width))
+    make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=20000))
+    text = str(folder / "sample" / "corpus.txt")
+    trans_to_json(TransConfig(input_path=text, output_path=str(folder / "text")))
+    create_pretraining_data(
+        CreateConfig(
+            input_path=str(folder / "text.jsonl"),
+            output_prefix=str(folder / "data" / "text"),
+            vocab_file=config.vocab_file,
+            chinese=True,
+            cn_whole_word_segment=True,
+        )
+    )
+
+
+def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict:
+    return {
+        "model_name_or_path": str(folder / "model"),
+        "from_scratch": True,
+        "input_dir": str(folder / "data"),
+        "output_dir": str(folder / output),
+        "split": "90,5,5",
+        "max_seq_len": config.max_seq_len,
+        "micro_batch_size": config.micro_batch_size,
+        "max_steps": config.updates,
+        "logging_freq": UPDATES_PER_LINE,
+        "checkpoint_steps": 10**6,
+        "save_steps": 10**6,
+        "eval_freq": 10**6,
+        "eval_iters": 1,
+        "device": "cpu",
+        "num_workers": 2,
+        **changes,
+    }
+
+
+def _launched(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    """Two processes of one thread against one process of two, the same samples an update."""
+    speeds, waits = {}, []
+    samples = {"global_batch_size": 2 * config.micro_batch_size}
+    for _ in range(config.runs):
+        for processes, threads in ((1, 2), (2, 1)):
+            flags = _settings(config, folder, f"p{processes}", dp_degree=processes, **samples)
+            flags["micro_batch_size"] = config.micro_batch_size * 2 // processes
+            events = _run(flags, processes, threads)
+            speeds.setdefault(processes, []).append(median(event["tokens_per_second"] for event in events))
+            waits.append(median(event["data_wait_share"] for event in events))
+    one, two = median(speeds[1]), median(speeds[2])
+    yield Row("1 process of 2 threads: tokens/s", f"{one:,.0f}")
+    yield Row("2 processes of 1 thread: tokens/s", f"{two:,.0f}", f"{two / one:.2f} times the line above")
+    yield Row("waiting for data, 2 loader processes: share", f"{median(waits):.2%}", "2 % at most")
+
+
+def _recompute(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    peaks, speeds = {}, {}
+    for use_recompute in (False, True):
+        size = {"micro_batch_size": 4 * config.micro_batch_size, "max_steps": UPDATES_PER_LINE}
+        flags = _settings(config, folder, "memory", use_recompute=use_recompute, logging_freq=5, **size)
+        events = _run(flags, 1, 2)
+        peaks[use_recompute] = events[-1]["memory_gb"]
+        speeds[use_recompute] = median(event["tokens_per_second"] for event in events)
+    saved, share = peaks[False] - peaks[True], speeds[True] / speeds[False]
+    batch = 4 * config.micro_batch_size
+    yield Row(f"recompute, batch of {batch}: peak memory saved, GB", f"{saved:.2f}", f"of {peaks[False]:.2f}")
+    yield Row("recompute: tokens/s against none", f"{share:.2f}")
+
+
+def _run(flags: dict, processes: int, threads: int) -> list:
+    """The training events of a run in processes of its own, without the first."""
+    words = [word for name, value in flags.items() for word in (f"--{name}", _text_of(value))]
+    output = Path(flags["output_dir"])
+    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
+    launch += ["--log_dir", f"{output}_log"]
+    shutil.rmtree(output, ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, *launch, str(SCRIPT), *words],
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise InputError(f"a run ended with code {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]
+
+
+def _text_of(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    run = PretrainConfig(**_settings(config, folder, "loop", num_workers=0, from_scratch=True))
+    start_device(run.device, World())
+    alone, source = World(), open_model(run.model_name_or_path, model_type="ernie", from_scratch=True)
+    data = open_data(run, alone, WordPiece.from_file(source.vocab_file), limits_of(source.config))
+    job, add = build_job(run, alone, alone, source, data)
+    updates = list(islice(data.updates(0), config.updates))
+    checkpoints = Checkpoints(Path(run.output_dir), alone, add)
+    try:
+        bare, whole = [], []
+        for number in range(config.runs):
+            bare.append(_seconds(lambda: _bare(job, updates)))
+            whole.append(_seconds(lambda n=number: _whole(run, job, updates, checkpoints, n)))
+        cost = median(w / b for b, w in zip(bare, whole)) - 1
+        yield Row("update, the program alone: ms", f"{1e3 * median(bare) / len(updates):.1f}")
+        what = f"update, with seeds, logs, checks, a checkpoint in {UPDATES_PER_CHECKPOINT}: ms"
+        yield Row(what, f"{1e3 * median(whole) / len(updates):.1f}")
+        yield Row("the second over the first", f"{cost:+.1%}", "3 % at most")
+        yield _save_pause(config, folder, job, checkpoints)
+    finally:
+        checkpoints.close()
+
+
+def _bare(job, updates) -> None:
+    from ernie_pair.pretrain.program import LOSS_WEIGHTS
+    from ernie_pair.pretrain.randomness import PASS_SEED
+
+    constant = {LOSS_WEIGHTS: np.full(2, 1e-3, np.float32), PASS_SEED: np.ones(1, np.int32)}
+    for batches in updates:
+        for batch in batches:
+            job.program.run(job.program.main, {**batch, **constant})
+
+
+def _whole(run: PretrainConfig, job, updates, checkpoints: Checkpoints, number: int) -> None:
+    state = TrainState(step=number * len(updates) + 1)
+    last = state.step + len(updates)
+    rhythm = Rhythm(last, run.samples_per_update, UPDATES_PER_LINE, 10**6, UPDATES_PER_CHECKPOINT)
+    log = RunLog(Path(run.output_dir), state, last, run.max_seq_len)
+
+    def save(state: TrainState) -> None:
+        checkpoints.save(state, {}, job.state_files(), {})
+
+    nothing = {"export": lambda state: None, "judge": lambda state, metrics: None, "votes": lambda: 0}
+    job.evaluate = lambda split: {}
+    train(rhythm, job, updates, state, log, save=save, watch=_Nobody(), **nothing)
+    log.close()
+
+
+class _Nobody:
+    def updated(self, step: int) -> None:
+        pass
+
+    @contextmanager
+    def pause(self):
+        yield
+
+
+def _save_pause(config: BenchConfig, folder: Path, job, checkpoints: Checkpoints) -> Row:
+    ratios = []
+    for number in range(2 * config.runs + 1):
+        state = TrainState(step=10**6 + number)
+        saving = _seconds(lambda s=state: checkpoints.save(s, {}, job.state_files(), {}))
+        files = list(job.state_files())
+        plain = folder / f"plain{number}"
+        plain.mkdir()
+        writing = _seconds(lambda p=plain, f=files: [write_synced(p / name, data) for name, data in f])
+        ratios.append(saving / writing)
+    size = sum(len(data) for _, data in files) / 1e6
+    return Row(
+        f"saving {size:.0f} MB against writing them with fsync", f"{median(ratios):.2f}", "1.5 at most"
+    )
+
+
+def _seconds(action) -> float:
+    started = time.perf_counter()
+    with contextlib.redirect_stderr(io.StringIO()):
+        action()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    run_command(bench, BenchConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""What must be on the disk before the next thing happens, read from the system calls of one save."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAVE = """
+import sys
+from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.loop import TrainState
+from ernie_pair.world import World
+
+checkpoints = Checkpoints(sys.argv[1], World(), lambda values: values)
+checkpoints.save(TrainState(5), {}, [("a", b"a" * 9000), ("b", b"b")], {})
+"""
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """(system call, path) of those that open for writing, force to disk, or rename, in their order."""
+    folder = tmp_path_factory.mktemp("power")
+    trace = folder / "trace"
+    strace = ["strace", "-f", "-y", "-e", "trace=openat,write,fsync,rename,mkdir,symlink", "-o", str(trace)]
+    if shutil.which("strace") is None or subprocess.run([*strace, "true"]).returncode:
+        pytest.skip("strace is not here, or may not be used")
+    program = [sys.executable, "-c", SAVE, str(folder / "out")]
+    subprocess.run([*strace, *program], check=True, env={"PYTHONPATH": str(ROOT)})
+    found = []
+    for line in trace.read_text().splitlines():
+        call = re.match(r"\d+ +(\w+)\(", line)
+        paths = re.findall(r"<([^>]+)>|\"([^\"]+)\"", line)
+        if call and str(folder / "out") in line:
+            found.append((call[1], [one or other for one, other in paths if (one or other).startswith("/")]))
+    return found, folder / "out"
+
+
+def places(calls, call, end):
+    """Where in the trace ``call`` names a path with that end."""
+    found = [place for place, (name, paths) in enumerate(calls) if name == call and paths_end(paths, end)]
+    assert found, f"no {call} of {end}"
+    return found
+
+
+def paths_end(paths, end):
+    return any(path.endswith(end) for path in paths)
+
+
+@pytest.mark.parametrize("name", ["/a", "/b", "/state.json", "/MANIFEST.json"])
+def test_every_file_is_on_the_disk_before_the_checkpoint_has_its_name(calls, name):
+    calls, _ = calls
+    (renamed,) = places(calls, "rename", "/step_00000005")
+    assert max(places(calls, "write", name)) < min(places(calls, "fsync", name)) < renamed
+
+
+@pytest.mark.parametrize("name", ["/a", "/b", "/state.json"])
+def test_the_manifest_comes_last(calls, name):
+    calls, _ = calls
+    assert max(places(calls, "fsync", name)) < min(places(calls, "write", "/MANIFEST.json"))
+
+
+def test_the_names_are_on_the_disk_before_the_next_step(calls):
+    calls, out = calls
+    (renamed,) = places(calls, "rename", "/step_00000005")
+    (draft,) = {path for path in calls[renamed][1] if "/.tmp-" in path}
+    (draft_forced,) = places(calls, "fsync", draft)
+    assert max(places(calls, "fsync", "/MANIFEST.json")) < draft_forced < renamed
+    assert (
+        renamed < max(places(calls, "fsync", "/checkpoints")) < min(places(calls, "symlink", "/.model_last"))
+    )
+    assert max(places(calls, "rename", "/model_last")) < max(places(calls, "fsync", str(out)))

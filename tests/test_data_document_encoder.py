@@ -1,0 +1,88 @@
+"""A document becomes the same ids in any company, and its sentences hold them all."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_corpus import TOKENS, write_vocab
+
+from data_tools import document_encoder
+from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
+
+CHINESE = f"{LINE_END}|{CHINESE_END}"
+SETTINGS = {
+    "lines": {},
+    "sentences": {"ends": f"{CHINESE}|{LATIN_END}"},
+    "found words": {"ends": CHINESE, "segmenter": "rjieba"},
+    "given words": {"ends": CHINESE, "separator": " "},
+    "a lexicon": {
+        "ends": CHINESE,
+        "separator": "/",
+        "lexicon": "北京。我\tentity\t2\n爱北\tcharacter\nok\nασ",
+    },
+    "short sentences": {"ends": CHINESE, "separator": " ", "max_sentence_length": 2},
+}
+ALPHABET = list("我爱北京天安门学习。，！”a1A.? /\n\r\u200b") + [
+    "ok",
+    "Σ",
+    "İ",
+    "é",
+    "\u0301",
+    "\U0001d15e",
+    "㐀",
+]
+TEXTS = st.lists(st.lists(st.sampled_from(ALPHABET), max_size=12).map("".join), max_size=8)
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("encoder")
+    vocab, made = write_vocab(folder), {}
+    for name, rules in SETTINGS.items():
+        words = folder / "words.txt"
+        words.write_text(rules.get("lexicon", "") or "我", encoding="utf-8")
+        lexicon = {"lexicon": str(words)} if "lexicon" in rules else {}
+        made[name] = DocumentEncoder(Rules(vocab, **{**rules, **lexicon}))
+    return made
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("at_once", [1, 5, 1 << 15])
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS)
+def test_texts_are_encoded_together_as_each_by_itself(encoders, name, at_once, texts):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_encoder, "CHARACTERS_AT_ONCE", at_once)
+        together = encoders[name].encode(texts)
+    alone = [encoders[name].encode([text]) for text in texts]
+    for field in ("ids", "lens", "sizes", "marks"):
+        parts = [getattr(one, field) for one in alone]
+        whole = getattr(together, field)
+        assert whole.dtype == encoders[name].encode([]).__getattribute__(field).dtype
+        assert whole.tolist() == [value for part in parts for value in part.tolist()], field
+    assert together.num_cut == sum(one.num_cut for one in alone)
+    assert together.num_lexicon_words == sum(one.num_lexicon_words for one in alone)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=TEXTS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_sentences_hold_all_ids_and_none_is_empty_or_too_long(encoders, name, texts):
+    encoded = encoders[name].encode(texts)
+    assert encoded.lens.sum() == len(encoded.ids) and encoded.sizes.sum() == len(encoded.lens)
+    assert len(encoded.sizes) == len(texts)
+    assert encoded.lens.min(initial=1) > 0
+    assert encoded.lens.max(initial=0) <= encoders[name].rules.max_sentence_length
+
+
+def test_marks_follow_the_pieces_of_their_words(encoders):
+    encoded = encoders["a lexicon"].encode(["我/北京。我", "爱北okok/ok"])
+    assert " ".join(TOKENS[i] for i in encoded.ids) == "我 北 ##京 。 我 爱 北 [UNK] ok"
+    assert encoded.marks.tolist() == [0, 1, 1, 1, 1, 2, 2, 0, 3]
+    assert encoded.sizes.tolist() == [2, 1] and encoded.num_lexicon_words == 3
+
+
+def test_an_empty_text_has_no_sentence(encoders):
+    encoded = encoders["lines"].encode(["", "我\n爱", "\n \n", "京"])
+    assert encoded.sizes.tolist() == [0, 2, 0, 1] and encoded.lens.tolist() == [1, 1, 1]
+    assert np.array_equal(encoders["lines"].encode([]).sizes, [])

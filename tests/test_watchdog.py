@@ -1,0 +1,157 @@
+"""Ranks as processes of their own that know nothing but the watchdog."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Rank argv[2] of 2: says "here" when both have been seen, then does argv[3].
+RANK = """
+import sys, time
+from pathlib import Path
+from data_tools.command_line import exit_code_of
+from data_tools.errors import NumbersError, Stopped
+from ernie_pair import watchdog
+from ernie_pair.world import World
+
+watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_LOOKS = 0.02, 2, 50
+watchdog.GRACE_SECONDS, watchdog.SHORTEST_LIMIT = 0.1, 0.5
+folder, rank, action = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+def wait_for_both():
+    while len(list((folder / "ranks").glob("*.json"))) < 2:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    print("here", flush=True)
+
+def run():
+    with watchdog.Watchdog(folder, World(rank, 2)) as watch:
+        wait_for_both()
+        if action == "waits":
+            time.sleep(60)
+        elif action == "finishes late":
+            time.sleep(1.5)
+        elif action == "fails":
+            raise NumbersError("the loss is nan")
+        elif action == "is stopped":
+            raise Stopped("stopped", 143)
+        elif action == "meets a broken collective":
+            time.sleep(0.3)
+            raise RuntimeError("Connection closed by peer")
+        elif action == "hangs in an update":
+            for step in range(3):
+                time.sleep(0.01)
+                watch.updated(step)
+            time.sleep(60)
+        elif action == "evaluates long":
+            for step in range(3):
+                watch.updated(step)
+            with watch.pause():
+                time.sleep(1.5)
+
+sys.exit(exit_code_of(run))
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    """Starts a rank for each action; those still alive are killed at the end."""
+    started = []
+
+    def start(*actions):
+        for rank, action in enumerate(actions):
+            command = [sys.executable, "-c", RANK, str(tmp_path), str(rank), action]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            started.append(subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, **pipes))
+        assert all(process.stdout.readline() == "here\n" for process in started)
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def end_of(process):
+    _, said = process.communicate(timeout=30)
+    return process.returncode, said
+
+
+def test_ranks_that_finish_leave_nothing_and_are_not_taken_for_lost(ranks, tmp_path):
+    first, second = ranks("finishes late", "ends")
+    assert end_of(second) == (0, "") and end_of(first) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("waiting", ["waits", "meets a broken collective"])
+def test_a_killed_rank_ends_the_other_with_one_line_that_names_it(ranks, waiting):
+    first, second = ranks(waiting, "waits")
+    second.kill()
+    second.wait()
+    code, said = end_of(first)
+    assert code == 6 and said.count("\n") == 1
+    assert f"rank 1 (pid {second.pid}) on {os.uname().nodename} is gone; start the same" in said
+
+
+def test_a_rank_that_is_dead_but_not_yet_waited_for_is_gone(ranks):
+    first, second = ranks("waits", "waits")
+    os.kill(second.pid, signal.SIGKILL)  # and nobody calls wait
+    assert "is gone" in end_of(first)[1]
+
+
+def test_a_stopped_rank_ends_the_other_with_the_stacks(ranks):
+    first, second = ranks("waits", "waits")
+    second.send_signal(signal.SIGSTOP)
+    code, said = end_of(first)
+    assert code == 6 and f"rank 1 (pid {second.pid})" in said and "no sign of life for" in said
+    assert "Current thread" in said and "time.sleep" not in said.splitlines()[0]
+
+
+def test_a_rank_that_fails_tells_the_other_why(ranks):
+    first, second = ranks("waits", "fails")
+    assert end_of(second) == (4, "error: the loss is nan\n")
+    code, said = end_of(first)
+    assert code == 6 and "has ended: the loss is nan" in said
+
+
+def test_ranks_that_fail_alike_each_say_so_themselves(ranks):
+    assert [end_of(process) for process in ranks("fails", "fails")] == [(4, "error: the loss is nan\n")] * 2
+
+
+def test_a_rank_that_a_signal_stopped_is_not_lost(ranks):
+    first, second = ranks("finishes late", "is stopped")
+    assert end_of(second)[0] == 143 and end_of(first) == (0, "")
+
+
+def test_an_error_that_no_rank_is_to_blame_for_keeps_its_traceback(ranks):
+    first, _ = ranks("meets a broken collective", "waits")
+    code, said = end_of(first)
+    assert code == 1 and "RuntimeError: Connection closed by peer" in said
+
+
+def test_an_update_that_never_ends_is_noticed(ranks):
+    first, _ = ranks("hangs in an update", "waits")
+    code, said = end_of(first)
+    assert code == 6 and "no update has ended for" in said and "Thread" in said
+
+
+def test_what_is_no_update_may_take_its_time(ranks):
+    first, second = ranks("evaluates long", "waits")
+    assert end_of(first) == (0, "")
+
+
+def test_a_record_of_one_size_says_who_it_is(ranks, tmp_path):
+    _, second = ranks("waits", "waits")
+    seen = set()
+    deadline = time.monotonic() + 20
+    while len(seen) < 3 and time.monotonic() < deadline:
+        data = (tmp_path / "ranks" / "00001.json").read_bytes()
+        assert len(data) == 1024 and json.loads(data)["pid"] == second.pid
+        seen.add(json.loads(data)["counter"])
+    assert len(seen) == 3
