@@ -68,7 +68,7 @@ class CreateConfig:
     cn_whole_word_segment: bool = option(False, help="mark Chinese words, so that masking hides them whole")
     cn_seg_func: Optional[Literal["rjieba", "jieba", "lac"]] = option(
         None,
-        help="who finds the words: rjieba (when left out), jieba, or lac (some 0.6 MB/s a worker; needs Paddle)",
+        help="who finds the words: rjieba (when left out), jieba, or lac, which needs Paddle and is slow",
     )
     cn_splited: bool = option(False, help="the text has its words apart already; they are kept")
     cn_split_dimer: str = option(" ", help="what stands between the words of --cn_splited text")

@@ -30,7 +30,6 @@ from data_tools.text_files import list_inputs, read_lines
 
 ENDINGS = (".txt", ".gz", ".zst")
 NOT_RAW = (".jsonl.gz", ".jsonl.zst")
-_LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -149,14 +148,11 @@ def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
 
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """A folder next to the output, for this run alone; what a killed run left there goes first."""
+    """A folder next to the output, for this run alone; what a killed run left there goes with it."""
     folder = Path(f"{merged}.parts")
     make_folder(folder)
-    with locked(folder / _LOCK, seconds=0):
+    with locked(folder / "lock", seconds=0):
         try:
-            for left in folder.iterdir():
-                if left.name != _LOCK:
-                    left.unlink()
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -24,10 +24,10 @@ from data_tools.errors import InputError, PeerError, Stopped
 from ernie_pair.world import World
 
 HEARTBEATS = "ranks"
-LOOK_SECONDS, LOOKS_PER_BEAT = 2.0, 2
-SILENT_LOOKS = 20  # this often seen without a new beat, a rank is lost: 40 seconds
+LOOK_SECONDS, LOOKS_PER_BEAT = 1.0, 4
+SILENT_SECONDS = 40.0  # of looking in vain for a new beat, and a rank is lost
 # Time for the error of this rank itself to come up: it tells more than that another one is gone.
-GRACE_SECONDS = 3.0
+GRACE_SECONDS, HASTE_SECONDS = 1.5, 0.1
 # An update may take ten times the usual, and two minutes in any case; all else, and the first, hours.
 SLOWEST_UPDATE, SHORTEST_LIMIT, LONGEST_PAUSE = 10, 120.0, 6 * 3600.0
 RECORD_BYTES = 1024
@@ -59,9 +59,7 @@ class Watchdog:
 
     def __exit__(self, kind, error, trace) -> None:
         if self.world.size > 1 and _may_come_from_a_peer(error):
-            # The thread ends the process when it finds out who is lost; otherwise the error goes on.
-            looks = 3 if self._all_are_here() else SILENT_LOOKS + 3
-            self._thread.join(GRACE_SECONDS + looks * LOOK_SECONDS)
+            self._find_the_culprit()
         self._left.set()
         self._thread.join()
         if self.world.size > 1:
@@ -80,6 +78,16 @@ class Watchdog:
         yield
         self._restart()
 
+    def _find_the_culprit(self) -> None:
+        """End the process by the name of a lost rank; when there is none, the error goes on."""
+        # A dead process on this machine shows at once, one elsewhere by its silence alone.
+        seconds = GRACE_SECONDS + (0 if self._all_are_here() else SILENT_SECONDS)
+        for _ in range(int(seconds / HASTE_SECONDS)):
+            lost = self._lost(HASTE_SECONDS)
+            if lost:
+                _end(*lost)
+            time.sleep(HASTE_SECONDS)
+
     def _restart(self) -> None:
         self._started, self._is_paused, self._idle = time.monotonic(), False, 0.0
 
@@ -91,7 +99,7 @@ class Watchdog:
             if self.world.size > 1:
                 if looks % LOOKS_PER_BEAT == 0:
                     self._beat()
-                lost = self._lost()
+                lost = self._lost(LOOK_SECONDS)
                 if lost and not self._left.wait(GRACE_SECONDS):
                     _end(*lost)
             if self._idle > self._limit():
@@ -113,11 +121,15 @@ class Watchdog:
             finally:
                 os.close(descriptor)
 
-    def _lost(self) -> Optional[Tuple[str, bool]]:
-        """What is to be said of a rank that is lost, and whether it only hangs."""
+    def _lost(self, seconds: float) -> Optional[Tuple[str, bool]]:
+        """What is to be said of a rank that is lost, and whether it only hangs.
+
+        ``seconds`` have passed since the last look. They are counted by looks, not measured: a machine
+        or a file system that stood still has not been silent.
+        """
         for rank in range(self.world.size):
             peer = self._peers.setdefault(rank, _Peer())
-            fate = peer.look(self._path(rank)) if rank != self.world.rank else ""
+            fate = peer.look(self._path(rank), seconds) if rank != self.world.rank else ""
             if fate:
                 advice = "start the same command again to go on from the newest checkpoint"
                 return f"rank {rank} {fate}; {advice}", peer.hangs
@@ -145,9 +157,9 @@ class _Peer:
 
     def __init__(self):
         self.record: Optional[Dict] = None
-        self._looks_without_news = 0
+        self._silent_for = 0.0
 
-    def look(self, path: Path) -> str:
+    def look(self, path: Path, seconds: float) -> str:
         """Why it is lost; empty: it is not, or has never been seen here, or has finished."""
         try:
             record = json.loads(path.read_bytes())
@@ -159,20 +171,20 @@ class _Peer:
         if record is None:
             return ""
         news = self.record is None or record["counter"] != self.record["counter"]
-        self._looks_without_news = 0 if news else self._looks_without_news + 1
+        self._silent_for = 0.0 if news else self._silent_for + seconds
         self.record = record
         name = f"(pid {record['pid']}) on {record['host']}"
         if record["error"]:
             return f"{name} has ended: {record['error']}"
         if record["place"] == _place() and _birth(record["pid"]) != record["born"]:
             return f"{name} is gone"
-        if self._looks_without_news >= SILENT_LOOKS:
-            return f"{name} has given no sign of life for {SILENT_LOOKS * LOOK_SECONDS:.0f} s"
+        if self.hangs:
+            return f"{name} has given no sign of life for {self._silent_for:.0f} s"
         return ""
 
     @property
     def hangs(self) -> bool:
-        return self._looks_without_news >= SILENT_LOOKS
+        return self._silent_for >= SILENT_SECONDS
 
 
 def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:

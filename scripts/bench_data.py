@@ -22,7 +22,7 @@ from typing import Callable, Iterable, Iterator, List, NamedTuple
 
 import numpy as np
 
-from data_tools import sample_map
+from data_tools import dataset_utils, sample_map
 from data_tools.chinese_words import segmenter
 from data_tools.command_line import option, run_command
 from data_tools.corpus import Corpus
@@ -31,6 +31,7 @@ from data_tools.create_pretraining_data import CreateConfig, create_pretraining_
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.masking_config import MaskingConfig
 from data_tools.text_files import list_inputs
 from data_tools.trans_to_json import documents_of
 from data_tools.wordpiece import WordPiece
@@ -40,6 +41,8 @@ TOKENS_PER_SENTENCE, SENTENCES_PER_DOCUMENT = 25, 10
 CUT = (509, 2**64 // 10, 7, 2)  # what cut_documents takes: target length, 1 in 10 short, stream, sentences
 MEMORY_MEGABYTES, MEMORY_A_WORKER = 400, 150
 SAMPLE_DOCUMENTS = 20_000
+PREFIX, JOINED = "out", "joined"  # corpora of the measured text
+MAX_SEQ_LEN, SAMPLES = 512, 5000
 _POLL_SECONDS = 0.02
 
 
@@ -79,6 +82,7 @@ def measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
     yield Row("what", f"median of {config.runs}", "goal")
     texts = _texts(config, folder)
     yield from _speed_of_ids(config, folder, texts)
+    yield from _masked_samples(config, folder)
     yield from _speed_of_the_index_map(config)
     yield _opening(config, folder)
     if config.megabytes:
@@ -100,15 +104,50 @@ def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterat
     cut = segmenter("rjieba")
     plain = _write_documents(folder / "plain.jsonl", documents)
     split = _write_documents(folder / "split.jsonl", (" ".join(cut(text)) for text in documents))
-    settings = {"output_prefix": str(folder / "out"), "vocab_file": config.vocab_file, "overwrite": True}
+    settings = {"output_prefix": str(folder / PREFIX), "vocab_file": config.vocab_file, "overwrite": True}
 
     def speed(path: Path, **flags) -> str:
-        create = CreateConfig(input_path=str(path), **settings, **flags)
+        create = CreateConfig(input_path=str(path), **{**settings, **flags})
         return _seconds(lambda: create_pretraining_data(create), config.runs).rate(megabytes, ".1f")
 
     yield Row("sentences, words (rjieba) and ids, end to end: MB/s a worker", speed(plain, **WORDS), "5")
-    yield Row("ids alone, words given: MB/s", speed(split, cn_splited=True, **WORDS), "8")
-    yield Row("ids alone, no words: MB/s", speed(plain, chinese=True))
+    joined = {"output_prefix": str(folder / JOINED), "join_documents": "short"}
+    yield Row("the same, short documents joined: MB/s a worker", speed(plain, **joined, **WORDS))
+    others = {"output_prefix": str(folder / "other")}
+    yield Row("ids alone, words given: MB/s", speed(split, cn_splited=True, **others, **WORDS), "8")
+    yield Row("ids alone, no words: MB/s", speed(plain, chinese=True, **others))
+
+
+def _masked_samples(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    """Whole samples, cut and masked, of the joined corpus: nearly all of them are full."""
+    datasets = {prefix: _dataset(config, folder / prefix) for prefix in (PREFIX, JOINED)}
+    for prefix, name in ((PREFIX, "as they are"), (JOINED, "joined when short")):
+        lengths = [len(datasets[prefix].text(number).tokens) for number in range(SAMPLES)]
+        share = 1 - sum(lengths) / (len(lengths) * MAX_SEQ_LEN)
+        yield Row(f"documents {name}: padding share at {MAX_SEQ_LEN}", f"{share:.1%}")
+    hides = {"compiled": dataset_utils.compiled_hide_words, "Python": None}
+    for name, hide in hides.items() if dataset_utils.compiled_hide_words else [("Python", None)]:
+        dataset_utils.compiled_hide_words = hide
+        numbers = range(SAMPLES if hide else SAMPLES // 10)
+        dataset = datasets[JOINED]
+        seconds = _seconds(lambda d=dataset, ns=numbers: [d[number] for number in ns], config.runs)
+        what = f"masked samples at {MAX_SEQ_LEN}, {name}: samples/s"
+        yield Row(what, seconds.rate(len(numbers), ",.0f"), "20,000" if hide else "")
+
+
+def _dataset(config: BenchConfig, prefix: Path) -> ErnieDataset:
+    """With every option at its default."""
+    corpus, masking = Corpus(prefix), MaskingConfig()
+    rows = sample_map.build_sample_map(
+        corpus.docs,
+        corpus.lens,
+        range(corpus.num_documents),
+        num_samples=SAMPLES,
+        seed=1,
+        **masking.map_settings(MAX_SEQ_LEN),
+    )
+    rule = masking_rule(WordPiece.from_file(config.vocab_file), **masking.rule_settings())
+    return ErnieDataset(corpus, rows, rule, seed=1)
 
 
 def _repeated(texts: List[str], megabytes: float) -> Iterator[str]:

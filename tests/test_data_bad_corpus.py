@@ -700,8 +700,13 @@ def test_a_run_whose_batches_have_nothing_to_mask_has_finite_losses(world, tmp_p
     sep = WordPiece.from_file(world / "model" / "vocab.txt").sep_id
     write(tmp_path / "data" / "text", ids=[sep] * 180, lens=[3] * 60, docs=range(0, 61, 2))
     words = flags(world / "model", tmp_path / "data", tmp_path / "out", max_steps=2)
-    script = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
-    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, root / "scripts" / "run_pretrain_static.py", *words],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     found = events(tmp_path / "out")
     assert {event["lm_loss"] for event in found} == {0} and all(np.isfinite(e["sop_loss"]) for e in found)

@@ -1,10 +1,15 @@
 """Words become '##' continuations where they stand in the text."""
 
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_tools import chinese_words
 from data_tools.chinese_words import in_one_word, mark_words, presegmented, segmenter, word_begins
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
@@ -81,8 +86,77 @@ def test_the_words_of_a_segmenter_join_to_the_text(name, text):
 
 
 def test_an_unknown_segmenter_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match="--cn_seg_func lac is not known; choose one of rjieba, jieba"):
-        segmenter("lac")
+    with pytest.raises(
+        InputError, match="--cn_seg_func thulac is not known; choose one of rjieba, jieba, lac"
+    ):
+        segmenter("thulac")
+
+
+LAC = """
+import paddle.fluid as fluid
+from paddle.fluid.core import CUT
+
+class LAC:
+    def __init__(self, mode):
+        self.cut = {"seg": CUT}[mode]
+
+    def run(self, text):
+        assert isinstance(text, str)
+        return fluid.core.CUT(text)
+"""
+
+
+@pytest.fixture
+def fake_lac(tmp_path, monkeypatch):
+    """LAC, and a Paddle that cuts by twos; the cut may be replaced."""
+    (tmp_path / "LAC.py").write_text(LAC)
+    monkeypatch.syspath_prepend(tmp_path)
+    core = SimpleNamespace(CUT=lambda text: re.findall("..?", text))
+    monkeypatch.setitem(sys.modules, "paddle", ModuleType("paddle"))
+    monkeypatch.setitem(sys.modules, "paddle.base", SimpleNamespace(core=core))
+    monkeypatch.setitem(sys.modules, "LAC", None)
+    monkeypatch.delitem(sys.modules, "LAC")
+    monkeypatch.setenv("GLOG_minloglevel", "0")
+    chinese_words._lac.cache_clear()
+    yield core
+    chinese_words._lac.cache_clear()
+
+
+def test_lac_cuts_each_line_by_itself(fake_lac):
+    words = segmenter("lac")("我爱北\n\n京 天安\n")
+    assert words == ["我爱", "北", "\n", "\n", "京 ", "天安", "\n"]
+    assert "paddle.fluid" not in sys.modules
+
+
+def test_lac_is_given_no_endless_line(fake_lac):
+    lengths = []
+
+    def cut(text):
+        lengths.append(len(text))
+        return [text]
+
+    fake_lac.CUT = cut
+    assert "".join(segmenter("lac")("我" * 25_000)) == "我" * 25_000
+    assert lengths == [10_000, 10_000, 5_000]
+
+
+def test_a_lac_that_alters_the_text_is_refused(fake_lac):
+    fake_lac.CUT = str.split
+    with pytest.raises(InputError, match="lac alters the text that it cuts; choose another --cn_seg_func"):
+        segmenter("lac")("我 爱")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "package"),
+    [("jieba", "jieba", "jieba"), ("lac", "LAC", "--no-deps lac"), ("lac", "paddle.base", "--no-deps lac")],
+)
+def test_a_segmenter_that_is_not_there_says_how_to_get_it(fake_lac, monkeypatch, name, module, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    chinese_words._jieba.cache_clear()
+    with pytest.raises(
+        InputError, match=rf"{name} is not installed \(.*{module}.*\); pip install {package}, or"
+    ):
+        segmenter(name)
 
 
 def words_given(separator, text):

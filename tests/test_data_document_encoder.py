@@ -10,40 +10,28 @@ from data_tools import document_encoder
 from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
 
 CHINESE = f"{LINE_END}|{CHINESE_END}"
+LEXICON = "北京。我\tentity\t2\n爱北\tcharacter\nok\nασ"
 SETTINGS = {
     "lines": {},
     "sentences": {"ends": f"{CHINESE}|{LATIN_END}"},
     "found words": {"ends": CHINESE, "segmenter": "rjieba"},
     "given words": {"ends": CHINESE, "separator": " "},
-    "a lexicon": {
-        "ends": CHINESE,
-        "separator": "/",
-        "lexicon": "北京。我\tentity\t2\n爱北\tcharacter\nok\nασ",
-    },
+    "a lexicon": {"ends": CHINESE, "separator": "/", "lexicon": "words.txt"},
     "short sentences": {"ends": CHINESE, "separator": " ", "max_sentence_length": 2},
 }
-ALPHABET = list("我爱北京天安门学习。，！”a1A.? /\n\r\u200b") + [
-    "ok",
-    "Σ",
-    "İ",
-    "é",
-    "\u0301",
-    "\U0001d15e",
-    "㐀",
-]
+STRANGERS = ["ok", "Σ", "İ", "é", "\u0301", "\U0001d15e", "㐀"]
+ALPHABET = list("我爱北京天安门学习。，！”a1A.? /\n\r\u200b") + STRANGERS
 TEXTS = st.lists(st.lists(st.sampled_from(ALPHABET), max_size=12).map("".join), max_size=8)
 
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("encoder")
-    vocab, made = write_vocab(folder), {}
-    for name, rules in SETTINGS.items():
-        words = folder / "words.txt"
-        words.write_text(rules.get("lexicon", "") or "我", encoding="utf-8")
-        lexicon = {"lexicon": str(words)} if "lexicon" in rules else {}
-        made[name] = DocumentEncoder(Rules(vocab, **{**rules, **lexicon}))
-    return made
+    (folder / "words.txt").write_text(LEXICON, encoding="utf-8")
+    vocab = write_vocab(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return {name: DocumentEncoder(Rules(vocab, **rules)) for name, rules in SETTINGS.items()}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -54,12 +42,11 @@ def test_texts_are_encoded_together_as_each_by_itself(encoders, name, at_once, t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_encoder, "CHARACTERS_AT_ONCE", at_once)
         together = encoders[name].encode(texts)
-    alone = [encoders[name].encode([text]) for text in texts]
+    alone = [encoders[name].encode([text]) for text in ["", *texts]]
     for field in ("ids", "lens", "sizes", "marks"):
-        parts = [getattr(one, field) for one in alone]
-        whole = getattr(together, field)
-        assert whole.dtype == encoders[name].encode([]).__getattribute__(field).dtype
-        assert whole.tolist() == [value for part in parts for value in part.tolist()], field
+        parts, whole = [getattr(one, field) for one in alone], getattr(together, field)
+        parts[0] = parts[0][:0]  # a document without text adds nothing but a type
+        assert whole.dtype == parts[0].dtype and np.array_equal(whole, np.concatenate(parts)), field
     assert together.num_cut == sum(one.num_cut for one in alone)
     assert together.num_lexicon_words == sum(one.num_lexicon_words for one in alone)
 

@@ -20,7 +20,7 @@ from data_tools.errors import NumbersError, Stopped
 from ernie_pair import watchdog
 from ernie_pair.world import World
 
-watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_LOOKS = 0.02, 2, 50
+watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
 watchdog.GRACE_SECONDS, watchdog.SHORTEST_LIMIT = 0.1, 0.5
 folder, rank, action = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 

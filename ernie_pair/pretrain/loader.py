@@ -36,7 +36,7 @@ class Loader:
             self.num_workers,
             multiprocessing.get_context("fork"),
             initializer=_start_worker,
-            initargs=(self.make,),
+            initargs=(self.make, os.getpid()),
         )
         return self._from_workers()
 
@@ -60,13 +60,16 @@ class Loader:
             ) from None
 
 
-def _start_worker(make: Callable) -> None:
+def _start_worker(make: Callable, run: int) -> None:
+    """``run``: the process that forked this one."""
     global _make_batch
     _make_batch = make
     os.setpgid(0, 0)  # signals to the whole group, as of Ctrl-C, are for the run itself to obey
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed run leaves no worker behind
+    if os.getppid() != run:
+        os._exit(1)
 
 
 def _work(indices: Sequence[int]):

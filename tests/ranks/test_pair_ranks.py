@@ -23,15 +23,18 @@ pytestmark = pytest.mark.ranks
 TRAIN = """
 import hashlib, json, os, sys
 from data_tools.command_line import exit_code_of
-from ernie_pair.pair import run
+from ernie_pair.pair import job, run
 from ernie_pair.pair.config import TrainConfig
 
-flags, stop_at, told = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+flags, stop_at, told, poisoned = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+entropy = job.F.cross_entropy
 
 class Job(run.PairJob):
     def update(self, batches, step, votes):
         if step == stop_at:
             os._exit(9)
+        is_poisoned = step == poisoned and self.peers.rank == 1
+        job.F.cross_entropy = lambda *given: entropy(*given) * (float("nan") if is_poisoned else 1.0)
         return super().update(batches, step, votes)
 
     def evaluate(self, split):
@@ -97,13 +100,19 @@ def config(tmp_path_factory):
     )
 
 
-def train_two(config: TrainConfig, name: str, stop_at: int = 0) -> Path:
-    """Two processes of half the batch; the folder they wrote."""
+def train_two(
+    config: TrainConfig, name: str, stop_at: int = 0, poisoned: int = 0, fails: bool = False
+) -> Path:
+    """Two processes of half the batch; the folder they wrote.
+
+    At update ``stop_at`` both end, and the loss of the second is NaN in the update ``poisoned``.
+    """
     folder = Path(config.output_dir).parent
     two = replace(config, batch_size=config.batch_size // 2, output_dir=str(folder / name))
-    done = launch(folder, TRAIN, json.dumps(asdict(two)), str(stop_at), str(folder / f"{name}.told"))
+    told = str(folder / f"{name}.told")
+    done = launch(folder, TRAIN, json.dumps(asdict(two)), str(stop_at), told, str(poisoned))
     logs = "".join(path.read_text()[-2000:] for path in sorted((folder / "log").glob("workerlog.*")))
-    assert (done.returncode == 0) == (stop_at == 0), done.stderr + logs
+    assert (done.returncode == 0) == (stop_at == 0 and not fails), done.stderr + logs
     return folder / name
 
 
@@ -161,3 +170,19 @@ def test_two_processes_evaluate_and_predict_to_the_last_digit_as_one(config, one
     predict_pair(PredictConfig(**flags, output_file=str(folder / "one.predictions")))
     for name in ("metrics", "predictions"):
         assert (folder / f"two.{name}").read_bytes() == (folder / f"one.{name}").read_bytes()
+
+
+def test_a_loss_of_one_process_that_is_not_finite_stops_both_at_the_same_update(config):
+    folder = train_two(config, "poisoned", poisoned=6, fails=True)
+    for rank in (0, 1):
+        said = (folder.parent / "log" / f"workerlog.{rank}").read_text()
+        assert said.count("the loss of update 6 (samples 80 to 95) is nan") == 1
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_00000004"]
+
+
+def test_both_processes_skip_what_is_not_finite_on_one(config):
+    folder = train_two(replace(config, on_nan="skip"), "skipping", poisoned=6)
+    first, second = (folder.with_name(f"skipping.told.{rank}").read_text() for rank in (0, 1))
+    assert first == second
+    state = json.loads((folder / "model_last" / "state.json").read_text())
+    assert state["skipped_updates"] == 1 and all(np.isfinite(a).all() for a in weights(folder).values())

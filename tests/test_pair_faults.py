@@ -1,0 +1,168 @@
+"""Pair training that is stopped by a signal, meets numbers that are not finite, or is told to change."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_pair import write_model, write_pairs
+
+from data_tools.errors import InputError, NumbersError, Stopped
+from ernie_pair.pair import job as module
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.run import train_pair
+from ernie_pair.signals import VOTES
+from ernie_pair.weights import from_safetensors
+
+
+@pytest.fixture(autouse=True)
+def handlers_as_before():
+    before = {number: signal.getsignal(number) for number in VOTES}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def config(tmp_path):
+    return TrainConfig(
+        model_name_or_path=str(write_model(tmp_path / "model")),
+        model_type="ernie",
+        from_scratch=True,
+        train_file=str(write_pairs(tmp_path / "train.tsv", 90, seed=0)),
+        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
+        output_dir=str(tmp_path / "out"),
+        max_steps=12,
+        batch_size=16,
+        eval_freq=5,
+        logging_freq=1,
+        checkpoint_steps=4,
+        device="cpu",
+    )
+
+
+@pytest.fixture
+def poison(monkeypatch):
+    """Makes the loss of the named updates, or only its gradient, infinite."""
+
+    def install(*steps, gradient_only=False):
+        update, entropy, now = PairJob.update, module.F.cross_entropy, []
+
+        def noted(self, batches, step, votes):
+            now[:] = [step]
+            return update(self, batches, step, votes)
+
+        def poisoned(logits, labels):
+            loss = entropy(logits, labels)
+            if now[0] not in steps:
+                return loss
+            return loss + (logits.sum() * 0).sqrt() if gradient_only else loss * float("inf")
+
+        monkeypatch.setattr(PairJob, "update", noted)
+        monkeypatch.setattr(module.F, "cross_entropy", poisoned)
+
+    return install
+
+
+def events(folder):
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    timed = ("samples_per_second", "data_wait_share", "memory_gb")
+    return [{name: value for name, value in event.items() if name not in timed} for event in read]
+
+
+def weights(folder, step):
+    path = folder / "checkpoints" / f"step_{step:08d}" / "model.safetensors"
+    return from_safetensors(path.read_bytes(), str(path))
+
+
+@pytest.mark.parametrize("step", [3, 4, 8])
+def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(tmp_path, config, monkeypatch, step):
+    whole, cut = (replace(config, output_dir=str(tmp_path / name)) for name in ("whole", "cut"))
+    train_pair(whole)
+    update = PairJob.update
+
+    def signalled(self, batches, now, votes):
+        if now == step:
+            os.kill(os.getpid(), signal.SIGTERM)  # noted now, told to the ranks in the next update
+        return update(self, batches, now, votes)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped, match=f"after step {step + 1}, saved"):
+        patch.setattr(PairJob, "update", signalled)
+        train_pair(cut)
+    train_pair(cut)
+    assert events(tmp_path / "cut") == events(tmp_path / "whole")
+    ours, theirs = weights(tmp_path / "cut", 12), weights(tmp_path / "whole", 12)
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    (best,), (again,) = (list((tmp_path / name).glob("best-*")) for name in ("whole", "cut"))
+    assert best.name == again.name
+
+
+@pytest.mark.parametrize("step", [4, 6])
+def test_a_loss_that_is_not_finite_stops_the_run_and_nothing_comes_of_it(tmp_path, config, poison, step):
+    poison(step)
+    with pytest.raises(NumbersError, match=f"the loss of update {step} .samples {16 * step - 16} to"):
+        train_pair(replace(config, eval_freq=1))
+    out = tmp_path / "out"
+    kept = [int(path.name[5:]) for path in (out / "checkpoints").iterdir()]
+    assert kept == [4][: step > 4]
+    assert max(event["step"] for event in events(out)) == step - 1
+
+
+def test_a_gradient_that_is_not_finite_is_not_saved_either(tmp_path, config, poison):
+    poison(4, gradient_only=True)
+    with pytest.raises(
+        NumbersError, match="holds values that are not finite: model.safetensors is not saved"
+    ):
+        train_pair(config)
+    assert list((tmp_path / "out" / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("gradient_only", [False, True])
+def test_an_update_that_is_skipped_leaves_no_trace_but_its_count(tmp_path, config, poison, gradient_only):
+    poison(4, 7, gradient_only=gradient_only)
+    skipping = replace(config, on_nan="skip", checkpoint_steps=1, weight_decay=0.5)
+    train_pair(replace(skipping, max_steps=12))
+    out = tmp_path / "out"
+    counts = {event["step"]: event["skipped_updates"] for event in events(out) if event["split"] == "train"}
+    assert [counts[step] for step in range(1, 13)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2]
+    if not gradient_only:
+        assert [event["loss"] for event in events(out) if event["split"] == "train"][3] == "inf"
+
+
+def test_a_skipped_update_moves_nothing_and_the_count_survives_a_start(tmp_path, config, poison):
+    poison(2)
+    skipping = replace(config, on_nan="skip", checkpoint_steps=1, max_steps=2)
+    train_pair(skipping)
+    before, after = weights(tmp_path / "out", 1), weights(tmp_path / "out", 2)
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    state = json.loads((tmp_path / "out" / "model_last" / "state.json").read_text())
+    assert state["skipped_updates"] == 1
+    train_pair(replace(skipping, max_steps=3, allow_change="updates"))
+    assert events(tmp_path / "out")[-2]["skipped_updates"] == 1
+
+
+def test_a_flag_may_change_when_it_is_said_and_the_checkpoints_tell(tmp_path, config, caplog):
+    train_pair(replace(config, max_steps=4))
+    faster = replace(config, max_steps=4, learning_rate=1e-3)
+    with pytest.raises(
+        InputError, match="learning_rate was 5e-05 and is now 0.001.*--allow_change learning_rate"
+    ):
+        train_pair(faster)
+    train_pair(replace(faster, max_steps=8, allow_change="learning_rate, updates"))
+    manifest = json.loads((tmp_path / "out" / "model_last" / "MANIFEST.json").read_text())
+    changed = [(change["key"].split()[0], change["step"]) for change in manifest["changes"]]
+    assert changed == [("learning_rate", 4), ("updates", 4)]
+
+
+def test_another_vocabulary_is_never_allowed(tmp_path, config):
+    train_pair(replace(config, max_steps=1))
+    path = tmp_path / "model" / "vocab.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[5], lines[6] = lines[6], lines[5]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with pytest.raises(InputError, match="vocabulary .sha256. was") as caught:
+        train_pair(replace(config, max_steps=1, allow_change="vocabulary"))
+    assert "--allow_change" not in str(caught.value)
