@@ -1,9 +1,14 @@
-"""Make a vocab.txt from text, in the layout of ERNIE 1.0.
+"""Make a vocab.txt from text, in the layout of ERNIE 1.0, or give one its '##' twins.
 
 python -m data_tools.build_vocab --input_path data/baike.jsonl --output_path vocab.txt --vocab_size 18000
+python -m data_tools.build_vocab --add_twins_to ernie-3.0/vocab.txt --output_path twins.txt
 
 [PAD] [CLS] [SEP] [MASK], the characters by frequency, the pieces of Latin words and numbers, the '##'
 form of every Chinese character, letter and digit, [UNK]. The same text gives the same bytes.
+
+ERNIE 3.0 has no '##X' for a Chinese character X, so a corpus cannot mark its words. With the twins after the
+last token every id keeps its meaning. They are for the corpus alone: masking turns them into X again, in the
+input and in the labels, and the model keeps its own vocab.txt and its size.
 """
 
 import sys
@@ -24,18 +29,26 @@ from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
 from data_tools.publish import published, refuse_existing
 from data_tools.text_files import line_batches, list_inputs
-from data_tools.wordpiece import CONTINUATION, CONTROL_TOKENS, is_cjk, word_shapes
+from data_tools.twins import with_twins
+from data_tools.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
 ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
 _REPEATED = 1000
+_OF_TEXT = ("vocab_size", "min_count", "json_key", "encoding_errors", "max_line_bytes", "workers")
 
 
 @dataclass(frozen=True)
 class VocabConfig:
-    """Make a vocab.txt from text."""
+    """Make a vocab.txt from text, or add '##' twins to one."""
 
     input_path: str = option(
-        help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)"
+        "", help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)"
+    )
+    add_twins_to: str = option(
+        "",
+        help="in place of --input_path: a vocab.txt, to be written again with '##' twins at its end for the "
+        "Chinese characters that have none. Make corpora with it, so that their words are marked; the model "
+        "keeps its own vocab.txt, vocab_size and weights, for it never reads the twins",
     )
     output_path: str = option(help="the vocab.txt to write")
     vocab_size: int = option(18000, help="the most tokens, control tokens included")
@@ -49,6 +62,13 @@ class VocabConfig:
     overwrite: bool = option(False, help="replace the vocabulary")
 
     def __post_init__(self):
+        if bool(self.input_path) == bool(self.add_twins_to):
+            raise InputError("give --input_path (text) or --add_twins_to (a vocabulary), one of the two")
+        idle = [name for name in _OF_TEXT if getattr(self, name) != getattr(VocabConfig, name)]
+        if self.add_twins_to and idle:
+            raise InputError(
+                f"--{idle[0]} is about text, and --add_twins_to reads none; leave one of them out"
+            )
         if self.vocab_size <= len(CONTROL_TOKENS):
             raise InputError(
                 f"--vocab_size {self.vocab_size} has no room beside {len(CONTROL_TOKENS)} control tokens"
@@ -59,6 +79,27 @@ class VocabConfig:
 
 def build_vocab(config: VocabConfig) -> None:
     """The command. Raises InputError for whatever a person can mend."""
+    if config.add_twins_to:
+        _add_twins(Path(config.add_twins_to), Path(config.output_path), config.overwrite)
+    else:
+        _vocabulary_of_text(config)
+
+
+def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
+    refuse_existing([output], overwrite)
+    pieces = WordPiece.from_file(source)
+    tokens = with_twins(pieces).tokens
+    num_twins = len(tokens) - pieces.vocab_size
+    if not num_twins:
+        raise InputError(f"{source}: no Chinese character without a '##' twin; use it as it is")
+    _write(output, tokens)
+    sys.stderr.write(
+        f"{output}: the {pieces.vocab_size} tokens of {source} and {num_twins} '##' twins, for corpora only; "
+        f"the model keeps its vocab.txt and its {pieces.vocab_size} ids\n"
+    )
+
+
+def _vocabulary_of_text(config: VocabConfig) -> None:
     output = Path(config.output_path)
     inputs = list_inputs(config.input_path, ENDINGS, apart_from=[output], any_file=True)
     refuse_existing([output], config.overwrite)
@@ -66,8 +107,7 @@ def build_vocab(config: VocabConfig) -> None:
     if not shapes:
         raise InputError(f"{config.input_path}: no text; give an input that holds some")
     tokens = vocabulary_of(shapes, config.vocab_size, config.min_count)
-    with published(output) as (draft,):
-        draft.write_bytes("".join(token + "\n" for token in tokens).encode("utf-8"))
+    _write(output, tokens)
     known = set(tokens)
     num_words = sum(shapes.values())
     covered = sum(count for shape, count in shapes.items() if known.issuperset(_singles(shape)))
@@ -75,6 +115,11 @@ def build_vocab(config: VocabConfig) -> None:
         f"{output}: {len(tokens)} tokens from {len(inputs)} files; they spell "
         f"{100 * covered / num_words:.2f} % of {num_words} characters and words\n"
     )
+
+
+def _write(output: Path, tokens: List[str]) -> None:
+    with published(output) as (draft,):
+        draft.write_bytes("".join(token + "\n" for token in tokens).encode("utf-8"))
 
 
 def vocabulary_of(shapes: Dict[str, int], vocab_size: int, min_count: int) -> List[str]:

@@ -73,7 +73,7 @@ class DocumentEncoder:
         if (rules.segmenter or rules.separator) and (self.pieces.twin_of < 0).all():
             raise InputError(
                 f"{rules.vocab_file} has no '##' twin of a Chinese character, which "
-                "--cn_whole_word_segment needs; use ERNIE 1.0's vocabulary or make one by build_vocab"
+                "--cn_whole_word_segment needs; add them by build_vocab --add_twins_to"
             )
 
     def encode(self, texts: Sequence[str]) -> Encoded:

@@ -30,9 +30,9 @@ class PrepareConfig(CreateConfig):
     )
     ray_address: str = option(
         "",
-        help="HOST:PORT of a Ray cluster that this machine is part of; all its machines see the folders of "
-        "--output_prefix, the vocabulary and --user_lexicon (a shared file system). Empty: Ray is started "
-        "on this machine for this run",
+        help="HOST:PORT of a Ray cluster that this machine is part of; all its machines have this package "
+        "and see the folders of --output_prefix, the vocabulary and --user_lexicon (a shared file system). "
+        "Empty: Ray is started on this machine for this run",
     )
 
     def _faults(self) -> Iterator[Tuple[bool, str]]:
@@ -73,16 +73,18 @@ def _with_full_paths(make: ShardMaker) -> ShardMaker:
 
 @dataclass(frozen=True)
 class SharedMaker:
-    """A ShardMaker for any machine. Raises MachineError on one that does not see the folder of the shards."""
+    """A ShardMaker for any machine. Raises MachineError on one that does not see what it needs."""
 
     make: ShardMaker
 
     def __call__(self, job: ShardJob) -> Path:
-        if not self.make.folder.is_dir():
-            raise MachineError(
-                f"{self.make.folder}: not seen by {socket.gethostname()}; put --output_prefix where all "
-                "machines of the cluster see it"
-            )
+        rules = self.make.rules
+        for path in filter(None, (self.make.folder, rules.vocab_file, rules.lexicon)):
+            if not Path(path).exists():
+                raise MachineError(
+                    f"{path}: not seen by {socket.gethostname()}; put it where all machines of the "
+                    "cluster see it"
+                )
         return self.make(job)
 
 

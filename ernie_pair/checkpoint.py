@@ -14,31 +14,28 @@ or why it could not: then all raise the same error, the draft goes and the check
 Nothing here knows a model or a framework.
 """
 
-import json
 import logging
 import os
 import re
 import secrets
 import shutil
-import time
 from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from data_tools.errors import CheckpointError, InputError, MachineError
 from data_tools.publish import to_disk
 from ernie_pair.checkpoint_folder import (
+    MANIFEST,
+    STATE,
     Checkpoint,
-    DamagedError,
-    as_json,
-    installed_versions,
     refuse_unknown_keys,
-    write_manifest,
-    write_state,
     write_synced,
     write_tensors,
 )
 from ernie_pair.loop import TrainState
-from ernie_pair.run_lock import RunLock
+from ernie_pair.manifest import DamagedError, installed_versions, manifest_bytes, state_bytes
+from ernie_pair.moves import point_link, remove_or_warn, set_aside
+from ernie_pair.run_lock import RunLock, run_id_of
 from ernie_pair.together import Add, together
 from ernie_pair.watchdog import HEARTBEATS
 from ernie_pair.world import World
@@ -180,10 +177,10 @@ class Checkpoints:
         self._lock = RunLock(self.output_dir / "run.lock")
         for name in OWN_NAMES[:2]:
             for leftover in self.folder.glob(f"{name}*"):
-                _remove_or_warn(leftover)
+                remove_or_warn(leftover)
         shutil.rmtree(self.output_dir / HEARTBEATS, ignore_errors=True)
         self._warn_of_strangers()
-        return _run_id(self.output_dir / "run.json"), secrets.token_hex(8)
+        return run_id_of(self.output_dir / "run.json"), secrets.token_hex(8)
 
     def _refuse_unlike_ranks(self, fingerprint: Dict[str, object]) -> None:
         given = self._together(lambda: fingerprint)
@@ -210,9 +207,9 @@ class Checkpoints:
                 return step, checkpoint.sha256
             except DamagedError as error:
                 self._damaged[published[step]] = str(error)
-        set_aside = sorted(self.folder.glob(".bad-*"))
-        if self._damaged or set_aside:
-            reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in set_aside)]
+        aside = sorted(self.folder.glob(".bad-*"))
+        if self._damaged or aside:
+            reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in aside)]
             raise CheckpointError(
                 f"no usable checkpoint in {self.folder}: {'; '.join(reasons[:5])}; use another --output_dir"
             )
@@ -237,7 +234,7 @@ class Checkpoints:
         for step, folder in self._published().items():
             if folder in self._damaged or step > int(chosen.name[5:]):
                 reason = self._damaged.get(folder, f"{folder} is not on every machine")
-                aside = _set_aside(folder)
+                aside = set_aside(folder)
                 logger.warning("%s; it is now %s, and %s is taken", reason, aside.name, chosen.name)
         self._damaged = {}
         self._point_model_last_to(chosen, expected=True)
@@ -275,8 +272,8 @@ class Checkpoints:
 
     def _publish(self, draft: Path, state: TrainState, manifest: Dict, entries: List[Dict]) -> None:
         final = self.folder / _name_of(state.step)
-        entries = [*entries, {**write_state(draft, state), "rank": self.world.rank}]
-        write_manifest(draft, {**manifest, "files": entries})
+        entries = [*entries, {**write_synced(draft / STATE, state_bytes(state)), "rank": self.world.rank}]
+        write_synced(draft / MANIFEST, manifest_bytes({**manifest, "files": entries}))
         to_disk(draft)
         draft.rename(final)
         to_disk(self.folder)
@@ -285,18 +282,9 @@ class Checkpoints:
 
     def _point_model_last_to(self, final: Path, expected: bool = False) -> None:
         """``expected``: it should do so already; where it does not, say so."""
-        link, target = self.output_dir / "model_last", final.relative_to(self.output_dir)
-        if link.is_symlink() and os.readlink(link) == str(target):
-            return
-        if expected:
-            logger.warning("%s does not lead to the newest checkpoint, %s; now it does", link, target)
-        if link.exists() and not link.is_symlink():
-            logger.warning("%s was no link; it is now %s", link, _set_aside(link).name)
-        draft = self.output_dir / ".model_last"
-        draft.unlink(missing_ok=True)
-        draft.symlink_to(target)
-        draft.rename(link)
-        to_disk(self.output_dir)
+        link = self.output_dir / "model_last"
+        if point_link(link, final.relative_to(self.output_dir)) and expected:
+            logger.warning("%s did not lead to the newest checkpoint, %s; now it does", link, final.name)
 
     def _retire(self) -> None:
         """Only after a success; renamed first, so that a half-deleted folder is never taken for whole."""
@@ -310,35 +298,12 @@ class Checkpoints:
             except OSError as error:
                 logger.warning("%s cannot be deleted (%s)", published[step], error.strerror)
                 continue
-            _remove_or_warn(trash)
+            remove_or_warn(trash)
 
 
 def _name_of(step: int) -> str:
     return f"step_{step:08d}"
 
 
-def _run_id(path: Path) -> str:
-    """What ``path`` calls the run; written at its first start."""
-    try:
-        return str(json.loads(path.read_bytes())["run_id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        run_id = secrets.token_hex(8)
-    draft = path.with_name(f".run-{run_id}")
-    write_synced(draft, as_json({"run_id": run_id, "started": time.strftime("%Y-%m-%dT%H:%M:%S")}))
-    draft.rename(path)
-    return run_id
-
-
-def _set_aside(path: Path) -> Path:
-    return path.rename(path.with_name(f".bad-{path.name}-{secrets.token_hex(4)}"))
-
-
 def _remove_quietly(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_or_warn(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except OSError as error:
-        logger.warning("%s cannot be deleted (%s)", folder, error.strerror)

@@ -4,48 +4,27 @@ step_00005000/
     the files of the job    written by one rank or by several
     state.json              the TrainState
     MANIFEST.json           written last
-
-MANIFEST.json is {"format": 2, "run_id", "step", "fingerprint": {key: value}, "topology": {key: value},
-"changes": [{"key", "old", "new", "step"}], "versions": {package: version}, "files": [{"name", "size",
-"sha256", "rank"}], "checksum"}. The checksum is the sha256 of the manifest itself with 64 zeros in its
-place. Format 1, which is still read, knows only step, fingerprint, versions and files.
 """
 
 import errno
-import hashlib
-import json
 import logging
-import math
 import os
-import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Dict, List, Sequence
 
 from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair.finite import first_not_finite
 from ernie_pair.loop import TrainState
+from ernie_pair.manifest import DamagedError, installed_versions, parse_manifest, parse_state, sha256_of
 
-FORMAT = 2
 MANIFEST, STATE = "MANIFEST.json", "state.json"
-LARGEST_MANIFEST, MOST_FILES = 16 << 20, 100_000
-FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-SHA256 = re.compile(r"[0-9a-f]{64}")
-NO_CHECKSUM = "0" * 64
-KEYS = {1: {"format", "step", "fingerprint", "versions", "files"}}
-KEYS[2] = KEYS[1] | {"run_id", "topology", "changes", "checksum"}
-VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
+LARGEST_MANIFEST = 16 << 20
 # What an open() of a file that is not as it should be says; anything else is the machine's fault.
 DAMAGE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EIO)
 
 logger = logging.getLogger(__name__)
-
-
-class DamagedError(CheckpointError):
-    """This checkpoint is not what was written; the one before it may be."""
 
 
 class Checkpoint:
@@ -54,8 +33,8 @@ class Checkpoint:
     def __init__(self, folder: Path):
         self.folder = folder
         data = _read_regular(folder / MANIFEST, LARGEST_MANIFEST)
-        self.sha256 = _sha256_of(data)
-        self.manifest = _parse_manifest(data, folder / MANIFEST)
+        self.sha256 = sha256_of(data)
+        self.manifest = parse_manifest(data, folder / MANIFEST)
         self.step: int = self.manifest["step"]
         self.files = {entry["name"]: entry for entry in self.manifest["files"]}
 
@@ -65,14 +44,14 @@ class Checkpoint:
         if entry is None:
             raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
         data = _read_regular(path, entry["size"])
-        if len(data) != entry["size"] or _sha256_of(data) != entry["sha256"]:
+        if len(data) != entry["size"] or sha256_of(data) != entry["sha256"]:
             raise DamagedError(
                 f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again"
             )
         return data
 
     def state(self) -> TrainState:
-        state = _parse_state(self.read(STATE), self.folder / STATE)
+        state = parse_state(self.read(STATE), self.folder / STATE)
         if state.step != self.step:
             raise DamagedError(f"{self.folder / STATE} is of step {state.step}, {MANIFEST} of {self.step}")
         return state
@@ -149,15 +128,11 @@ def write_synced(path: Path, data: bytes) -> Dict[str, object]:
     Raises MachineError naming the file when the disk refuses, or keeps less than it was given.
     """
     with ThreadPoolExecutor(1) as another:  # hashes while the disk is busy
-        sha256 = another.submit(_sha256_of, data)
+        sha256 = another.submit(sha256_of, data)
         kept = _force_to_disk(path, data)
     if kept != len(data):
         raise MachineError(f"{path}: the disk kept {kept} of {len(data)} bytes; mend it and start again")
     return {"name": path.name, "size": len(data), "sha256": sha256.result()}
-
-
-def _sha256_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _force_to_disk(path: Path, data: bytes) -> int:
@@ -181,30 +156,6 @@ def write_tensors(path: Path, data: bytes) -> Dict[str, object]:
             "are intact; lower --max_lr or --learning_rate and start the same command again"
         )
     return write_synced(path, data)
-
-
-def write_manifest(folder: Path, manifest: Dict[str, object]) -> None:
-    """The last file of a checkpoint; ``manifest`` has everything but its format and its checksum."""
-    data = as_json({"format": FORMAT, **manifest, "checksum": NO_CHECKSUM})
-    write_synced(folder / MANIFEST, _with_checksum(data, _sha256_of(data), NO_CHECKSUM))
-
-
-def write_state(folder: Path, state: TrainState) -> Dict[str, object]:
-    return write_synced(folder / STATE, as_json(asdict(state)))
-
-
-def as_json(value) -> bytes:
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
-
-
-def installed_versions() -> Dict[str, str]:
-    installed = {}
-    for package in VERSIONED:
-        try:
-            installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
 
 
 def _room(folder: Path, wanted: int) -> str:
@@ -239,86 +190,3 @@ def _read_regular(path: Path, most: int) -> bytes:
             return file.read(most)
     finally:
         os.close(descriptor)
-
-
-def _parse_manifest(data: bytes, path: Path) -> Dict:
-    """Everything in it that is used is checked; its checksum too. Raises CheckpointError."""
-    manifest = _parse_object(data, path)
-    written_by = manifest.get("format")
-    if isinstance(written_by, int) and written_by > FORMAT and _whole(manifest, data):
-        raise CheckpointError(
-            f"{path} is of format {written_by}, this version reads up to {FORMAT}; use the newer version"
-        )
-    sound = (
-        type(written_by) is int
-        and manifest.keys() == KEYS.get(written_by)
-        and (written_by == 1 or _whole(manifest, data))
-        and _is_count(manifest["step"])
-        and all(isinstance(manifest.get(key, {}), dict) for key in ("fingerprint", "topology", "versions"))
-        and isinstance(manifest.get("changes", []), list)
-        and isinstance(manifest["files"], list)
-        and len(manifest["files"]) <= MOST_FILES
-        and all(map(_is_entry, manifest["files"]))
-        and len({entry["name"] for entry in manifest["files"]}) == len(manifest["files"])
-    )
-    if not sound:
-        raise DamagedError(f"{path} is damaged; remove {path.parent} and start again")
-    return manifest
-
-
-def _whole(manifest: Dict, data: bytes) -> bool:
-    """Is it, byte for byte, what its checksum was taken of?"""
-    checksum = manifest.get("checksum")
-    if not (isinstance(checksum, str) and SHA256.fullmatch(checksum)):
-        return False
-    return _sha256_of(_with_checksum(data, NO_CHECKSUM, checksum)) == checksum
-
-
-def _with_checksum(data: bytes, new: str, old: str) -> bytes:
-    before, _, after = data.rpartition(old.encode())
-    return before + new.encode() + after
-
-
-def _is_entry(entry) -> bool:
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("name"), str)
-        and FILE_NAME.fullmatch(entry["name"]) is not None
-        and _is_count(entry.get("size"))
-        and isinstance(entry.get("sha256"), str)
-        and SHA256.fullmatch(entry["sha256"]) is not None
-    )
-
-
-def _parse_state(data: bytes, path: Path) -> TrainState:
-    values = _parse_object(data, path)
-    defaults = asdict(TrainState())
-    values = {**defaults, **values}
-    best = values["best_metric"]
-    sound = (
-        values.keys() == defaults.keys()
-        and all(_is_count(values[item.name]) for item in fields(TrainState) if item.type is int)
-        and all(type(values[item.name]) is bool for item in fields(TrainState) if item.type is bool)
-        and (best is None or (type(best) in (int, float) and math.isfinite(best)))
-    )
-    if not sound:
-        raise DamagedError(f"{path} holds no state of a run; remove {path.parent} and start again")
-    return TrainState(**values)
-
-
-def _parse_object(data: bytes, path: Path) -> Dict:
-    try:
-        value = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} cannot be read ({type(error).__name__})") from None
-    if not isinstance(value, dict):
-        raise DamagedError(f"{path} holds no JSON object")
-    return value
-
-
-def _refuse_constant(name: str):
-    raise ValueError(f"{name} is no number")
-
-
-def _is_count(value) -> bool:
-    return type(value) is int and value >= 0

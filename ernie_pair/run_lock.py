@@ -1,12 +1,15 @@
-"""One run at a time in an output folder."""
+"""One run at a time in an output folder, and the name by which its checkpoints know it."""
 
 import fcntl
+import json
 import os
+import secrets
 import socket
 import time
 from pathlib import Path
 
 from data_tools.errors import InputError
+from data_tools.publish import published
 
 
 class RunLock:
@@ -33,3 +36,14 @@ class RunLock:
 
     def release(self) -> None:
         os.close(self._descriptor)
+
+
+def run_id_of(path: Path) -> str:
+    """What ``path`` calls the run; written at its first start."""
+    try:
+        return str(json.loads(path.read_bytes())["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        about = {"run_id": secrets.token_hex(8), "started": time.strftime("%Y-%m-%dT%H:%M:%S")}
+    with published(path) as (draft,):
+        draft.write_text(json.dumps(about))
+    return about["run_id"]

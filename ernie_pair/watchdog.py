@@ -10,7 +10,9 @@ need not. A rank that has finished removes its file, one that fails leaves the r
 
 import contextlib
 import faulthandler
+import itertools
 import json
+import logging
 import os
 import socket
 import statistics
@@ -31,6 +33,9 @@ GRACE_SECONDS, HASTE_SECONDS = 1.5, 0.1
 # An update may take ten times the usual, and two minutes in any case; all else, and the first, hours.
 SLOWEST_UPDATE, SHORTEST_LIMIT, LONGEST_PAUSE = 10, 120.0, 6 * 3600.0
 RECORD_BYTES = 1024
+SAY_SECONDS, START_SECONDS = 30, 900
+
+logger = logging.getLogger(__name__)
 
 
 class Watchdog:
@@ -150,6 +155,27 @@ class Watchdog:
 
     def _path(self, rank: int) -> Path:
         return self.folder / f"{rank:05d}.json"
+
+
+@contextlib.contextmanager
+def all_start(world: World) -> Iterator[None]:
+    """Around what returns only when every rank has come: says that it waits, and not for ever."""
+    here = threading.Event()
+
+    def wait():
+        for seconds in itertools.count(SAY_SECONDS, SAY_SECONDS):
+            if here.wait(SAY_SECONDS):
+                return
+            if seconds >= START_SECONDS:
+                _end(f"not all {world.size} processes have started within {seconds} s; see their logs", False)
+            logger.warning("waiting for all %d processes to start (%d s)", world.size, seconds)
+
+    if world.size > 1:
+        threading.Thread(target=wait, name="all_start", daemon=True).start()
+    try:
+        yield
+    finally:
+        here.set()
 
 
 class _Peer:

@@ -11,8 +11,9 @@ import pytest
 from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair import checkpoint_folder as folder_module
 from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.checkpoint_folder import FORMAT, MANIFEST, STATE, _with_checksum, as_json
+from ernie_pair.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.loop import TrainState
+from ernie_pair.manifest import FORMAT, as_json, manifest_bytes, sha256_of
 from ernie_pair.published_folder import publish_folder
 from ernie_pair.weights import to_safetensors
 from ernie_pair.world import World
@@ -59,19 +60,16 @@ def rewrite_manifest(folder, change):
     """Let ``change`` alter the manifest, and make its checksum right again."""
     manifest = json.loads((folder / MANIFEST).read_text())
     change(manifest)
-    blank = as_json({**manifest, "checksum": "0" * 64})
-    checksum = folder_module.hashlib.sha256(blank).hexdigest()
-    (folder / MANIFEST).write_bytes(_with_checksum(blank, checksum, "0" * 64))
+    (folder / MANIFEST).write_bytes(manifest_bytes(manifest))
 
 
 def rewrite_file(folder, name, data):
     """Put ``data`` in place of a file, and make the manifest promise it."""
     (folder / name).write_bytes(data)
-    sha256 = folder_module.hashlib.sha256(data).hexdigest()
 
     def change(manifest):
         (entry,) = (entry for entry in manifest["files"] if entry["name"] == name)
-        entry.update(size=len(data), sha256=sha256)
+        entry.update(size=len(data), sha256=sha256_of(data))
 
     rewrite_manifest(folder, change)
 

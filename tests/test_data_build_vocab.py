@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_tools.build_vocab import VocabConfig, build_vocab
+from data_tools.document_encoder import DocumentEncoder, Rules
 from data_tools.errors import InputError
 from data_tools.wordpiece import CONTROL_TOKENS, WordPiece, is_cjk
 
@@ -110,6 +111,67 @@ def test_an_existing_vocabulary_stays(tmp_path):
     with pytest.raises(InputError, match="exists; pass --overwrite"):
         make(tmp_path, "别的别的")
     assert WordPiece.from_file(tmp_path / "vocab.txt").sha256 == before
+
+
+TWINLESS = [*CONTROL_TOKENS, "我", "##爱", "爱", "，", "a", "##a", "$", "$", "北", "[UNUSED]"]
+
+
+def add_twins(folder, tokens, **flags):
+    source = folder / "plain.txt"
+    source.write_bytes("".join(token + "\n" for token in tokens).encode("utf-8"))
+    build_vocab(VocabConfig(add_twins_to=str(source), output_path=str(folder / "vocab.txt"), **flags))
+    return WordPiece.from_file(folder / "vocab.txt")
+
+
+def test_twins_come_after_the_last_token_for_the_chinese_that_have_none(tmp_path, capsys):
+    assert add_twins(tmp_path, TWINLESS).tokens == [*TWINLESS, "##我", "##北"]
+    told = capsys.readouterr().err
+    assert f"the {len(TWINLESS)} tokens of" in told and "2 '##' twins" in told and told.count("\n") == 1
+
+
+def test_with_its_twins_a_vocabulary_marks_words_and_the_model_reads_what_it_did(tmp_path):
+    without = [token for token in TWINLESS if token != "##爱"]
+    plain = WordPiece(without)
+    twinned = add_twins(tmp_path, without)
+    rules = {"segmenter": None, "separator": " "}
+    with pytest.raises(InputError, match=r"plain\.txt has no '##' twin"):
+        DocumentEncoder(Rules(str(tmp_path / "plain.txt"), **rules))
+    ids = DocumentEncoder(Rules(str(tmp_path / "vocab.txt"), **rules)).encode(["我爱 北 a"]).ids
+    assert [twinned.tokens[i] for i in ids] == ["我", "##爱", "北", "a"]
+    assert twinned.plain_of[ids].tolist() == plain.encode("我爱 北 a")
+    assert twinned.plain_of.max() < plain.vocab_size
+
+
+def test_a_vocabulary_with_all_its_twins_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"plain\.txt: no Chinese character without a '##' twin"):
+        add_twins(tmp_path, [*CONTROL_TOKENS, "我", "##我", "a"])
+    assert not (tmp_path / "vocab.txt").exists()
+
+
+def test_twins_are_not_written_over_another_vocabulary(tmp_path):
+    add_twins(tmp_path, TWINLESS)
+    with pytest.raises(InputError, match="exists; pass --overwrite"):
+        add_twins(tmp_path, TWINLESS[:-1])
+    assert add_twins(tmp_path, TWINLESS[:-1], overwrite=True).vocab_size == len(TWINLESS) + 1
+
+
+def test_what_is_no_vocabulary_gets_no_twins(tmp_path):
+    with pytest.raises(InputError, match=r"plain\.txt: no \[MASK\] among its 4 tokens"):
+        add_twins(tmp_path, ["[PAD]", "[CLS]", "[SEP]", "[UNK]"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({}, "give --input_path .* or --add_twins_to .*, one of the two"),
+        ({"input_path": "a", "add_twins_to": "v"}, "one of the two"),
+        ({"add_twins_to": "v", "min_count": 3}, "--min_count is about text, and --add_twins_to reads none"),
+        ({"add_twins_to": "v", "vocab_size": 40_000}, "--vocab_size is about text"),
+    ],
+)
+def test_text_and_twins_are_two_tasks(flags, message):
+    with pytest.raises(InputError, match=message):
+        VocabConfig(output_path="b", **flags)
 
 
 @pytest.mark.parametrize("flags", [{"vocab_size": 5}, {"min_count": 0}, {"workers": 0}])

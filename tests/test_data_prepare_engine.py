@@ -75,7 +75,7 @@ def test_two_processes_write_the_bytes_of_one(folder, whole):
 
 
 def test_a_run_killed_half_way_and_started_again_writes_the_same_bytes(folder, whole):
-    run = start(folder, "--workers", "2")
+    run = start(folder)
     until(lambda: len(list(folder.glob("out.shards/*.shard"))) >= 2)
     run.kill()
     run.communicate()
@@ -224,9 +224,14 @@ def test_a_flag_that_makes_no_sense_is_refused(flags, message):
         PrepareConfig(**{"input_path": "a", "output_prefix": "b", "vocab_file": "v", **flags})
 
 
-def test_a_machine_that_does_not_see_the_shards_says_so(folder):
-    with pytest.raises(MachineError, match="nowhere: not seen by .*; put --output_prefix where all machines"):
-        SharedMaker(SimpleNamespace(folder=folder / "nowhere"))(None)
+@pytest.mark.parametrize("missing", ["out.shards", "vocab.txt", "words.txt"])
+def test_a_machine_that_does_not_see_a_file_says_so(folder, missing):
+    for name in {"out.shards", "vocab.txt", "words.txt"} - {missing}:
+        (folder / name).touch()
+    rules = SimpleNamespace(vocab_file=str(folder / "vocab.txt"), lexicon=str(folder / "words.txt"))
+    maker = SharedMaker(SimpleNamespace(folder=folder / "out.shards", rules=rules))
+    with pytest.raises(MachineError, match=f"{missing}: not seen by .*; put it where all machines"):
+        maker(None)
 
 
 def test_no_more_than_asked_is_under_way():

@@ -16,7 +16,10 @@ MAY_IMPORT = {
     "ernie_pair/pretrain": {"data_tools", "ernie_pair", "ernie_pair.pretrain"},
 }
 TOP = {"__main__.py"}  # stands above the layers, as scripts/ does
-NO_PADDLE = ("loop.py", "checkpoint.py", "schedule.py", "world.py", "weights.py", "runlog.py", "cpu_math.py")
+NO_PADDLE = (
+    *("loop.py", "schedule.py", "world.py", "weights.py", "runlog.py", "cpu_math.py"),
+    *("checkpoint.py", "checkpoint_folder.py", "manifest.py", "together.py", "signals.py", "watchdog.py"),
+)
 
 # Flags whose type is the whole check, or that are handed on together by asdict().
 CHECKED_ONLY = {"tokenizer_name", "data_format", "hidden_act"}

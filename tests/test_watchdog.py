@@ -155,3 +155,29 @@ def test_a_record_of_one_size_says_who_it_is(ranks, tmp_path):
         assert len(data) == 1024 and json.loads(data)["pid"] == second.pid
         seen.add(json.loads(data)["counter"])
     assert len(seen) == 3
+
+
+START = """
+import sys, time
+from ernie_pair import watchdog
+from ernie_pair.world import World
+
+watchdog.SAY_SECONDS, watchdog.START_SECONDS = 0.1, 0.35
+with watchdog.all_start(World(0, int(sys.argv[1]))):
+    time.sleep(float(sys.argv[2]))
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.parametrize(
+    "size, seconds, code, lines",
+    [(2, 0.25, 0, 2), (2, 30, 6, 4), (1, 0.5, 0, 0)],
+    ids=["late", "never", "one"],
+)
+def test_a_start_that_waits_for_a_rank_says_so_and_not_for_ever(size, seconds, code, lines):
+    command = [sys.executable, "-c", START, str(size), str(seconds)]
+    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30)
+    said = done.stderr.splitlines()
+    assert done.returncode == code and len(said) == lines
+    assert all("waiting for all 2 processes to start" in line for line in said[: lines - (code == 6)])
+    assert (code == 6) == ("error: not all 2 processes have started" in done.stderr)

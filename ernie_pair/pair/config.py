@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Optional
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
+from ernie_pair.pair_rows import SPECIALS_PER_PAIR
 from ernie_pair.runtime import default_device
 
-SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 LARGEST_SEED = 2**31 - 1
 
 
@@ -55,12 +55,12 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
-    """Measure a trained model on labelled pairs."""
+class AskConfig:
+    """What is asked of a trained model; the base of evaluation and prediction."""
 
     model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
-    input_file: str = option(help="labelled pairs: LCQMC .tsv, or AFQMC .json / .jsonl")
-    output_file: str = option(help="JSON goes here: accuracy, f1, loss, rows")
+    input_file: str = option(help="pairs: .tsv of two or three columns, or AFQMC .json / .jsonl")
+    output_file: str = option(help="the results go here")
     batch_size: int = option(64, help="pairs in one forward pass")
     max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
@@ -71,19 +71,46 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
-class PredictConfig:
-    """Predict the class of every pair of a file, labelled or not."""
+class EvaluateConfig(AskConfig):
+    """Measure a trained model on labelled pairs."""
 
-    model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
-    input_file: str = option(help="pairs: .tsv of two or three columns, or AFQMC .json / .jsonl")
-    output_file: str = option(help="index TAB prediction goes here, a row per input row")
-    batch_size: int = option(64, help="pairs in one forward pass")
-    max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
+    input_file: str = option(help="labelled pairs: LCQMC .tsv, or AFQMC .json / .jsonl")
+    output_file: str = option(help="JSON goes here: accuracy, f1, loss, rows and what else was measured")
+    report: str = option("", help="a folder for report.json, report.html and errors.tsv; empty: none")
+    at_precision: float = option(0.95, help="which threshold gives this precision, with which recall?")
+    calibrate_on: str = option(
+        "", help="labelled pairs to fit the temperature on; empty: that of the model, else input_file itself"
+    )
+    save_temperature: bool = option(
+        False, help="write calibration.json beside the model; predictions then give calibrated probabilities"
+    )
+    bootstrap: int = option(1000, help="resamples for the confidence intervals; 0: no intervals")
+    swap: bool = option(True, help="score every pair the other way round too, to see what flips")
+    worst_rows: int = option(200, help="most wrong rows that errors.tsv holds")
+    seed: int = option(1234, help="of the resamples")
 
     def __post_init__(self):
-        _refuse_below(self, "batch_size", 1)
-        _refuse_short_pairs(self)
+        super().__post_init__()
+        for name in ("bootstrap", "worst_rows", "seed"):
+            _refuse_below(self, name, 0)
+        if not 0 < self.at_precision <= 1:
+            raise InputError(f"--at_precision {self.at_precision} is not in (0, 1]; use 0.95, for example")
+
+
+@dataclass(frozen=True)
+class PredictConfig(AskConfig):
+    """Predict the class of every pair of a file, labelled or not."""
+
+    output_file: str = option(help="index TAB prediction goes here, a row per input row")
+    scores: bool = option(False, help="add the probability of every class, calibrated if the model is")
+    threshold: Optional[float] = option(
+        None, help="of two classes: predict 1 from this probability on; none: the likelier class"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise InputError(f"--threshold {self.threshold} is not in [0, 1]; use 0.5, for example")
 
 
 def _refuse_below(config, name: str, least: int) -> None:

@@ -4,24 +4,74 @@ from typing import Dict
 
 import numpy as np
 
+from data_tools.errors import InputError
+
+# What `measure` returns; every one is a number that may choose the best model of a run.
+METRICS = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "mcc")
+NEED_ALL_CLASSES = ("auc", "average_precision")
+LOWER_IS_BETTER = ("loss",)
+
 
 def measure(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
-    """accuracy, f1 (of class 1 when there are two classes, else the mean over classes) and loss.
+    """The METRICS of logits [N, C], in that order. Equal logits give equal metrics, bit for bit.
 
-    loss is the mean cross-entropy, computed in float64. Equal logits give equal metrics, bit for bit.
+    Of two classes precision, recall, f1, auc and average_precision are those of class 1; of more they
+    are means over the classes, auc and average_precision of one class against the rest. Those two are
+    nan where ``labels`` lack a class. loss is the mean cross-entropy (log loss), computed in float64.
     """
-    from sklearn.metrics import accuracy_score, f1_score
+    from sklearn.metrics import accuracy_score, matthews_corrcoef, precision_recall_fscore_support
 
     guesses = logits.argmax(axis=1)
     average = "binary" if logits.shape[1] == 2 else "macro"
-    return {
-        "loss": float(np.mean(cross_entropies(logits, labels))),
-        "accuracy": float(accuracy_score(labels, guesses)),
-        "f1": float(f1_score(labels, guesses, average=average, zero_division=0)),
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        labels, guesses, average=average, zero_division=0
+    )
+    values = {
+        "loss": np.mean(cross_entropies(logits, labels)),
+        "accuracy": accuracy_score(labels, guesses),
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        **_ranking(logits, labels),
+        "mcc": matthews_corrcoef(labels, guesses),
     }
+    return {name: float(value) for name, value in values.items()}
+
+
+def _ranking(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    num_classes = logits.shape[1]
+    if len(np.unique(labels)) < num_classes:
+        return dict.fromkeys(NEED_ALL_CLASSES, np.nan)
+    measured = [1] if num_classes == 2 else range(num_classes)
+    odds = log_odds(logits)
+    return {
+        "auc": np.mean([roc_auc_score(labels == c, odds[:, c]) for c in measured]),
+        "average_precision": np.mean([average_precision_score(labels == c, odds[:, c]) for c in measured]),
+    }
+
+
+def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: str) -> None:
+    """Raises InputError when ``metric`` has no value on these labels, whatever the logits."""
+    absent = sorted(set(range(num_classes)) - set(labels.tolist()))
+    if absent and metric in NEED_ALL_CLASSES:
+        raise InputError(
+            f"{where} has no pair of class {absent[0]}, so it has no {metric}; add some, or choose another "
+            "--best_metric"
+        )
 
 
 def cross_entropies(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """-log softmax(logits)[label] of every row, float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     return np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
+
+
+def log_odds(logits: np.ndarray) -> np.ndarray:
+    """log p / (1 - p) of every class, float64 [N, C]: the order of the rows, with no ties near 0 and 1."""
+    from scipy.special import logsumexp
+
+    exact = logits.astype(np.float64)
+    others = [logsumexp(np.delete(exact, label, axis=1), axis=1) for label in range(logits.shape[1])]
+    return exact - np.stack(others, axis=1)

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ernie_pair.watchdog import all_start
 from ernie_pair.world import World
 
 POLL_SECONDS = 0.02
@@ -36,8 +37,9 @@ class Peers:
         from paddle.base import core
 
         self.rank, self.size = world.rank, world.size
-        dist.init_parallel_env()
-        self._store = core.create_or_get_global_tcp_store()
+        with all_start(world):
+            dist.init_parallel_env()
+            self._store = core.create_or_get_global_tcp_store()
         self._meetings = 0
 
     def barrier(self) -> None:

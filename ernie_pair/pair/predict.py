@@ -2,37 +2,40 @@
 
 import logging
 from pathlib import Path
+from typing import Iterator
 
+import numpy as np
+
+from data_tools.errors import InputError
 from ernie_pair.pair.config import PredictConfig
-from ernie_pair.pair.data import encode_pairs, open_tokenizer
-from ernie_pair.pair.model import load_trained
 from ernie_pair.pair.pair_file import read_pairs
-from ernie_pair.pair.peers import join_peers
-from ernie_pair.pair.result_file import publish_file, refuse_unusable
-from ernie_pair.pair.scoring import logits_of
-from ernie_pair.runlog import start_console
-from ernie_pair.runtime import quiet_libraries, start_device
-from ernie_pair.world import launched_world
+from ernie_pair.pair.result_file import publish_file
+from ernie_pair.pair.trained import Trained
+from ernie_pair.pair_scores import probabilities
+from ernie_pair.temperature import read_temperature
 
-HEADER = "index\tprediction\n"
+HEADER = "index\tprediction"
 
 logger = logging.getLogger(__name__)
 
 
 def predict_pair(config: PredictConfig) -> None:
     """Write the header, then one row per input row in its order. Raises InputError."""
-    world = launched_world()
-    start_console(world)
-    quiet_libraries()
-    refuse_unusable(Path(config.output_file))
-    start_device(config.device, world)
-    model, vocab_file = load_trained(config.model_path)
-    pieces = open_tokenizer(vocab_file, model.config, config.max_seq_len)
-    rows = encode_pairs(read_pairs(config.input_file, num_classes=None), pieces, config.max_seq_len)
-    peers = join_peers(world)
-    classes = logits_of(model, rows, config.batch_size, peers).argmax(axis=1)
-    if world.is_first:
-        lines = [f"{index}\t{label}\n" for index, label in enumerate(classes.tolist())]
-        publish_file(Path(config.output_file), HEADER + "".join(lines))
-    peers.barrier()
-    logger.info("%d predictions: %s", len(rows), config.output_file)
+    trained = Trained(config)
+    if config.threshold is not None and trained.num_classes != 2:
+        raise InputError(f"--threshold is for two classes, {config.model_path} has {trained.num_classes}")
+    temperature = read_temperature(Path(config.model_path))
+    logits = trained.logits(read_pairs(config.input_file, num_classes=None))
+    if trained.world.is_first:
+        publish_file(Path(config.output_file), "".join(_lines(config, logits, temperature)))
+    trained.peers.barrier()
+    logger.info("%d predictions: %s", len(logits), config.output_file)
+
+
+def _lines(config: PredictConfig, logits: np.ndarray, temperature: float) -> Iterator[str]:
+    shares = probabilities(logits, temperature)
+    classes = logits.argmax(axis=1) if config.threshold is None else (shares[:, 1] >= config.threshold) * 1
+    shown = shares if config.scores else shares[:, :0]
+    yield "\t".join([HEADER, *(f"probability_{label}" for label in range(shown.shape[1]))]) + "\n"
+    for index, (label, row) in enumerate(zip(classes.tolist(), shown.tolist())):
+        yield "\t".join([str(index), str(label), *(f"{share:.6g}" for share in row)]) + "\n"

@@ -21,7 +21,7 @@ from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.signals import StopSignals, stop_with_the_launcher
 from ernie_pair.together import together
-from ernie_pair.watchdog import Watchdog
+from ernie_pair.watchdog import Watchdog, all_start
 from ernie_pair.world import World, launched_world, local_world
 
 SHOWN_SAMPLES = 4
@@ -53,7 +53,8 @@ def _pretrain(config: PretrainConfig, world: World, signals: StopSignals) -> Non
     data = open_data(config, world, pieces, limits_of(source.config))
     device = start_device(config.device, world)
     logger.info("on %s, %d process(es), %s", device, world.size, _describe(data))
-    job, add = build_job(config, world, local, source, data)
+    with all_start(world):
+        job, add = build_job(config, world, local, source, data)
     signals.listen()
     kept = {"keep": config.keep_checkpoints, "every": config.keep_every}
     checkpoints = Checkpoints(Path(config.output_dir), world, add, local=local, **kept)

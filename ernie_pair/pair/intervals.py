@@ -1,0 +1,92 @@
+"""How far a metric may be off because the rows are few: bootstrap over the rows of a file."""
+
+from typing import Callable, Dict, Iterator, List
+
+import numpy as np
+
+from ernie_pair.pair.metrics import METRICS, cross_entropies, log_odds
+
+SHARE = 0.95  # of the resamples lies in an interval
+
+Measure = Callable[[np.ndarray], Dict[str, float]]
+
+
+class CountedRows:
+    """The METRICS of a file whose row i stands there counts[i] times; ``measure`` of that file, but fast."""
+
+    def __init__(self, logits: np.ndarray, labels: np.ndarray):
+        self.num_classes, self.num_rows = logits.shape[1], len(labels)
+        self.losses = cross_entropies(logits, labels)
+        self.cells = labels * self.num_classes + logits.argmax(axis=1)
+        measured = [1] if self.num_classes == 2 else range(self.num_classes)
+        odds = log_odds(logits)
+        self.rankings = [_Ranking(odds[:, label], labels == label) for label in measured]
+
+    def measure(self, counts: np.ndarray) -> Dict[str, float]:
+        size = self.num_classes
+        table = np.bincount(self.cells, counts, size * size).reshape(size, size)
+        ranked = np.mean([ranking.measure(counts) for ranking in self.rankings], axis=0)
+        values = {"loss": self.losses @ counts / counts.sum(), **_of_table(table)}
+        values.update(zip(("auc", "average_precision"), ranked))
+        return {name: float(values[name]) for name in METRICS}
+
+
+class _Ranking:
+    """Rows by falling score; rows of one score stand together."""
+
+    def __init__(self, scores: np.ndarray, is_positive: np.ndarray):
+        self.order = np.argsort(-scores, kind="stable")
+        self.is_positive = is_positive[self.order]
+        ordered = scores[self.order]
+        self.ends = np.append(np.flatnonzero(np.diff(ordered)), len(scores) - 1)
+
+    def measure(self, counts: np.ndarray) -> List[float]:
+        """AUC and average precision; nan without a positive or without a negative."""
+        counts = counts[self.order]
+        above = np.cumsum(counts)[self.ends].astype(np.float64)
+        hits = np.cumsum(counts * self.is_positive)[self.ends].astype(np.float64)
+        positives, negatives = hits[-1], above[-1] - hits[-1]
+        if not positives or not negatives:
+            return [np.nan, np.nan]
+        new_hits = np.diff(hits, prepend=0)
+        new_misses = np.diff(above - hits, prepend=0)
+        area = (new_misses * (hits - new_hits / 2)).sum() / (positives * negatives)
+        return [area, (new_hits * hits / np.maximum(above, 1)).sum() / positives]
+
+
+def _of_table(table: np.ndarray) -> Dict[str, float]:
+    """From the confusion table [label, guess]."""
+    hits, labelled, guessed = np.diag(table), table.sum(axis=1), table.sum(axis=0)
+    total = table.sum()
+    precision, recall = hits / np.maximum(guessed, 1), hits / np.maximum(labelled, 1)
+    f1 = 2 * hits / np.maximum(labelled + guessed, 1)
+    counted = np.array([False, True]) if len(table) == 2 else labelled + guessed > 0
+    spread = np.sqrt((total**2 - guessed @ guessed) * (total**2 - labelled @ labelled))
+    return {
+        "accuracy": hits.sum() / total,
+        "precision": precision[counted].mean(),
+        "recall": recall[counted].mean(),
+        "f1": f1[counted].mean(),
+        "mcc": (hits.sum() * total - labelled @ guessed) / spread if spread else 0.0,
+    }
+
+
+def resamples(num_rows: int, samples: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each of the rows was drawn, ``num_rows`` draws with replacement; int64 [num_rows] each."""
+    for sample in range(samples):
+        rng = np.random.default_rng([seed, sample])
+        yield np.bincount(rng.integers(num_rows, size=num_rows), minlength=num_rows)
+
+
+def percentile_interval(values: np.ndarray) -> List[float]:
+    """The middle SHARE of the values; nan is passed over."""
+    rest = (1 - SHARE) / 2
+    return np.nanquantile(values, [rest, 1 - rest]).tolist()
+
+
+def intervals(logits: np.ndarray, labels: np.ndarray, samples: int, seed: int) -> Dict[str, List[float]]:
+    """[low, high] of every metric, by the percentiles of ``samples`` resamples of the rows."""
+    rows = CountedRows(logits, labels)
+    drawn = [rows.measure(counts) for counts in resamples(rows.num_rows, samples, seed)]
+    columns = {name: np.array([values[name] for values in drawn]) for name in METRICS}
+    return {n: percentile_interval(column) for n, column in columns.items() if not np.isnan(column).all()}

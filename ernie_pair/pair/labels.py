@@ -1,0 +1,109 @@
+"""What the labels of a file mean: the classes of a model, and what they are called.
+
+    --label_map 0=different,1=same      the classes are called so; files may hold 0 and 1, or the names
+    --label_map contradiction,neutral,entailment                     the same for 0, 1 and 2
+    --label_map 0=no,0=unsure,1=yes     two names for one class; the first is its own
+
+config.json keeps them as id2label (the names) and label2id (all spellings).
+"""
+
+from dataclasses import dataclass
+from typing import Dict, List, Tuple
+
+from data_tools.errors import InputError
+
+EXAMPLE = "0=different,1=same"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """``names[c]`` is what class c is called; ``classes`` holds every spelling that a file may use."""
+
+    names: Tuple[str, ...]
+    classes: Dict[str, int]
+
+    @classmethod
+    def numbered(cls, count: int) -> "Labels":
+        names = tuple(map(str, range(count)))
+        return cls(names, {name: number for number, name in enumerate(names)})
+
+    @classmethod
+    def named(cls, spellings: Dict[str, int]) -> "Labels":
+        """{spelling: class}. The numbers of the classes count too, unless a spelling is a number itself."""
+        names: Dict[int, str] = {}
+        for spelling, number in spellings.items():
+            names.setdefault(number, spelling)
+        classes = dict(spellings)
+        if not any(map(_is_number, spellings)):
+            classes.update((str(number), number) for number in names)
+        return cls(tuple(names[number] for number in sorted(names)), classes)
+
+    @property
+    def allowed(self) -> str:
+        """For an error message."""
+        return ", ".join(self.classes)
+
+
+def labels_of(config: Dict[str, object], label_map: str = "") -> Labels:
+    """Of ``--label_map``, otherwise of a model's config.json. Raises InputError."""
+    if label_map:
+        return Labels.named(_read_map(label_map))
+    count, names = num_classes_of(config), config.get("id2label")
+    if names is None:
+        return Labels.numbered(count)
+    spellings = {str(name): int(key) for key, name in names.items() if _is_number(str(key))} if names else {}
+    more = config.get("label2id") or {}
+    spellings.update((name, number) for name, number in more.items() if number in range(count))
+    if set(spellings.values()) != set(range(count)):
+        raise InputError(f"config.json: id2label does not name the {count} classes; mend it, or remove it")
+    return Labels.named(spellings)
+
+
+def with_labels(config: Dict[str, object], labels: Labels) -> Dict[str, object]:
+    """A config.json that keeps ``labels``."""
+    return {
+        **config,
+        "num_labels": len(labels.names),
+        "id2label": {str(number): name for number, name in enumerate(labels.names)},
+        "label2id": labels.classes,
+    }
+
+
+def num_classes_of(config: Dict[str, object]) -> int:
+    value = config.get("num_labels", config.get("num_classes", 2))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
+        raise InputError(f"config.json: num_labels is {value!r}; a classifier needs 2 classes or more")
+    return value
+
+
+def _read_map(text: str) -> Dict[str, int]:
+    """{spelling: class}. Raises InputError naming the part that is wrong."""
+    parts = [part.strip() for part in text.split(",")]
+    numbered = [part.partition("=") if "=" in part else ("", "", part) for part in parts]
+    if len({equals for _, equals, _ in numbered}) != 1:
+        raise _bad_map(text, "some of its parts have a class and some have none")
+    spellings: Dict[str, int] = {}
+    for position, (number, equals, name) in enumerate(numbered):
+        number, name = number.strip() if equals else str(position), name.strip()
+        if not _is_number(number):
+            raise _bad_map(text, f"{number!r} is no class")
+        if not name or name in spellings:
+            raise _bad_map(text, f"the name {name!r} stands twice" if name else f"class {number} has no name")
+        spellings[name] = int(number)
+    _refuse_gaps(text, sorted(set(spellings.values())))
+    return spellings
+
+
+def _refuse_gaps(text: str, numbers: List[int]) -> None:
+    if len(numbers) < 2:
+        raise _bad_map(text, "a classifier needs 2 classes or more")
+    if numbers != list(range(len(numbers))):
+        raise _bad_map(text, f"its classes are {', '.join(map(str, numbers))}, not 0 and up without a gap")
+
+
+def _bad_map(text: str, reason: str) -> InputError:
+    return InputError(f"--label_map {text}: {reason}; write {EXAMPLE}, for example")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

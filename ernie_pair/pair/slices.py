@@ -1,0 +1,102 @@
+"""The rows of a file by what their two texts are like, and how good the model is on each kind."""
+
+import re
+import unicodedata
+from typing import Callable, Dict, Iterator, List, Sequence, Tuple
+
+import numpy as np
+
+# A word of Latin letters or digits is one unit, any other letter (a Chinese character) is one by itself.
+UNIT = re.compile(r"[a-z0-9]+|\w")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# 能不能, 有没有 ask, and these words have nothing of a "not" left.
+NO_NEGATION = re.compile(
+    r"(\w)[不没]\1|非常|特别|区别|分别|级别|性别|别人|别墅|别克|未来|无论|不管|不过|不仅|不但|不错|差不多"
+)
+NEGATION = re.compile(r"[不没無无未非别莫勿否甭]|\b(?:not?|never|none|without|cannot)\b|n ?['’]t\b")
+OVERLAPS = (0.25, 0.5, 0.75, 1.0)
+
+Name = str
+Group = Tuple[Name, np.ndarray]  # and which rows are of it, bool [N]
+
+
+def slice_table(
+    left: Sequence[str], right: Sequence[str], labels: np.ndarray, guesses: np.ndarray, num_classes: int
+) -> List[Dict[str, object]]:
+    """One dictionary per slice that has rows: by, slice, rows, accuracy, f1, and of two classes
+    share_positive. The slices of one ``by`` hold every row once."""
+    pairs = [(_plain(a), _plain(b)) for a, b in zip(left, right)]
+    kinds: Dict[str, Callable[[List[Tuple[str, str]]], Iterator[Group]]] = {
+        "length": _by_length,
+        "overlap": _by_overlap,
+        "negation": _by_negation,
+        "digits": _by_digits,
+    }
+    return [
+        {"by": kind, "slice": name, **_measured(labels[inside], guesses[inside], num_classes)}
+        for kind, groups in kinds.items()
+        for name, inside in groups(pairs)
+        if inside.any()
+    ]
+
+
+def _measured(labels: np.ndarray, guesses: np.ndarray, num_classes: int) -> Dict[str, object]:
+    from sklearn.metrics import accuracy_score, f1_score
+
+    average = "binary" if num_classes == 2 else "macro"
+    values = {
+        "rows": len(labels),
+        "accuracy": float(accuracy_score(labels, guesses)),
+        "f1": float(f1_score(labels, guesses, average=average, zero_division=0)),
+    }
+    return {**values, "share_positive": float(labels.mean())} if num_classes == 2 else values
+
+
+def _plain(text: str) -> str:
+    """Full-width letters and digits as the others, and no capitals."""
+    return unicodedata.normalize("NFKC", text).lower()
+
+
+def _by_length(pairs) -> Iterator[Group]:
+    """Quartiles of the characters of both texts together."""
+    lengths = np.array([len(a) + len(b) for a, b in pairs])
+    quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
+    for quarter in np.unique(quarters):
+        inside = quarters == quarter
+        yield f"{lengths[inside].min()} to {lengths[inside].max()} characters", inside
+
+
+def _by_overlap(pairs) -> Iterator[Group]:
+    """Of all units of both texts, the share that stands in both (Jaccard)."""
+    shares = np.array([overlap(a, b) for a, b in pairs])
+    low = 0.0
+    for high in OVERLAPS:
+        yield f"{low:.0%} to {high:.0%} of the words shared", (low <= shares) & (shares < high)
+        low = high
+    yield "the same words", shares == 1.0
+
+
+def overlap(a: str, b: str) -> float:
+    units = [set(UNIT.findall(text)) for text in (a, b)]
+    either = units[0] | units[1]
+    return len(units[0] & units[1]) / len(either) if either else 1.0
+
+
+def _by_negation(pairs) -> Iterator[Group]:
+    negated = np.array([[is_negated(a), is_negated(b)] for a, b in pairs])
+    yield "in one text only", negated[:, 0] != negated[:, 1]
+    yield "in both", negated.all(axis=1)
+    yield "in none", ~negated.any(axis=1)
+
+
+def is_negated(text: str) -> bool:
+    return NEGATION.search(NO_NEGATION.sub(" ", text)) is not None
+
+
+def _by_digits(pairs) -> Iterator[Group]:
+    numbers = [(set(NUMBER.findall(a)), set(NUMBER.findall(b))) for a, b in pairs]
+    have = np.array([bool(a or b) for a, b in numbers])
+    same = np.array([a == b for a, b in numbers])
+    yield "different numbers", ~same
+    yield "the same numbers", have & same
+    yield "no digits", ~have

@@ -1,0 +1,52 @@
+"""From which probability of class 1 on a pair is called 1: precision, recall and F1 of every choice."""
+
+from typing import Dict, NamedTuple
+
+import numpy as np
+
+
+class Curve(NamedTuple):
+    """One entry per distinct probability, rising; a row is called 1 from that probability on."""
+
+    probabilities: np.ndarray
+    precision: np.ndarray
+    recall: np.ndarray
+    f1: np.ndarray
+
+
+def threshold_curve(scores: np.ndarray, labels: np.ndarray) -> Curve:
+    """``scores``: the probability of class 1; ``labels`` hold both classes."""
+    from sklearn.metrics import precision_recall_curve
+
+    precision, recall, probabilities = precision_recall_curve(labels, scores)
+    precision, recall = precision[:-1], recall[:-1]  # the last pair belongs to no row called 1
+    return Curve(
+        probabilities, precision, recall, 2 * precision * recall / np.maximum(precision + recall, 1e-300)
+    )
+
+
+def best_f1(curve: Curve) -> Dict[str, float]:
+    """Of equal ones, the highest threshold."""
+    return _choice(curve, len(curve.f1) - 1 - int(curve.f1[::-1].argmax()))
+
+
+def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
+    """The lowest threshold that reaches the precision; where none does, the one that comes nearest."""
+    enough = np.flatnonzero(curve.precision >= asked)
+    found = {"asked": asked, "reached": bool(len(enough))}
+    if len(enough):
+        return {**found, **_choice(curve, int(enough[0]))}
+    return {**found, **_choice(curve, int(curve.precision.argmax()))}
+
+
+def _choice(curve: Curve, place: int) -> Dict[str, float]:
+    """The threshold lies halfway to the next lower probability: a last bit more or less moves no row."""
+    at = float(curve.probabilities[place])
+    below = float(curve.probabilities[place - 1]) if place else 0.0
+    halfway = (at + below) / 2
+    return {
+        "threshold": halfway if halfway > below else at,
+        "precision": float(curve.precision[place]),
+        "recall": float(curve.recall[place]),
+        "f1": float(curve.f1[place]),
+    }

@@ -1,0 +1,44 @@
+"""A trained model ready to be asked, as evaluation and prediction open it."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ernie_pair.pair.config import AskConfig
+from ernie_pair.pair.data import encode_pairs, open_tokenizer
+from ernie_pair.pair.model import load_trained
+from ernie_pair.pair.pair_file import Pairs
+from ernie_pair.pair.peers import join_peers
+from ernie_pair.pair.result_file import refuse_unusable
+from ernie_pair.pair.scoring import logits_of
+from ernie_pair.runlog import start_console
+from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.world import launched_world
+
+
+class Trained:
+    """Opened by every process of the run. Raises InputError where the flags cannot be followed."""
+
+    def __init__(self, config: AskConfig):
+        self.world = launched_world()
+        start_console(self.world)
+        quiet_libraries()
+        refuse_unusable(Path(config.output_file))
+        start_device(config.device, self.world)
+        self.config = config
+        self.model, vocab_file = load_trained(config.model_path)
+        self.pieces = open_tokenizer(vocab_file, self.model.config, config.max_seq_len)
+
+    @property
+    def num_classes(self) -> int:
+        return self.model.num_classes
+
+    @property
+    def peers(self):
+        """Met when first asked for, after what each process reads by itself."""
+        return join_peers(self.world)
+
+    def logits(self, pairs: Pairs) -> np.ndarray:
+        """float32 [rows, classes], the same on every process; see ``logits_of``."""
+        rows = encode_pairs(pairs, self.pieces, self.config.max_seq_len)
+        return logits_of(self.model, rows, self.config.batch_size, self.peers)

@@ -1,0 +1,112 @@
+"""Pairs of texts as token ids: what training, evaluation and a shipped model share.
+
+A row is [CLS] a [SEP] b [SEP] with token type 0 up to the first [SEP] and 1 after it.
+"""
+
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.errors import InputError
+from data_tools.wordpiece import WordPiece
+
+SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
+CHUNK = 4096  # pairs tokenised at a time
+
+
+class Batch(NamedTuple):
+    """Rows side by side, int64, padded to the longest of them."""
+
+    input_ids: np.ndarray  # [B, S]
+    token_type_ids: np.ndarray  # [B, S]
+    labels: Optional[np.ndarray]  # [B]
+
+
+class Rows:
+    """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0."""
+
+    def __init__(self, ids, starts, heads, labels: Optional[np.ndarray], pad_id: int):
+        self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
+        self.lengths = np.diff(starts)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def batch(self, picked: np.ndarray) -> Batch:
+        lengths = self.lengths[picked]
+        columns = np.arange(lengths.max())
+        inside = columns < lengths[:, None]
+        places = np.where(inside, self.starts[picked][:, None] + columns, 0)
+        input_ids = np.where(inside, self.ids[places], self.pad_id).astype(np.int64)
+        types = (inside & (columns >= self.heads[picked][:, None])).astype(np.int64)
+        return Batch(input_ids, types, None if self.labels is None else self.labels[picked])
+
+
+def open_tokenizer(vocab_file: Path, config: Dict[str, object], max_seq_len: int) -> WordPiece:
+    """The vocabulary of a model. Raises InputError where it and the model do not fit each other."""
+    pieces = WordPiece.from_file(vocab_file)
+    places, pad_id, longest = (
+        _whole_number(config, *named)
+        for named in (("vocab_size", 0), ("pad_token_id", 0), ("max_position_embeddings", 512))
+    )
+    if pieces.vocab_size > places:
+        raise InputError(
+            f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {places}; "
+            "give the vocabulary of this model"
+        )
+    if pieces.pad_id != pad_id:
+        raise InputError(
+            f"{vocab_file}:{pieces.pad_id + 1}: [PAD] has the id {pieces.pad_id}, config.json says "
+            f"pad_token_id {pad_id}; make them agree"
+        )
+    if max_seq_len > longest:
+        raise InputError(
+            f"--max_seq_len {max_seq_len} is more than the model's {longest} positions; use {longest}"
+        )
+    return pieces
+
+
+def _whole_number(config: Dict[str, object], key: str, default: int) -> int:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"config.json: {key} is {value!r}; write a whole number")
+    return value
+
+
+def encode_texts(
+    left: Sequence[str],
+    right: Sequence[str],
+    labels: Optional[np.ndarray],
+    pieces: WordPiece,
+    max_seq_len: int,
+) -> Rows:
+    """Token ids of the pairs (left[i], right[i]), cut to ``max_seq_len`` (see ``kept_lengths``)."""
+    rows: List[np.ndarray] = []
+    heads: List[int] = []
+    for first in range(0, len(left), CHUNK):
+        chunk = slice(first, first + CHUNK)
+        for a, b in zip(pieces.encode_batch(left[chunk]), pieces.encode_batch(right[chunk])):
+            num_a, num_b = kept_lengths(len(a), len(b), max_seq_len - SPECIALS_PER_PAIR)
+            head = [pieces.cls_id, *a[:num_a], pieces.sep_id]
+            rows.append(np.array([*head, *b[:num_b], pieces.sep_id], dtype=np.int32))
+            heads.append(len(head))
+    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    return Rows(ids, starts, np.array(heads, dtype=np.int64), labels, pieces.pad_id)
+
+
+def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:
+    """How many tokens of each text fit into ``room``.
+
+    The longer text loses a token until both fit; when they are equally long the second loses it.
+    (PaddleNLP's longest_first does the same.)
+    """
+    left = min(left, max(room - right, (room + 1) // 2))
+    return left, min(right, room - left)
+
+
+def evaluation_batches(lengths: np.ndarray, batch_size: int) -> List[np.ndarray]:
+    """Every row once, rows of like length together; the same batches for any number of processes."""
+    by_length = np.argsort(lengths, kind="stable")
+    return [by_length[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
