@@ -52,6 +52,8 @@ REQUIRES = [
     "safetensors>=0.4.5,<0.6",
     "filelock>=3.12",
     "scikit-learn>=1.3,<1.7",
+    "scipy>=1.9,<2",
+    "jinja2>=3.1,<4",
     "zstandard>=0.22",
     "tqdm>=4.66",
     "matplotlib>=3.8,<3.11",
@@ -82,7 +84,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.9,<3.13",
     packages=["data_tools", "ernie_pair", "ernie_pair.pair", "ernie_pair.pretrain"],
-    package_data={"data_tools": ["helpers.cpp"]},
+    package_data={"data_tools": ["helpers.cpp"], "ernie_pair.pair": ["report.html"]},
     install_requires=REQUIRES,
     extras_require={
         "cpu": ["paddlepaddle==2.6.2"],

@@ -38,6 +38,12 @@ COMMANDS = {
         "ConvertConfig",
         "static weights to a dynamic model",
     ),
+    "audit-pairs": (
+        "ernie_pair.pair.audit",
+        "audit_pairs",
+        "AuditPairsConfig",
+        "repeats, leaks, contradictions of labelled pairs",
+    ),
     "train": ("ernie_pair.pair.run", "train_pair", "TrainConfig", "train a sentence-pair classifier"),
     "evaluate": (
         "ernie_pair.pair.evaluate",
@@ -46,6 +52,30 @@ COMMANDS = {
         "its metrics on labelled pairs",
     ),
     "predict": ("ernie_pair.pair.predict", "predict_pair", "PredictConfig", "its labels for pairs"),
+    "compare-starts": (
+        "ernie_pair.pair.compare",
+        "compare_starts",
+        "CompareConfig",
+        "do several starts make classifiers that differ?",
+    ),
+    "export": (
+        "ernie_pair.pair.export",
+        "export_pair",
+        "ExportConfig",
+        "a folder that runs without training",
+    ),
+    "run": (
+        "ernie_pair.pair.run_shipped",
+        "run_shipped",
+        "RunConfig",
+        "labels for pairs by an exported model",
+    ),
+    "serve": (
+        "ernie_pair.serve.run",
+        "serve",
+        "ServeConfig",
+        "an exported model over HTTP, with a page to try",
+    ),
 }
 
 
@@ -65,7 +95,7 @@ def _run(words) -> None:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<12} {purpose}" for name, (_, _, _, purpose) in COMMANDS.items()]
+    lines = [f"  {name:<14} {purpose}" for name, (_, _, _, purpose) in COMMANDS.items()]
     return "\n".join(["usage: ernie-pair COMMAND [--help] [flags]", "", *lines])
 
 

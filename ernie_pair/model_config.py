@@ -6,7 +6,7 @@ from typing import Dict, NamedTuple, Optional
 
 from data_tools.errors import InputError
 
-CONFIG = "config.json"
+CONFIG, VOCAB = "config.json", "vocab.txt"
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
 # The family is also the name that the encoder goes by in the weights.
 FAMILIES = {"ernie": "Ernie", "ernie_gram": "ErnieGram"}

@@ -13,10 +13,9 @@ import yaml
 
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
-from ernie_pair.model_config import CONFIG, FAMILIES, family_of, find_config, read_config
+from ernie_pair.model_config import CONFIG, FAMILIES, VOCAB, family_of, find_config, read_config
 from ernie_pair.weights import Arrays, refuse_mismatch
 
-VOCAB = "vocab.txt"
 WEIGHT_FILES = (
     *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
     *("static_vars.pdparams", "static_vars", "params"),  # the recipe's, and ERNIE's own releases

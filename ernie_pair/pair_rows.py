@@ -24,11 +24,14 @@ class Batch(NamedTuple):
 
 
 class Rows:
-    """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0."""
+    """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
-    def __init__(self, ids, starts, heads, labels: Optional[np.ndarray], pad_id: int):
+    ``num_cut`` of them were longer and have been cut.
+    """
+
+    def __init__(self, ids, starts, heads, labels: Optional[np.ndarray], pad_id: int, num_cut: int = 0):
         self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
-        self.lengths = np.diff(starts)
+        self.lengths, self.num_cut = np.diff(starts), num_cut
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -81,19 +84,25 @@ def encode_texts(
     pieces: WordPiece,
     max_seq_len: int,
 ) -> Rows:
-    """Token ids of the pairs (left[i], right[i]), cut to ``max_seq_len`` (see ``kept_lengths``)."""
+    """Token ids of the pairs (left[i], right[i]), cut to ``max_seq_len`` (see ``kept_lengths``).
+
+    A text without any token, of a zero-width space for example, becomes [UNK].
+    """
     rows: List[np.ndarray] = []
     heads: List[int] = []
+    num_cut = 0
     for first in range(0, len(left), CHUNK):
         chunk = slice(first, first + CHUNK)
         for a, b in zip(pieces.encode_batch(left[chunk]), pieces.encode_batch(right[chunk])):
+            a, b = a or [pieces.unk_id], b or [pieces.unk_id]
             num_a, num_b = kept_lengths(len(a), len(b), max_seq_len - SPECIALS_PER_PAIR)
+            num_cut += num_a + num_b < len(a) + len(b)
             head = [pieces.cls_id, *a[:num_a], pieces.sep_id]
             rows.append(np.array([*head, *b[:num_b], pieces.sep_id], dtype=np.int32))
             heads.append(len(head))
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    return Rows(ids, starts, np.array(heads, dtype=np.int64), labels, pieces.pad_id)
+    return Rows(ids, starts, np.array(heads, dtype=np.int64), labels, pieces.pad_id, num_cut)
 
 
 def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:

@@ -27,6 +27,7 @@ NOT_CURVES = ("split", "step", "consumed_samples")
 # Curves all the same; a line of the console has no room for them.
 NOT_SHOWN = (
     *("perplexity", "gradient_norm", "loss_scale", "skipped_updates"),
+    *("precision", "recall", "average_precision", "mcc"),
     *("padding_share", "data_wait_share", "memory_gb", "gpu_memory_gb"),
 )
 

@@ -6,4 +6,4 @@ set -eu
 cd "$ROOT"
 "$PY" -m ruff check .
 "$PY" -m ruff format --check .
-exec "$PY" -m pytest -m "not ranks and not recipes" "$@"
+exec "$PY" -m pytest -m "not ranks and not recipes and not slow" "$@"

@@ -23,8 +23,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def config_of(module, name):
-    # The module of a pair command imports Paddle; its flags do not need it.
-    return getattr(import_module("ernie_pair.pair.config" if ".pair." in module else module), name)
+    # The module of a pair command may import Paddle; most of their flags stand in one that does not.
+    flags = import_module("ernie_pair.pair.config")
+    return getattr(flags if hasattr(flags, name) else import_module(module), name)
 
 
 CONFIGS = [
@@ -36,6 +37,7 @@ CONFIGS = [
 def needed(config_class):
     """The words without which nothing is parsed."""
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
+    words += ["--input_path", "x"] if config_class is VocabConfig else []
     for item in fields(config_class):
         if item.default is MISSING:
             words += ["x"] if item.metadata["positional"] else [f"--{item.name}", "x"]

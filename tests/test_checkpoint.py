@@ -3,6 +3,7 @@ import json
 import logging
 import os
 import random
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,6 +195,13 @@ def test_a_file_of_another_step_is_noticed(checkpoints):
     older = (folder_of(checkpoints, 5) / "optimizer.bin").read_bytes()
     (folder_of(checkpoints, 10) / "optimizer.bin").write_bytes(older)
     assert checkpoints.newest().step == 5
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_noticed(checkpoints):
+    save(checkpoints, 5)
+    shutil.copytree(folder_of(checkpoints, 5), folder_of(checkpoints, 10))
+    assert checkpoints.newest().step == 5
+    assert [name[:18] for name in names(checkpoints)] == [".bad-step_00000010", "step_00000005"]
 
 
 def test_a_file_more_than_promised_is_nobodys_business(checkpoints):

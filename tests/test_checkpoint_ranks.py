@@ -143,13 +143,13 @@ def test_ranks_that_were_started_with_different_flags_are_refused(tmp_path):
     }
 
 
-def test_a_rank_that_sees_another_folder_than_the_first_stops_all(tmp_path):
+@pytest.mark.parametrize("seen", [5, 10])
+def test_a_rank_that_sees_another_folder_than_the_first_stops_all(tmp_path, seen):
     def folder(rank):
         return tmp_path / ("old" if rank == 1 else "new")
 
-    save_all(lambda rank: tmp_path / "new", 5)
-    shutil.copytree(tmp_path / "new", tmp_path / "old")
     save_all(lambda rank: tmp_path / "new", 10)
+    save_all(lambda rank: tmp_path / "old", seen)
     answers = newest_of_all(folder)
     assert {type(answer) for answer in answers} == {CheckpointError} and "rank 1" in str(answers[0])
 

@@ -85,14 +85,16 @@ def configs():
     from ernie_pair.doctor import DoctorConfig
     from ernie_pair.inspect_data import InspectConfig
     from ernie_pair.new_model import NewModelConfig
+    from ernie_pair.pair.audit import AuditPairsConfig
+    from ernie_pair.pair.compare import CompareConfig
     from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
     from ernie_pair.pretrain.config import PretrainConfig
     from ernie_pair.pretrain.convert import ConvertConfig
 
     return [
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
-        *(AuditConfig, PrepareConfig, InspectConfig),
-        *(EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
+        *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
     ]
 
 

@@ -9,13 +9,13 @@ from tiny_pair import VOCAB, write_model, write_pairs
 
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
+from ernie_pair.pair.batch_order import BatchOrder
 from ernie_pair.pair.config import EvaluateConfig, TrainConfig
 from ernie_pair.pair.data import (
     encode_pairs,
     evaluation_batches,
     kept_lengths,
     open_tokenizer,
-    rows_at,
     training_updates,
 )
 from ernie_pair.pair.pair_file import read_pairs
@@ -55,7 +55,7 @@ def test_mark_line_ends_and_a_missing_last_one_change_nothing(tmp_path, mark, en
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path):
-    strange = "a\u2028b\u0085c\x0bd\re"
+    strange = "a\u2028b\u0085c\x0bd\x00e"
     pairs = read(tmp_path, f"{strange}\t右\t1\n")
     assert columns(pairs) == [(strange, "右", 1)]
 
@@ -145,7 +145,7 @@ def test_a_bad_json_line_is_named_with_its_number_and_its_cure(tmp_path, bad, re
 
 
 def test_a_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path):
-    with pytest.raises(InputError, match=r"pairs\.tsv:2: byte 1 .*0xb0.* iconv"):
+    with pytest.raises(InputError, match=r"pairs\.tsv:2: not UTF-8 \(byte 1 .*0xb0.* iconv -f GB18030"):
         read(tmp_path, GOOD.encode("utf-8") + "啊\t波\t1\n".encode("gb18030"))
 
 
@@ -163,8 +163,11 @@ def test_an_unknown_header_is_refused(tmp_path):
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "absent.tsv"):
-        with pytest.raises(InputError, match="no such file; give a .tsv"):
+    for path, reason in (
+        (tmp_path, "a folder; give"),
+        (tmp_path / "absent.tsv", "no such file; give a .tsv"),
+    ):
+        with pytest.raises(InputError, match=reason):
             read_pairs(path, 2)
 
 
@@ -209,15 +212,44 @@ def test_both_texts_keep_a_token_at_the_smallest_length(tmp_path, pieces):
     assert [VOCAB[i] for i in rows.ids] == ["[CLS]", "今", "[SEP]", "天", "[SEP]"]
 
 
-@pytest.mark.parametrize("epoch", range(3))
-def test_an_epoch_takes_every_row_once(epoch):
-    taken = rows_at(np.arange(epoch * 37, (epoch + 1) * 37), 37, seed=5)
-    assert sorted(taken.tolist()) == list(range(37))
+def order_of(epoch, seed=5, num_rows=37, batch_size=8, bucket=True):
+    lengths = np.random.default_rng(9).integers(5, 40, size=num_rows)
+    return BatchOrder(lengths, seed, batch_size, bucket).rows_at(epoch * num_rows, num_rows).tolist()
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
-    orders = [rows_at(np.arange(e * 37, (e + 1) * 37), 37, s).tolist() for e in (0, 1) for s in (5, 6)]
-    assert len({tuple(order) for order in orders}) == 4
+@pytest.mark.parametrize("bucket", [True, False])
+@pytest.mark.parametrize("batch_size", [1, 8, 36, 37, 50, 100])
+@pytest.mark.parametrize("epoch", range(4))
+def test_an_epoch_takes_every_row_once(epoch, batch_size, bucket):
+    assert sorted(order_of(epoch, batch_size=batch_size, bucket=bucket)) == list(range(37))
+
+
+@pytest.mark.parametrize("bucket", [True, False])
+def test_epochs_and_seeds_have_orders_of_their_own(bucket):
+    orders = [order_of(epoch, seed, bucket=bucket) for epoch in (0, 1) for seed in (5, 6)]
+    assert len(set(map(tuple, orders))) == 4
+
+
+def padding(lengths, batches):
+    widths = [lengths[rows].max() * len(rows) for rows in batches]
+    return 1 - lengths[np.concatenate(batches)].sum() / sum(widths)
+
+
+@pytest.mark.parametrize("num_rows, batch_size", [(3000, 16), (1000, 7)])
+def test_rows_of_like_length_meet_and_the_lengths_still_come_in_any_order(num_rows, batch_size):
+    lengths = np.random.default_rng(0).integers(10, 60, size=num_rows)
+
+    def batches_of(bucket):
+        stream = BatchOrder(lengths, 1, batch_size, bucket).batches(0)
+        return list(islice(stream, 2 * num_rows // batch_size))
+
+    plain, bucketed = batches_of(bucket=False), batches_of(bucket=True)
+    assert padding(lengths, bucketed) < 0.06 < 0.3 < padding(lengths, plain)
+    mean_lengths = [lengths[rows].mean() for rows in bucketed]
+    steps = np.abs(np.diff(mean_lengths))
+    assert steps.mean() > 10  # not one long ramp
+    assert abs(np.corrcoef(mean_lengths, np.arange(len(bucketed)))[0, 1]) < 0.2
+    assert len(set(map(frozenset, bucketed))) == len(bucketed)  # the next epoch has other batches
 
 
 def updates_of(rows, count, world=ALONE, consumed=0, batch_size=8):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Callable, Dict, Optional
 
 from ernie_pair.loop import TrainState
+from ernie_pair.pair.metrics import LOWER_IS_BETTER
 from ernie_pair.published_folder import publish_folder
 from ernie_pair.together import Add, together
 from ernie_pair.world import World
@@ -36,11 +37,14 @@ class BestModel:
     def judge(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """See one evaluation; ``state.best_metric`` is the best so far."""
         value = metrics[self.metric]
-        if state.best_metric is not None and value <= state.best_metric:
+        if state.best_metric is not None and not self._is_better(value, state.best_metric):
             return
         state.best_metric = value
         folder = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         together(self.add, self.world, lambda: self._publish(folder) if self.world.is_first else None)
+
+    def _is_better(self, value: float, best: float) -> bool:
+        return value < best if self.metric in LOWER_IS_BETTER else value > best
 
     def folder(self) -> Optional[Path]:
         """Where the best model lies, if there is one."""

@@ -6,6 +6,7 @@ from typing import Literal, Optional
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
+from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR
 from ernie_pair.runtime import default_device
 
@@ -17,11 +18,19 @@ class TrainConfig:
     """Fine-tune ErnieGram or ERNIE on sentence pairs. Start it again to resume."""
 
     model_name_or_path: str = option(help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
-    train_file: str = option(help="labelled pairs: LCQMC .tsv, or AFQMC .json / .jsonl")
-    dev_file: str = option(help="labelled pairs that choose the best model")
+    train_file: str = option(help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc")
+    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set")
     output_dir: str = option(help="checkpoints, the best model, metrics and VisualDL logs go here")
     model_type: Literal["ernie_gram", "ernie"] = option("ernie_gram", help="the family of the model")
     from_scratch: bool = option(False, help="start from random weights: config.json and vocab.txt are enough")
+    text_a: str = option("", help="the column of the first text; empty: a known name, or the first column")
+    text_b: str = option("", help="the column of the second text")
+    label: str = option("", help="the column of the label")
+    label_map: str = option("", help="names of the classes: 0=different,1=same; empty: as the model says")
+    cache_dir: str = option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache")
+    streaming: bool = option(False, help="never hold the whole training file in memory; needs --max_steps")
+    shuffle_buffer: int = option(10_000, help="rows of a streamed file that are shuffled together")
+    bucket: bool = option(True, help="batches of pairs of like length, which pads little")
     epochs: int = option(3, help="passes over the training pairs")
     max_steps: int = option(0, help="updates in all; 0: as many as --epochs takes")
     batch_size: int = option(64, help="pairs per process in one update")
@@ -34,6 +43,7 @@ class TrainConfig:
     logging_freq: int = option(10, help="updates between log lines")
     checkpoint_steps: int = option(500, help="updates between checkpoints")
     seed: int = option(1234, help="of weights, data order and dropout")
+    best_metric: Literal[METRICS] = option("accuracy", help="of the dev file; chooses the best model")
     allow_change: str = option("", help="what may differ from the checkpoint's run: learning_rate,seed")
     on_nan: Literal["stop", "skip"] = option(
         "stop", help="a loss that is not finite ends the run, or its update is left out"
@@ -43,10 +53,13 @@ class TrainConfig:
     def __post_init__(self):
         for name in ("epochs", "batch_size", "eval_freq", "logging_freq", "checkpoint_steps"):
             _refuse_below(self, name, 1)
+        _refuse_below(self, "shuffle_buffer", 1)
         for name in ("max_steps", "seed", "weight_decay"):
             _refuse_below(self, name, 0)
         for name in ("warmup_rate", "dropout"):
             _refuse_outside_one(self, name)
+        if self.streaming and not self.max_steps:
+            raise InputError("--streaming true does not know the number of rows; pass --max_steps")
         if self.seed > LARGEST_SEED:
             raise InputError(f"--seed {self.seed} is above {LARGEST_SEED}; use a smaller one")
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
@@ -59,8 +72,11 @@ class AskConfig:
     """What is asked of a trained model; the base of evaluation and prediction."""
 
     model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
-    input_file: str = option(help="pairs: .tsv of two or three columns, or AFQMC .json / .jsonl")
+    input_file: str = option(help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)")
     output_file: str = option(help="the results go here")
+    text_a: str = option("", help="the column of the first text; empty: a known name, or the first column")
+    text_b: str = option("", help="the column of the second text")
+    label: str = option("", help="the column of the label")
     batch_size: int = option(64, help="pairs in one forward pass")
     max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
@@ -74,7 +90,7 @@ class AskConfig:
 class EvaluateConfig(AskConfig):
     """Measure a trained model on labelled pairs."""
 
-    input_file: str = option(help="labelled pairs: LCQMC .tsv, or AFQMC .json / .jsonl")
+    input_file: str = option(help="labelled pairs: a file, or a set such as lcqmc (its dev part)")
     output_file: str = option(help="JSON goes here: accuracy, f1, loss, rows and what else was measured")
     report: str = option("", help="a folder for report.json, report.html and errors.tsv; empty: none")
     at_precision: float = option(0.95, help="which threshold gives this precision, with which recall?")

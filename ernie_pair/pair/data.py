@@ -4,13 +4,12 @@ Nothing here remembers anything: which rows make a batch follows from numbers al
 process, and any restart, finds the same ones.
 """
 
-from functools import lru_cache
-from itertools import count
 from typing import Iterator, List
 
 import numpy as np
 
 from data_tools.wordpiece import WordPiece
+from ernie_pair.pair.batch_order import BatchOrder
 from ernie_pair.pair.pair_file import Pairs
 from ernie_pair.pair_rows import (  # noqa: F401 - one place to import them from
     Batch,
@@ -29,26 +28,18 @@ def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:
 
 
 def training_updates(
-    rows: Rows, seed: int, batch_size: int, world: World, consumed: int
+    rows: Rows, seed: int, batch_size: int, world: World, consumed: int, bucket: bool = True
 ) -> Iterator[List[Batch]]:
-    """The batches of this rank, without end, from sample ``consumed`` of the stream on.
+    """The batches of this rank, without end, from row ``consumed`` of the stream on; see `BatchOrder`.
 
-    The stream is one permutation of the rows per epoch, laid end to end. An update takes the next
-    batch_size x ranks samples of it and a rank its slice of those, so an epoch loses no row and
-    repeats none, and the update in which it ends goes on into the next one.
+    An update takes batch_size x ranks rows of it and a rank its slice of those: the same rows for any
+    number of processes.
     """
-    for first in count(consumed + world.rank * batch_size, batch_size * world.size):
-        yield [rows.batch(rows_at(np.arange(first, first + batch_size), len(rows), seed))]
+    order = BatchOrder(rows.lengths, seed, batch_size * world.size, bucket)
+    for picked in order.batches(consumed):
+        yield [rows.batch(dealt(picked, world))]
 
 
-def rows_at(samples: np.ndarray, num_rows: int, seed: int) -> np.ndarray:
-    """The rows that stand at these (ascending) places of the stream."""
-    epochs, places = np.divmod(samples, num_rows)
-    return np.concatenate(
-        [_epoch_order(num_rows, seed, int(epoch))[places[epochs == epoch]] for epoch in np.unique(epochs)]
-    )
-
-
-@lru_cache(maxsize=2)
-def _epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
-    return np.random.default_rng([seed, epoch]).permutation(num_rows)
+def dealt(picked: np.ndarray, world: World) -> np.ndarray:
+    """The share of a rank: a slice, so that rows of like length stay together."""
+    return np.split(picked, world.size)[world.rank]

@@ -55,8 +55,9 @@ class PairJob:
         loss = F.cross_entropy(logits, paddle.to_tensor(batch.labels))
         loss.backward()
         share_correct = np.mean(logits.numpy().argmax(axis=1) == batch.labels)
-        told = np.array([float(loss), share_correct, self._is_to_be_skipped(loss), votes])
-        total_loss, total_share, skips, votes = self.peers.total(told)
+        places, tokens = batch.input_ids.size, np.count_nonzero(batch.input_ids != self.model.pad_id)
+        told = [float(loss), share_correct, self._is_to_be_skipped(loss), votes, tokens, places]
+        total_loss, total_share, skips, votes, tokens, places = self.peers.total(np.array(told))
         if skips:
             self.skipped_updates += 1
         else:
@@ -64,6 +65,7 @@ class PairJob:
         self.optimizer.clear_grad()
         loss, accuracy = float(total_loss / self.peers.size), float(total_share / self.peers.size)
         metrics = {"loss": loss, "accuracy": accuracy, "learning_rate": rate}
+        metrics["padding_share"] = float(1 - tokens / places)
         if self.config.on_nan == "skip":
             metrics["skipped_updates"] = self.skipped_updates
         return metrics, int(votes)

@@ -57,8 +57,8 @@ def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: s
     absent = sorted(set(range(num_classes)) - set(labels.tolist()))
     if absent and metric in NEED_ALL_CLASSES:
         raise InputError(
-            f"{where} has no pair of class {absent[0]}, so it has no {metric}; add some, or choose another "
-            "--best_metric"
+            f"{where} has no pair of class {absent[0]}, so {metric} has no value on it; take a file that has "
+            "all classes, or another metric"
         )
 
 

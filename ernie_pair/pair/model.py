@@ -16,6 +16,7 @@ from paddlenlp import transformers
 from data_tools.errors import InputError
 from ernie_pair.model_config import CONFIG, FAMILIES, family_of
 from ernie_pair.model_folder import VOCAB, ModelSource, match_parameters, open_model, refuse_other_family
+from ernie_pair.pair.labels import num_classes_of
 from ernie_pair.weights import Arrays, as_float32, read_weights
 from ernie_pair.world import seed_of
 
@@ -29,7 +30,7 @@ class PairClassifier(nn.Layer):
     def __init__(self, family: str, config: Dict[str, object], dropout: Optional[float] = None):
         super().__init__()
         self.family, self.config = family, _settings_of(family, config, dropout)
-        self.num_classes = self.config["num_labels"]
+        self.num_classes, self.pad_id = self.config["num_labels"], self.config.get("pad_token_id", 0)
         self.add_sublayer(family, _new_encoder(family, self.config))
         made_of = self.encoder.config
         self.dropout = nn.Dropout(_dropout_of_head(self.config, made_of))
@@ -112,13 +113,6 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
     _set_matching(model, read_weights(source.weights), source.weights)
     model.eval()
     return model, source.vocab_file
-
-
-def num_classes_of(config: Dict[str, object]) -> int:
-    value = config.get("num_labels", config.get("num_classes", 2))
-    if not isinstance(value, int) or value < 2:
-        raise InputError(f"{CONFIG}: num_labels is {value!r}; a classifier needs 2 classes or more")
-    return value
 
 
 def _settings_of(family: str, config: Dict[str, object], dropout: Optional[float]) -> Dict[str, object]:

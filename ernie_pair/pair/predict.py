@@ -8,13 +8,11 @@ import numpy as np
 
 from data_tools.errors import InputError
 from ernie_pair.pair.config import PredictConfig
-from ernie_pair.pair.pair_file import read_pairs
+from ernie_pair.pair.prediction_file import prediction_lines
 from ernie_pair.pair.result_file import publish_file
 from ernie_pair.pair.trained import Trained
 from ernie_pair.pair_scores import probabilities
 from ernie_pair.temperature import read_temperature
-
-HEADER = "index\tprediction"
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +23,7 @@ def predict_pair(config: PredictConfig) -> None:
     if config.threshold is not None and trained.num_classes != 2:
         raise InputError(f"--threshold is for two classes, {config.model_path} has {trained.num_classes}")
     temperature = read_temperature(Path(config.model_path))
-    logits = trained.logits(read_pairs(config.input_file, num_classes=None))
+    logits = trained.logits(trained.read(config.input_file, labelled=False))
     if trained.world.is_first:
         publish_file(Path(config.output_file), "".join(_lines(config, logits, temperature)))
     trained.peers.barrier()
@@ -35,7 +33,4 @@ def predict_pair(config: PredictConfig) -> None:
 def _lines(config: PredictConfig, logits: np.ndarray, temperature: float) -> Iterator[str]:
     shares = probabilities(logits, temperature)
     classes = logits.argmax(axis=1) if config.threshold is None else (shares[:, 1] >= config.threshold) * 1
-    shown = shares if config.scores else shares[:, :0]
-    yield "\t".join([HEADER, *(f"probability_{label}" for label in range(shown.shape[1]))]) + "\n"
-    for index, (label, row) in enumerate(zip(classes.tolist(), shown.tolist())):
-        yield "\t".join([str(index), str(label), *(f"{share:.6g}" for share in row)]) + "\n"
+    return prediction_lines(classes, shares if config.scores else shares[:, :0])

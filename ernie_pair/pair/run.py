@@ -4,11 +4,10 @@ import hashlib
 import json
 import logging
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, NamedTuple
-
-import numpy as np
+from typing import Dict
 
 from ernie_pair.checkpoint import Checkpoints
 from ernie_pair.checkpoint_folder import words_of
@@ -17,11 +16,11 @@ from ernie_pair.loop import Rhythm, TrainState, train
 from ernie_pair.model_folder import ModelSource, open_model
 from ernie_pair.pair.best import BestModel
 from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.data import Rows, encode_pairs, open_tokenizer, training_updates
 from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.model import load_start, new_model, num_classes_of
-from ernie_pair.pair.pair_file import Pairs, read_pairs
+from ernie_pair.pair.labels import labels_of, with_labels
+from ernie_pair.pair.model import load_start, new_model
 from ernie_pair.pair.peers import join_peers
+from ernie_pair.pair.training_data import PairData, open_data
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.signals import StopSignals, stop_with_the_launcher
@@ -29,12 +28,6 @@ from ernie_pair.watchdog import Watchdog
 from ernie_pair.world import World, launched_world
 
 logger = logging.getLogger(__name__)
-
-
-class PairData(NamedTuple):
-    train: Rows
-    dev: Rows
-    hashes: Dict[str, str]  # of the contents of the two files
 
 
 def train_pair(config: TrainConfig) -> None:
@@ -56,16 +49,19 @@ def _train_pair(config: TrainConfig, world: World, signals: StopSignals) -> None
     source = open_model(
         config.model_name_or_path, model_type=config.model_type, from_scratch=config.from_scratch
     )
-    data = open_data(config, source)
-    steps = total_steps(config, len(data.train), world)
+    if config.label_map:
+        source = replace(source, config=with_labels(source.config, labels_of({}, config.label_map)))
     model = new_model(source, config.model_type, config.seed, config.dropout)
     beginning = load_start(model, source)
+    data = open_data(config, source, world)
+    steps = total_steps(config, data.num_rows, world)
     peers = join_peers(world)
     peers.barrier()  # reading and tokenising take each process its own time
     logger.info("on %s, %d process(es)", device, world.size)
     job = PairJob(config, model, data.dev, steps, peers)
     output_dir = Path(config.output_dir)
-    best = BestModel(output_dir, partial(model.write, vocab_file=source.vocab_file), world, peers.add)
+    write = partial(model.write, vocab_file=source.vocab_file)
+    best = BestModel(output_dir, write, world, peers.add, config.best_metric)
     checkpoints = Checkpoints(output_dir, world, peers.add)
     try:
         with Watchdog(output_dir, world) as watch:
@@ -79,18 +75,18 @@ def _train_pair(config: TrainConfig, world: World, signals: StopSignals) -> None
             _train(config, world, data, job, state, best, save, signals, watch)
     finally:
         checkpoints.close()
-    logger.info("best accuracy %.4f: %s", state.best_metric, best.folder())
+    logger.info("best %s %.4f: %s", config.best_metric, state.best_metric, best.folder())
 
 
 def _train(
     config: TrainConfig, world: World, data: PairData, job: PairJob, state, best, save, signals, watch
 ) -> None:
     log = open_log(Path(config.output_dir), world, resumed=state, max_steps=job.total_steps)
-    updates = training_updates(data.train, config.seed, config.batch_size, world, state.consumed_samples)
+    updates = data.updates(state.consumed_samples)
     try:
         signals.wait_for_the_update()
         train(
-            _rhythm(config, len(data.train), job.total_steps, world),
+            _rhythm(config, data.num_rows, job.total_steps, world),
             job,
             updates,
             state,
@@ -105,27 +101,6 @@ def _train(
         log.close()
 
 
-def open_data(config: TrainConfig, source: ModelSource) -> PairData:
-    """Both files as ids, with a line about each."""
-    pieces = open_tokenizer(source.vocab_file, source.config, config.max_seq_len)
-    num_classes = num_classes_of(source.config)
-    rows, hashes = {}, {}
-    for name in ("train_file", "dev_file"):
-        pairs = read_pairs(getattr(config, name), num_classes)
-        rows[name], hashes[name] = encode_pairs(pairs, pieces, config.max_seq_len), pairs.sha256
-        _describe(getattr(config, name), pairs, rows[name], num_classes)
-    hashes["vocabulary"] = pieces.sha256
-    return PairData(rows["train_file"], rows["dev_file"], hashes)
-
-
-def _describe(path: str, pairs: Pairs, rows: Rows, num_classes: int) -> None:
-    counts = np.bincount(pairs.labels, minlength=num_classes).tolist()
-    shares = ", ".join(f"{count} of class {label}" for label, count in enumerate(counts))
-    logger.info("%s: %d pairs (%s), %.1f tokens each", path, len(pairs), shares, rows.lengths.mean())
-    if 0 in counts:
-        logger.warning("%s has no pair of class %d; is it the right file?", path, counts.index(0))
-
-
 def total_steps(config: TrainConfig, num_rows: int, world: World) -> int:
     return config.max_steps or math.ceil(config.epochs * num_rows / (config.batch_size * world.size))
 
@@ -136,16 +111,24 @@ def fingerprint_of(
     """What must not change between a checkpoint and the run that goes on from it."""
     model = json.dumps(source.config, sort_keys=True).encode()
     flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
+    flags += ("best_metric", "text_a", "text_b", "label")
     return {
         **{name: getattr(config, name) for name in flags},
         "batch_size x processes": config.batch_size * world.size,
+        "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
         "updates in all (--epochs, --max_steps)": job.total_steps,
         "config.json (sha256)": hashlib.sha256(model).hexdigest(),
         **{f"{name} (sha256)": value for name, value in hashes.items()},
     }
 
 
-FIXED = ("model_type", "config.json", "vocabulary")  # no --allow_change makes the weights fit these
+def _order_of(config: TrainConfig) -> str:
+    sorted_ = "in buckets of like length" if config.bucket else "of any length"
+    return sorted_ + (f", streamed through {config.shuffle_buffer} rows" if config.streaming else "")
+
+
+# No --allow_change makes the weights, or the best metric so far, fit these.
+FIXED = ("model_type", "config.json", "vocabulary", "best_metric")
 
 
 def topology_of(config: TrainConfig, world: World) -> Dict[str, object]:

@@ -9,6 +9,7 @@ class Curve(NamedTuple):
     """One entry per distinct probability, rising; a row is called 1 from that probability on."""
 
     probabilities: np.ndarray
+    rows: np.ndarray  # called 1
     precision: np.ndarray
     recall: np.ndarray
     f1: np.ndarray
@@ -20,12 +21,12 @@ def threshold_curve(scores: np.ndarray, labels: np.ndarray) -> Curve:
 
     precision, recall, probabilities = precision_recall_curve(labels, scores)
     precision, recall = precision[:-1], recall[:-1]  # the last pair belongs to no row called 1
-    return Curve(
-        probabilities, precision, recall, 2 * precision * recall / np.maximum(precision + recall, 1e-300)
-    )
+    rows = len(scores) - np.searchsorted(np.sort(scores), probabilities, side="left")
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-300)
+    return Curve(probabilities, rows, precision, recall, f1)
 
 
-def best_f1(curve: Curve) -> Dict[str, float]:
+def best_f1(curve: Curve) -> Dict[str, object]:
     """Of equal ones, the highest threshold."""
     return _choice(curve, len(curve.f1) - 1 - int(curve.f1[::-1].argmax()))
 
@@ -39,13 +40,14 @@ def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
     return {**found, **_choice(curve, int(curve.precision.argmax()))}
 
 
-def _choice(curve: Curve, place: int) -> Dict[str, float]:
+def _choice(curve: Curve, place: int) -> Dict[str, object]:
     """The threshold lies halfway to the next lower probability: a last bit more or less moves no row."""
     at = float(curve.probabilities[place])
     below = float(curve.probabilities[place - 1]) if place else 0.0
     halfway = (at + below) / 2
     return {
         "threshold": halfway if halfway > below else at,
+        "rows": int(curve.rows[place]),
         "precision": float(curve.precision[place]),
         "recall": float(curve.recall[place]),
         "f1": float(curve.f1[place]),

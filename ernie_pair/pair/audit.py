@@ -1,0 +1,175 @@
+"""ernie-pair audit-pairs TRAIN: check labelled pairs before training on them.
+
+ernie-pair audit-pairs train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks true
+
+Reports repeats, pairs with two labels, pairs that training and evaluation share, breaks of transitivity,
+the balance of the labels and the lengths. With --drop_leaks it writes the training file again, without
+the rows that are wrong or known to the other files; those stay as they are, for they measure.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Dict, Optional
+
+import numpy as np
+
+from data_tools.command_line import option
+from data_tools.errors import InputError
+from data_tools.publish import published
+from data_tools.wordpiece import WordPiece
+from ernie_pair.pair.audit_findings import (
+    Coded,
+    coded,
+    findings_of,
+    is_contradicted,
+    is_repeated,
+    is_shared,
+    quantiles,
+)
+from ernie_pair.pair.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
+from ernie_pair.pair.labels import Labels, labels_of
+from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_file import PACKED, Pairs
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair_rows import SPECIALS_PER_PAIR
+
+JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
+
+
+@dataclass(frozen=True)
+class AuditPairsConfig:
+    """Check labelled pairs before training on them."""
+
+    train_file: str = option(help="labelled pairs: a file, or a set such as lcqmc", positional=True)
+    dev_file: str = option("", help="labelled pairs that choose the best model")
+    test_file: str = option("", help="pairs of the last measurement; labels are passed over")
+    text_a: str = option("", help="the column of the first text; empty: a known name, or the first")
+    text_b: str = option("", help="the column of the second text")
+    label: str = option("", help="the column of the label")
+    label_map: str = option("", help="what the classes are called: 0=different,1=same; empty: 0 and 1")
+    same: str = option("", help="the label of texts that mean the same; empty: class 1 of two classes")
+    vocab_file: str = option("", help="vocab.txt of a model; lengths are then in tokens, not characters")
+    max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included; longer ones are counted")
+    output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
+    drop_leaks: bool = option(
+        False, help="write the training file into --output without shared, contradicted and repeated pairs"
+    )
+
+    def __post_init__(self):
+        if self.max_seq_len < SPECIALS_PER_PAIR + 2:
+            raise InputError(f"--max_seq_len {self.max_seq_len} leaves no room for two texts; use 128")
+        if self.drop_leaks and not self.output:
+            raise InputError("--drop_leaks true has no place to write to; pass --output FOLDER")
+
+
+def audit_pairs(config: AuditPairsConfig) -> None:
+    """Print the report; write it, its picture and the cleaned file below ``output``. Raises InputError."""
+    labels = labels_of({}, config.label_map)
+    columns = Columns(config.text_a, config.text_b, config.label)
+    named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
+    sources = {
+        split: PairSource(f"{split}_file", name, split, None if split == "test" else labels, columns)
+        for split, name in named.items()
+        if name
+    }
+    if config.drop_leaks:
+        _refuse_uncleanable(sources["train"], Path(config.output))
+    pieces = WordPiece.from_file(config.vocab_file) if config.vocab_file else None
+    files = coded({split: source.read() for split, source in sources.items()})
+    audit = audit_of(files, labels, _same(config.same, labels), pieces, config.max_seq_len)
+    if config.drop_leaks:
+        audit = replace(audit, cleaned=_write_cleaned(files, Path(config.output)))
+    print("\n".join(report_lines(audit)))
+    if config.output:
+        _write_report(audit, Path(config.output))
+
+
+def audit_of(
+    files: Dict[str, Coded],
+    labels: Labels,
+    same: Optional[int],
+    pieces: Optional[WordPiece],
+    max_seq_len: int,
+) -> PairAudit:
+    """``same``: the class of texts that mean the same. Without ``pieces`` lengths are in characters."""
+    facts = {}
+    for name, file in files.items():
+        lengths = _lengths(file.pairs, pieces)
+        too_long = int((lengths > max_seq_len).sum())
+        counts = _counts(file.pairs, labels)
+        facts[name] = FileFacts(file.pairs.path, len(file.pairs), counts, quantiles(lengths), too_long)
+    unit = "tokens" if pieces else "characters"
+    return PairAudit(unit, max_seq_len, facts, findings_of(files, same))
+
+
+def same_of(labels: Labels) -> Optional[int]:
+    """Of two classes the second says that the texts mean the same; of more, none is known to."""
+    return 1 if len(labels.names) == 2 else None
+
+
+def _same(name: str, labels: Labels) -> Optional[int]:
+    if not name:
+        return same_of(labels)
+    if name not in labels.classes:
+        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
+    return labels.classes[name]
+
+
+def _lengths(pairs: Pairs, pieces: Optional[WordPiece]) -> np.ndarray:
+    """Of each pair with its special tokens, int64 [rows]."""
+    sides = []
+    for texts in pairs[:2]:
+        found = pieces.encode_batch(texts) if pieces else texts
+        sides.append(np.fromiter(map(len, found), dtype=np.int64, count=len(texts)))
+    return sides[0] + sides[1] + SPECIALS_PER_PAIR
+
+
+def _counts(pairs: Pairs, labels: Labels) -> Dict[str, int]:
+    if pairs.labels is None:
+        return {}
+    counts = np.bincount(pairs.labels, minlength=len(labels.names)).tolist()
+    return dict(zip(labels.names, counts))
+
+
+def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
+    path = Path(source.name)
+    if not source.is_file:
+        raise InputError(f"--drop_leaks cleans files, and {source.name} is a set; give its files")
+    if path.suffix in PACKED:
+        raise InputError(f"{path}: --drop_leaks does not write packed files; unpack it first")
+    if (folder / path.name).resolve() == path.resolve():
+        raise InputError(f"--output {folder} is the folder of {path.name} itself; choose another one")
+
+
+def _write_cleaned(files: Dict[str, Coded], folder: Path) -> Cleaned:
+    """The lines of the training file as they are, without those of the rows that are left out."""
+    train = files["train"]
+    others = [file for name, file in files.items() if name != "train"]
+    kept = np.ones(len(train.pairs), dtype=bool)
+    removed = {}
+    for kind, wrong in (
+        ("shared", is_shared(train, others)),
+        ("contradicted", is_contradicted(train)),
+        ("repeated", is_repeated(train)),
+    ):
+        removed[kind] = int((kept & wrong).sum())
+        kept &= ~wrong
+    if not kept.any():
+        raise InputError(
+            f"{train.pairs.path}: --drop_leaks would leave no pair; are the files the right ones?"
+        )
+    path = Path(train.pairs.path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    header = train.pairs.first_line - 1
+    with published(folder / path.name) as (draft,):
+        rows = (line for line, is_kept in zip(lines[header:], kept.tolist()) if is_kept)
+        draft.write_bytes(b"".join([*lines[:header], *rows]))
+    return Cleaned(str(folder / path.name), int(kept.sum()), removed)
+
+
+def _write_report(audit: PairAudit, folder: Path) -> None:
+    with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
+        text.write_text(json.dumps(asdict(audit), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        draw(picture, audit)
+    print(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")

@@ -1,0 +1,217 @@
+"""What is wrong with labelled pairs before any model sees them; numpy and scipy, no paddle.
+
+Texts are compared as NFKC, in lower case, without white space and punctuation. Two texts that mean the
+same are written A=B, two that do not A/B.
+"""
+
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, NamedTuple, Optional
+
+import numpy as np
+
+from data_tools.text_audit_paragraphs import normalised, quote
+from ernie_pair.pair.pair_file import Pairs
+
+EXAMPLES = 5
+QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``rows`` of ``of`` rows of ``file`` (train, dev, test) are what ``kind`` and ``says`` tell."""
+
+    file: str
+    kind: str
+    rows: int
+    of: int
+    says: str
+    examples: List[str]
+
+
+class Coded(NamedTuple):
+    """A file whose texts are numbers, equal for equal texts in all files; int64 [rows]."""
+
+    pairs: Pairs
+    left: np.ndarray
+    right: np.ndarray
+
+    @property
+    def ordered(self) -> np.ndarray:
+        """A key per row, that of its two texts in their order."""
+        return (self.left << 32) | self.right
+
+    @property
+    def unordered(self) -> np.ndarray:
+        """A key per row, the same for (A, B) and (B, A)."""
+        return (np.minimum(self.left, self.right) << 32) | np.maximum(self.left, self.right)
+
+
+def coded(files: Dict[str, Pairs]) -> Dict[str, Coded]:
+    """The files under their names, by the numbers of their texts."""
+    numbers: Dict[str, int] = {}
+    found = {}
+    for name, pairs in files.items():
+        sides = ([numbers.setdefault(t, len(numbers)) for t in _compared(side)] for side in pairs[:2])
+        found[name] = Coded(pairs, *(np.array(side, dtype=np.int64) for side in sides))
+    return found
+
+
+def _compared(texts: List[str]) -> Iterator[str]:
+    """What is left for the comparison; a text of punctuation alone is compared as it stands."""
+    short = normalised([text.replace("\n", " ") for text in texts])
+    return (left or text.strip() for left, text in zip(short, texts))
+
+
+def findings_of(files: Dict[str, Coded], same: Optional[int]) -> List[Finding]:
+    """Everything that was found, in the order of a report. ``same``: the class of A=B, where there is one."""
+    found: List[Finding] = []
+    for name, file in files.items():
+        if file.pairs.labels is not None:
+            found += _of_one_file(name, file, same)
+    for name in [name for name in files if name != "train"]:
+        found += _of_two_files(name, files[name], files["train"])
+    return [finding for finding in found if finding.rows]
+
+
+def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Finding]:
+    contradicted = is_contradicted(file)
+    repeated = is_repeated(file) & ~contradicted
+    reversed_ = _repeats(file.unordered) & ~_repeats(file.ordered) & ~contradicted
+    rows = len(file.pairs)
+
+    def finding(kind: str, where: np.ndarray, says: str) -> Finding:
+        return Finding(name, kind, int(where.sum()), rows, says, _examples(file, where))
+
+    yield finding("repeated", repeated, "repeat an earlier pair, label and all")
+    yield Finding(
+        *(name, "contradicted", int(contradicted.sum()), rows, "are pairs that have two labels"),
+        _examples_of_groups(file, contradicted),
+    )
+    yield finding("reversed", reversed_, "are an earlier pair the other way round")
+    if same is not None:
+        differ = file.pairs.labels != same
+        alike = (file.left == file.right) & differ
+        yield finding("alike", alike, "are labelled different, with equal texts")
+        yield _broken_transitivity(name, file, same)
+
+
+def is_contradicted(file: Coded) -> np.ndarray:
+    """bool [rows]: the pair stands elsewhere in the file, in either order, with another label."""
+    _, group = np.unique(file.unordered, return_inverse=True)
+    labels = file.pairs.labels
+    lowest = np.full(group.max() + 1, labels.max())
+    highest = np.zeros_like(lowest)
+    np.minimum.at(lowest, group, labels)
+    np.maximum.at(highest, group, labels)
+    return (lowest != highest)[group]
+
+
+def is_repeated(file: Coded) -> np.ndarray:
+    """bool [rows]: an earlier row is the same pair in the same order."""
+    return _repeats(file.ordered)
+
+
+def is_shared(file: Coded, others: List[Coded]) -> np.ndarray:
+    """bool [rows]: the pair stands in one of the other files, in either order."""
+    if not others:
+        return np.zeros(len(file.pairs), dtype=bool)
+    return np.isin(file.unordered, np.concatenate([other.unordered for other in others]))
+
+
+def _repeats(keys: np.ndarray) -> np.ndarray:
+    is_first = np.zeros(len(keys), dtype=bool)
+    is_first[np.unique(keys, return_index=True)[1]] = True
+    return ~is_first
+
+
+def _broken_transitivity(name: str, file: Coded, same: int) -> Finding:
+    """Rows A/C whose texts are joined by a chain A=B=...=C of other rows."""
+    is_same = (file.pairs.labels == same) & (file.left != file.right)
+    links = _Links(file, np.flatnonzero(is_same))
+    broken = (file.pairs.labels != same) & (file.left != file.right)
+    broken &= links.group[file.left] == links.group[file.right]
+    broken &= ~np.isin(file.unordered, file.unordered[is_same])  # those are contradicted already
+    examples = []
+    for row in np.flatnonzero(broken)[:EXAMPLES].tolist():
+        path = links.path(file.left[row], file.right[row])
+        texts = " = ".join(quote(text) for text in path)
+        examples.append(f"{file.pairs.where(row)} says they differ, but {texts}")
+    says = "are labelled different, but their texts are joined by rows labelled the same"
+    return Finding(name, "intransitive", int(broken.sum()), len(file.pairs), says, examples)
+
+
+class _Links:
+    """The rows A=B as a graph of texts; ``group[text]`` is equal for texts that a chain joins."""
+
+    def __init__(self, file: Coded, rows: np.ndarray):
+        from scipy.sparse import coo_matrix
+        from scipy.sparse.csgraph import connected_components
+
+        self.file, self.rows = file, rows
+        size = int(max(file.left.max(), file.right.max())) + 1
+        ends = file.left[rows], file.right[rows]
+        self.graph = coo_matrix((np.ones(len(rows)), ends), shape=(size, size)).tocsr()
+        self.group = connected_components(self.graph, directed=False)[1]
+
+    def path(self, begin: int, end: int) -> List[str]:
+        """The texts of a shortest chain."""
+        from scipy.sparse.csgraph import breadth_first_order
+
+        _, before = breadth_first_order(self.graph, begin, directed=False)
+        passed = [end]
+        while passed[-1] != begin:
+            passed.append(before[passed[-1]])
+        return [self._text_of(number) for number in reversed(passed)]
+
+    def _text_of(self, number: int) -> str:
+        for side, texts in ((self.file.left, self.file.pairs.left), (self.file.right, self.file.pairs.right)):
+            rows = np.flatnonzero(side == number)
+            if len(rows):
+                return texts[rows[0]]
+        raise AssertionError(f"text {number} stands in no row")
+
+
+def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:
+    rows = len(file.pairs)
+    shared = is_shared(file, [train])
+    examples = []
+    for row in np.flatnonzero(shared)[:EXAMPLES].tolist():
+        there = int(np.argmax(train.unordered == file.unordered[row]))
+        examples.append(f"{_example(file, row)}  is  {_example(train, there)}")
+    yield Finding(name, "shared", int(shared.sum()), rows, "are pairs of the training file too", examples)
+    known = np.concatenate([train.left, train.right])
+    left, right = np.isin(file.left, known), np.isin(file.right, known)
+    for kind, where, says in (
+        ("half known", left ^ right, "have one text that the training file has too"),
+        ("known texts", left & right & ~shared, "have two such texts, though not as a pair"),
+    ):
+        yield Finding(name, kind, int(where.sum()), rows, says, [])
+    if file.pairs.labels is not None:
+        unseen = ~np.isin(file.pairs.labels, train.pairs.labels)
+        says = "have a label that no training pair has"
+        yield Finding(name, "unseen label", int(unseen.sum()), rows, says, _examples(file, unseen))
+
+
+def _examples(file: Coded, where: np.ndarray) -> List[str]:
+    return [_example(file, row) for row in np.flatnonzero(where)[:EXAMPLES].tolist()]
+
+
+def _examples_of_groups(file: Coded, where: np.ndarray) -> List[str]:
+    """The rows of a pair stand side by side."""
+    rows = np.flatnonzero(where)
+    rows = rows[np.argsort(file.unordered[rows], kind="stable")]
+    keys = file.unordered[rows]
+    groups = np.split(rows, np.flatnonzero(np.diff(keys)) + 1) if len(rows) else []
+    return ["  and  ".join(_example(file, row) for row in group[:3].tolist()) for group in groups[:EXAMPLES]]
+
+
+def _example(file: Coded, row: int) -> str:
+    pairs = file.pairs
+    label = "" if pairs.labels is None else f" | {pairs.labels[row]}"
+    return f"{pairs.where(row)}  {quote(pairs.left[row])} | {quote(pairs.right[row])}{label}"
+
+
+def quantiles(lengths: np.ndarray) -> Dict[str, int]:
+    """{percent: length}"""
+    found = np.percentile(lengths, QUANTILES, method="lower")
+    return {str(percent): int(length) for percent, length in zip(QUANTILES, found)}

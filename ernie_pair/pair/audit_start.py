@@ -1,0 +1,51 @@
+"""The short form of the audit, before a training run; what it found is kept beside the encoded pairs.
+
+CACHE/audit-NAME.json    the warnings, and the key they were found for
+"""
+
+import json
+import logging
+import uuid
+from pathlib import Path
+from typing import Dict, List, Optional
+
+from data_tools.publish import published
+from ernie_pair.pair.audit import audit_of, same_of
+from ernie_pair.pair.audit_findings import coded
+from ernie_pair.pair.audit_report import warnings_of
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.row_cache import name_of
+
+VERSION = 1  # raised when the same files would give other warnings
+ADVICE = "ernie-pair audit-pairs shows the rows, and --drop_leaks true writes the training file without them"
+
+logger = logging.getLogger(__name__)
+
+
+def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> None:
+    """Log a line for each thing that is wrong with ``sources``: train and dev, with labels."""
+    train = sources["train"]
+    contents = {split: source.sha256() for split, source in sources.items()}
+    read_as = [str(train.columns), sorted(train.labels.classes.items())]
+    key = {"version": VERSION, "contents": contents, "read as": read_as}
+    path = cache_dir / f"audit-{name_of(key)}.json"
+    warnings = _read(path, key)
+    if warnings is None:
+        files = coded({split: source.read() for split, source in sources.items()})
+        audit = audit_of(files, train.labels, same_of(train.labels), pieces=None, max_seq_len=0)
+        warnings = warnings_of(audit)
+        with published(path, mark=f".{uuid.uuid4().hex}") as (draft,):
+            note = {"key": key, "warnings": warnings}
+            draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
+    for warning in warnings:
+        logger.warning("%s", warning)
+    if warnings:
+        logger.warning("%s", ADVICE)
+
+
+def _read(path: Path, key: Dict[str, object]) -> Optional[List[str]]:
+    try:
+        note = json.loads(path.read_bytes())
+        return list(map(str, note["warnings"])) if note["key"] == json.loads(json.dumps(key)) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

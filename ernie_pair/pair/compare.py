@@ -1,0 +1,125 @@
+"""Does one start make a better classifier than another? Same pairs, same updates, several seeds each."""
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List
+
+from data_tools.command_line import option, parse_config
+from data_tools.corpus import Corpus
+from data_tools.errors import InputError
+from data_tools.megatron_corpus import open_corpus
+from ernie_pair.model_config import limits_of
+from ernie_pair.model_folder import open_model
+from ernie_pair.pair.compare_report import compare, table_lines, write_comparison
+from ernie_pair.pair.compare_runs import Runs, Start
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.domain_loss import domain_loss
+from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.metrics import refuse_undefined
+from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_file import Pairs
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.runlog import start_console
+from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.world import World
+
+RANDOM = "random:"
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Fine-tune from several starts with several seeds, and compare them. Start it again to resume."""
+
+    starts: str = option(
+        help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights'
+    )
+    train_config: str = option(help="a YAML file of flags of `ernie-pair train`, the same for every run")
+    output_dir: str = option(help="a folder per run, compare.json and compare.png go here")
+    seeds: int = option(3, help="runs from each start: the seed of --train_config, and those after it")
+    test_file: str = option("", help="labelled pairs to compare on, empty: the dev_file of --train_config")
+    domain_data: str = option("", help="PREFIX of held-out text; every start predicts its masked words")
+    domain_samples: int = option(1000, help="samples of that text")
+    bootstrap: int = option(1000, help="resamples for the interval of a difference")
+
+    def __post_init__(self):
+        for name, least in (("seeds", 1), ("domain_samples", 1), ("bootstrap", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
+        if not Path(self.train_config).is_file():
+            raise InputError(
+                f"--train_config {self.train_config}: no such file; write the flags of train in it"
+            )
+
+
+def compare_starts(config: CompareConfig) -> None:
+    """Make the runs that are missing, write what they show, print a table. Raises InputError and its kin."""
+    start_console(World())
+    train = _train_config(config.train_config)
+    starts = _open_starts(config.starts, train)
+    corpus = open_corpus(config.domain_data) if config.domain_data else None
+    pairs = _test_pairs(config, train, starts[0])
+    output_dir = Path(config.output_dir)
+    runs = Runs(output_dir, config.train_config, train, config.seeds)
+    runs.make(starts, pairs)
+    logits = {start.name: [runs.logits(start, seed, len(pairs)) for seed in runs.seeds] for start in starts}
+    comparison = compare(logits, pairs.labels, list(runs.seeds), config.bootstrap)
+    domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
+    write_comparison(output_dir, comparison, domain, {start.name: start.path for start in starts})
+    print("\n".join(table_lines(comparison, domain)))
+
+
+def _train_config(path: str) -> TrainConfig:
+    """Model and output_dir may be absent from it: every run has its own."""
+    return parse_config(TrainConfig, [f"--config={path}", "--model_name_or_path=start", "--output_dir=run"])
+
+
+def _test_pairs(config: CompareConfig, train: TrainConfig, start: Start) -> Pairs:
+    labels = labels_of(start.source.config, train.label_map)
+    columns = Columns(train.text_a, train.text_b, train.label)
+    named = (
+        ("test_file", config.test_file, "test") if config.test_file else ("dev_file", train.dev_file, "dev")
+    )
+    pairs = PairSource(*named, labels, columns).read()
+    refuse_undefined("auc", pairs.labels, len(labels.names), named[1])
+    return pairs
+
+
+def _open_starts(text: str, train: TrainConfig) -> List[Start]:
+    paths: Dict[str, str] = {}
+    for word in text.split():
+        name, equals, path = word.partition("=")
+        if not (equals and path and NAME.fullmatch(name)) or name in paths:
+            raise InputError(f"--starts {text}: {word} is no new NAME=MODEL; {STARTS_EXAMPLE}")
+        paths[name] = path
+    if len(paths) < 2:
+        raise InputError(f"--starts {text}: one start has nothing to be compared with; {STARTS_EXAMPLE}")
+    return [_open_start(name, path, train.from_scratch) for name, path in paths.items()]
+
+
+def _open_start(name: str, path: str, from_scratch: bool) -> Start:
+    from_scratch = from_scratch or path.startswith(RANDOM)
+    path = path[len(RANDOM) :] if path.startswith(RANDOM) else path
+    return Start(name, path, open_model(path, model_type="", from_scratch=from_scratch))
+
+
+def _domain_losses(
+    starts: List[Start], corpus: Corpus, config: CompareConfig, train: TrainConfig
+) -> Dict[str, Dict[str, object]]:
+    """What ``domain_loss`` says of every start, or {"reason": why it cannot be asked}."""
+    quiet_libraries()
+    start_device(train.device, World())
+    length = min(train.max_seq_len, *(limits_of(start.source.config).positions for start in starts))
+    losses: Dict[str, Dict[str, object]] = {}
+    for start in starts:
+        try:
+            losses[start.name] = domain_loss(start.source, corpus, config.domain_samples, length)
+        except InputError as error:
+            logger.warning("no loss on %s from %s: %s", corpus.prefix, start.name, error)
+            losses[start.name] = {"reason": str(error)}
+    return losses

@@ -1,0 +1,189 @@
+"""What the runs of a comparison show: means, deviations, and how sure the differences are."""
+
+import json
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple, Optional
+
+import numpy as np
+
+from data_tools.publish import published
+from ernie_pair.pair.intervals import CountedRows, percentile_interval, resamples
+from ernie_pair.pair.metrics import METRICS
+
+JSON_FILE, PICTURE_FILE = "compare.json", "compare.png"
+SHOWN = ("accuracy", "f1", "auc")
+SEED = 1234  # of the resamples
+
+Metrics = Dict[str, float]
+Domain = Optional[Dict[str, Dict[str, object]]]
+
+
+class Difference(NamedTuple):
+    """``one`` minus ``other``: of each metric the mean over the seeds, its 95 % interval, and the share of
+    the resamples in which it is not above 0."""
+
+    one: str
+    other: str
+    mean: Metrics
+    interval: Dict[str, List[float]]
+    not_above_0: Metrics
+
+
+class Comparison(NamedTuple):
+    """``runs``: {start: the metrics of each seed}; ``deviation`` is None with a single seed."""
+
+    rows: int
+    seeds: List[int]
+    runs: Dict[str, List[Metrics]]
+    mean: Dict[str, Metrics]
+    deviation: Optional[Dict[str, Metrics]]
+    differences: List[Difference]
+
+
+def compare(
+    logits: Dict[str, List[np.ndarray]], labels: np.ndarray, seeds: List[int], samples: int
+) -> Comparison:
+    """``logits``: {start: [rows, classes] of each seed}, of the same rows.
+
+    The intervals are a paired bootstrap: a resample draws rows and seeds, and every start is measured on
+    the same ones.
+    """
+    counted = {name: [CountedRows(each, labels) for each in logits[name]] for name in logits}
+    whole = np.ones(len(labels), dtype=np.int64)
+    runs = {name: [rows.measure(whole) for rows in counted[name]] for name in counted}
+    values = {name: _table(runs[name]) for name in runs}
+    drawn = _drawn_means(counted, len(labels), len(seeds), samples)
+    names = list(logits)
+    pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
+    return Comparison(
+        len(labels),
+        seeds,
+        runs,
+        {name: _named(table.mean(axis=0)) for name, table in values.items()},
+        {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None,
+        [_difference(one, other, values, drawn) for one, other in pairs],
+    )
+
+
+def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:
+    """{start: [samples, metrics]}, the means over the drawn seeds on the drawn rows."""
+    seeds_of = np.random.default_rng([SEED, num_seeds]).integers(num_seeds, size=(samples, num_seeds))
+    means: Dict[str, List[np.ndarray]] = {name: [] for name in counted}
+    for counts, seeds in zip(resamples(num_rows, samples, SEED), seeds_of):
+        for name, rows in counted.items():
+            measured = {seed: list(rows[seed].measure(counts).values()) for seed in set(seeds.tolist())}
+            means[name].append(np.mean([measured[seed] for seed in seeds.tolist()], axis=0))
+    return {name: np.array(each) for name, each in means.items()}
+
+
+def _difference(
+    one: str, other: str, values: Dict[str, np.ndarray], drawn: Dict[str, np.ndarray]
+) -> Difference:
+    spread = drawn[one] - drawn[other]
+    intervals = {name: percentile_interval(spread[:, place]) for place, name in enumerate(METRICS)}
+    return Difference(
+        one,
+        other,
+        _named((values[one] - values[other]).mean(axis=0)),
+        intervals,
+        _named((spread <= 0).mean(axis=0)),
+    )
+
+
+def _table(runs: List[Metrics]) -> np.ndarray:
+    """[seeds, metrics]"""
+    return np.array([[run[name] for name in METRICS] for run in runs])
+
+
+def _named(values: np.ndarray) -> Metrics:
+    return dict(zip(METRICS, values.tolist()))
+
+
+def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
+    """For the terminal."""
+    width = max(map(len, ["start", *comparison.runs]))
+    yield f"{comparison.rows} rows, {len(comparison.seeds)} seed(s) from {comparison.seeds[0]}"
+    heads = "".join(f"  {name:<17}" for name in SHOWN)
+    yield f"{'start':<{width}}{heads}{'  masked words: loss (perplexity)' if domain else ''}".rstrip()
+    for name, mean in comparison.mean.items():
+        cells = "".join(f"  {_with_deviation(comparison, name, metric, mean):<17}" for metric in SHOWN)
+        yield f"{name:<{width}}{cells}{'  ' + _domain_cell(domain[name]) if domain else ''}".rstrip()
+    for difference in comparison.differences:
+        for metric in SHOWN:
+            low, high = difference.interval[metric]
+            moved = f"{metric} {difference.mean[metric]:+.4f}, 95 % between {low:+.4f} and {high:+.4f}"
+            doubt = f"not above 0 in {difference.not_above_0[metric]:.1%} of the resamples"
+            yield f"{difference.one} - {difference.other}: {moved}; {doubt}"
+
+
+def _with_deviation(comparison: Comparison, name: str, metric: str, mean: Metrics) -> str:
+    if comparison.deviation is None:
+        return f"{mean[metric]:.4f}"
+    return f"{mean[metric]:.4f} +- {comparison.deviation[name][metric]:.4f}"
+
+
+def _domain_cell(loss: Dict[str, object]) -> str:
+    return "-" if "reason" in loss else f"{loss['lm_loss']:.4f} ({loss['perplexity']:.1f})"
+
+
+def write_comparison(folder: Path, comparison: Comparison, domain: Domain, paths: Dict[str, str]) -> None:
+    """compare.json and compare.png, both or none. Raises OSError."""
+    content = {
+        "starts": paths,
+        **comparison._asdict(),
+        "differences": [difference._asdict() for difference in comparison.differences],
+        "domain": domain,
+    }
+    with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
+        text.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        _draw(picture, comparison, domain)
+
+
+def _draw(path: Path, comparison: Comparison, domain: Domain) -> None:
+    from matplotlib.figure import Figure
+
+    panels = 3 if domain else 2
+    figure = Figure(figsize=(4.2 * panels, 4), layout="constrained")
+    axes = figure.subplots(1, panels)
+    _draw_runs(axes[0], comparison)
+    _draw_differences(axes[1], comparison)
+    if domain:
+        _draw_domain(axes[2], domain)
+    figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
+
+
+def _draw_domain(axes, domain: Dict[str, Dict[str, object]]) -> None:
+    bars = axes.bar(
+        list(domain), [loss.get("lm_loss", 0.0) for loss in domain.values()], 0.5, color="#94a3b8"
+    )
+    axes.bar_label(
+        bars, [f"{loss['lm_loss']:.3f}" if "lm_loss" in loss else "none" for loss in domain.values()]
+    )
+    axes.margins(y=0.1)
+    axes.set_xlim(-0.5, len(domain) - 0.5)
+    axes.set(title="masked words of the domain", ylabel="loss")
+
+
+def _draw_runs(axes, comparison: Comparison) -> None:
+    """A point per run; points of one seed stand side by side in every column."""
+    for place, (name, runs) in enumerate(comparison.runs.items()):
+        offsets = place + np.linspace(-0.12, 0.12, len(runs)) * (len(runs) > 1)
+        axes.plot(offsets, [run["accuracy"] for run in runs], "o", color="#2563eb", alpha=0.7)
+        mean = comparison.mean[name]["accuracy"]
+        deviation = comparison.deviation[name]["accuracy"] if comparison.deviation else None
+        axes.errorbar(place, mean, yerr=deviation, fmt="_", color="#0f172a", markersize=26, capsize=5)
+    axes.set_xticks(range(len(comparison.runs)), list(comparison.runs))
+    axes.set_xlim(-0.5, len(comparison.runs) - 0.5)
+    axes.set(title=f"accuracy, {len(comparison.seeds)} seed(s)", ylabel="accuracy")
+
+
+def _draw_differences(axes, comparison: Comparison) -> None:
+    rows = [(d, metric) for d in comparison.differences for metric in SHOWN]
+    for place, (difference, metric) in enumerate(reversed(rows)):
+        low, high = difference.interval[metric]
+        axes.plot([low, high], [place, place], color="#2563eb", linewidth=2)
+        axes.plot(difference.mean[metric], place, "o", color="#2563eb")
+    axes.axvline(0, color="#94a3b8", linestyle=":")
+    axes.set_yticks(range(len(rows)), [f"{d.one} - {d.other}\n{metric}" for d, metric in reversed(rows)])
+    axes.set_ylim(-0.5, len(rows) - 0.5)
+    axes.set(title="differences, 95 % intervals")

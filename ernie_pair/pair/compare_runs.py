@@ -1,0 +1,145 @@
+"""The runs of a comparison: every start with every seed, each in a process of its own.
+
+OUT/
+    plan.json               what all runs share; a folder with another plan is refused
+    test.jsonl              the pairs that all of them are asked about
+    NAME-seed-1234/         the output_dir of one run, and its predictions.tsv: then it is done
+    NAME-seed-1234.log      what it said
+"""
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Dict, List, NamedTuple
+
+import numpy as np
+
+from data_tools.array_file import sha256_of_file
+from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError, Stopped
+from data_tools.publish import published
+from ernie_pair.model_folder import ModelSource
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.pair_file import Pairs
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.signals import StopSignals
+
+PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
+OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
+ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, PeerError)}
+
+logger = logging.getLogger(__name__)
+
+
+class Start(NamedTuple):
+    """``source`` has no weights when the runs begin with random ones."""
+
+    name: str
+    path: str
+    source: ModelSource
+
+
+class Runs:
+    """``train`` holds the flags of every run; those of OF_A_RUN in it mean nothing but the first seed."""
+
+    def __init__(self, output_dir: Path, train_config: str, train: TrainConfig, seeds: int):
+        self.output_dir, self.train_config, self.train = output_dir, train_config, train
+        self.seeds = range(train.seed, train.seed + seeds)
+
+    def make(self, starts: List[Start], test: Pairs) -> None:
+        """Train and predict what is not there yet. Raises InputError and its kin as a run that fails does."""
+        self._keep_plan(self._plan(starts, test), test)
+        wanted = [(start, seed) for seed in self.seeds for start in starts]
+        with StopSignals():
+            for number, (start, seed) in enumerate(wanted, start=1):
+                folder = self.folder(start, seed)
+                if (folder / PREDICTIONS).is_file():
+                    logger.info("run %d of %d is done: %s", number, len(wanted), folder)
+                    continue
+                logger.info("run %d of %d: %s; see %s", number, len(wanted), folder, _log_of(folder))
+                self._make(start, seed, folder)
+
+    def folder(self, start: Start, seed: int) -> Path:
+        return self.output_dir / f"{start.name}-seed-{seed}"
+
+    def logits(self, start: Start, seed: int, num_rows: int) -> np.ndarray:
+        """log p of every row, float64 [rows, classes]; as good as the logits. Raises CheckpointError."""
+        path = self.folder(start, seed) / PREDICTIONS
+        try:
+            table = np.loadtxt(path, delimiter="\t", skiprows=1, ndmin=2)
+        except ValueError:
+            table = np.empty((0, 0))
+        if len(table) != num_rows:
+            raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
+        return np.log(np.maximum(table[:, 2:], 1e-300))
+
+    def _make(self, start: Start, seed: int, folder: Path) -> None:
+        log = _log_of(folder)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        run = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
+        run["from_scratch"] = "true" if start.source.weights is None else "false"
+        _call(["train", f"--config={self.train_config}", *_flags(run)], log)
+        (best,) = folder.glob("best-*")
+        asked = {name: getattr(self.train, name) for name in ("batch_size", "max_seq_len", "device")}
+        asked.update(model_path=best, input_file=self.output_dir / TEST, output_file=folder / PREDICTIONS)
+        _call(["predict", *_flags({**asked, "scores": "true"})], log)
+
+    def _keep_plan(self, plan: Dict[str, object], test: Pairs) -> None:
+        """Raises InputError when the folder was begun for runs that these cannot be compared with."""
+        path = self.output_dir / PLAN
+        if path.is_file():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            for key, value in before.items():
+                if plan.setdefault(key, value) != value:
+                    raise InputError(
+                        f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir"
+                    )
+        rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
+        with published(self.output_dir / TEST, path) as (pairs, draft):
+            pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            draft.write_text(json.dumps(plan, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    def _plan(self, starts: List[Start], test: Pairs) -> Dict[str, object]:
+        flags = {name: value for name, value in asdict(self.train).items() if name not in OF_A_RUN}
+        files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]
+        hashes = {f"{file.flag} (sha256)": file.sha256() for file in files}
+        weights = {f"start {start.name} (sha256)": _sha256_of(start.source) for start in starts}
+        return {**flags, **hashes, "test_file (sha256)": test.sha256, **weights}
+
+
+def _sha256_of(source: ModelSource) -> str:
+    """Of the weights, which lie in one file or in a folder of them."""
+    weights = source.weights
+    if weights is None:
+        return "random weights"
+    if weights.is_file():
+        return sha256_of_file(weights)
+    return " ".join(sha256_of_file(path) for path in sorted(weights.iterdir()))
+
+
+def _flags(values: Dict[str, object]) -> List[str]:
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def _log_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.log")
+
+
+def _call(words: List[str], log: Path) -> None:
+    """Run `ernie-pair WORDS`. Raises the error that it ends with."""
+    with open(log, "a", encoding="utf-8") as said:
+        child = subprocess.Popen([sys.executable, "-m", "ernie_pair", *words], stdout=said, stderr=said)
+        try:
+            code = child.wait()
+        except Stopped as stop:
+            raise Stopped("stopped; run the same command to go on", stop.exit_code) from None
+        finally:
+            child.terminate()  # it saves first; nothing happens to one that has ended
+            child.wait()
+    if code:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
+        reason = errors[-1] if errors and code in ERRORS else f"a run ended with exit code {code}"
+        raise ERRORS.get(code, MachineError)(f"{reason} (of {words[0]}; see {log})")

@@ -1,0 +1,101 @@
+"""How well a model to start from predicts the masked words of a domain's held-out text."""
+
+import math
+from typing import Dict
+
+import numpy as np
+
+from data_tools.collate import NO_LABEL, collate
+from data_tools.corpus import Corpus
+from data_tools.ernie_dataset import ErnieDataset, masking_rule
+from data_tools.errors import InputError
+from data_tools.masking_config import MaskingConfig
+from data_tools.sample_map import build_sample_map
+from data_tools.twins import with_twins
+from data_tools.wordpiece import WordPiece
+from ernie_pair.model_config import family_of
+from ernie_pair.model_folder import ModelSource, match_parameters
+from ernie_pair.weight_names import HEADS, structured_names
+from ernie_pair.weights import as_float32, read_weights
+
+SEED, BATCH = 1234, 32
+LM_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
+
+
+def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int) -> Dict[str, float]:
+    """lm_loss (mean over the masked tokens), perplexity, lm_accuracy and masked_tokens.
+
+    The masks follow from the corpus alone, so every model of its vocabulary is asked the same. Raises
+    InputError for a model that cannot be asked: without a head for masked words, of another vocabulary.
+    """
+    import paddle
+    from paddle.nn import functional as F
+
+    dataset, pad_id = _dataset_of(source, corpus, num_samples, max_seq_len)
+    model = _masked_word_model(source)
+    loss, hits, tokens = 0.0, 0, 0
+    for first in range(0, num_samples, BATCH):
+        samples = [dataset[index] for index in range(first, min(first + BATCH, num_samples))]
+        batch = collate(samples, pad_id=pad_id, max_seq_len=max_seq_len)
+        labels = batch["masked_lm_labels"]
+        with paddle.no_grad():
+            scores, _ = model(
+                paddle.to_tensor(batch["input_ids"]),
+                token_type_ids=paddle.to_tensor(batch["token_type_ids"]),
+                masked_positions=paddle.to_tensor(batch["masked_positions"]),
+            )
+            wanted = paddle.to_tensor(labels)
+            losses = F.cross_entropy(scores, wanted, ignore_index=NO_LABEL, reduction="none").numpy()
+        is_asked = labels != NO_LABEL
+        loss += losses.reshape(-1)[is_asked].sum(dtype=np.float64)
+        hits += int((scores.numpy().argmax(axis=-1) == labels)[is_asked].sum())
+        tokens += int(is_asked.sum())
+    mean = float(loss / tokens)
+    return {
+        "lm_loss": mean,
+        "perplexity": math.exp(mean),
+        "lm_accuracy": hits / tokens,
+        "masked_tokens": tokens,
+    }
+
+
+def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):
+    """The samples, and the id of their padding."""
+    pieces = WordPiece.from_file(source.vocab_file)
+    if corpus.vocab_sha256 not in ("", pieces.sha256):
+        pieces = with_twins(pieces)
+    if corpus.vocab_sha256 not in ("", pieces.sha256):
+        raise InputError(f"{corpus.prefix} was made with another vocabulary than that of {source.name}")
+    corpus.check_ids(pieces.vocab_size)
+    flags = MaskingConfig()
+    rows = build_sample_map(
+        corpus.docs,
+        corpus.lens,
+        range(corpus.num_documents),
+        num_samples=num_samples,
+        seed=SEED,
+        **flags.map_settings(max_seq_len),
+    )
+    rule = masking_rule(pieces, **flags.rule_settings())
+    return ErnieDataset(corpus, rows, rule, seed=SEED), pieces.pad_id
+
+
+def _masked_word_model(source: ModelSource):
+    from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
+
+    if family_of(source.config) not in ("ernie", None):
+        raise InputError(f"{source.name}: only an ERNIE has a head for masked words here")
+    if source.weights is None:
+        raise InputError(f"{source.name} has no weights yet")
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = ErnieForPretraining(ErnieConfig.from_dict({**source.config, **no_dropout}))
+    parameters, where = dict(model.state_dict()), str(source.weights)
+    found = as_float32(structured_names(read_weights(source.weights), parameters, where), where)
+    if not any(name.startswith(LM_HEAD) for name in found):
+        raise InputError(f"{where} holds no head for masked words ({LM_HEAD}*)")
+    arrays = match_parameters(parameters, found, where, may_miss=ORDER_HEAD, may_have=HEADS)
+    for parameter in parameters.values():
+        if parameter.name in arrays:
+            parameter.set_value(arrays[parameter.name])
+    model.eval()
+    return model

@@ -1,0 +1,128 @@
+"""A trained model as a folder to ship: Paddle Inference, ONNX, and the proof that they answer alike."""
+
+import json
+import logging
+import shutil
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Dict, Literal, Tuple
+
+from data_tools.array_file import sha256_of_file
+from data_tools.command_line import option
+from data_tools.errors import InputError
+from ernie_pair.backends import open_backend
+from ernie_pair.cpu_math import cpu_threads
+from ernie_pair.model_config import CONFIG, VOCAB, find_config
+from ernie_pair.optional_library import optional_library
+from ernie_pair.pair.export_formats import write_onnx, write_paddle
+from ernie_pair.pair.export_parity import answers_of, largest_difference, parity_batches
+from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.model import PairClassifier, load_trained
+from ernie_pair.pair_rows import SPECIALS_PER_PAIR, open_tokenizer
+from ernie_pair.published_folder import publish_folder
+from ernie_pair.runlog import start_console
+from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.shipped_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
+from ernie_pair.temperature import read_temperature
+from ernie_pair.world import World
+
+VERSIONED = (
+    *("ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp"),
+    *("paddle2onnx", "onnxruntime", "numpy"),
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Make a folder that runs without the training code, and prove that it answers as the model does."""
+
+    model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
+    output_dir: str = option(help="the folder to make; an earlier export there is replaced")
+    format: Literal["paddle", "onnx", "both"] = option(
+        "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both"
+    )
+    max_seq_len: int = option(128, help="tokens per pair, as in training; longer pairs are cut")
+
+    def __post_init__(self):
+        least = SPECIALS_PER_PAIR + 2  # a token of each text
+        if self.max_seq_len < least:
+            raise InputError(f"--max_seq_len {self.max_seq_len} is below {least}; use that of the training")
+
+    @property
+    def backends(self) -> Tuple[str, ...]:
+        return ("paddle", "onnx") if self.format == "both" else (self.format,)
+
+
+def export_pair(config: ExportConfig) -> None:
+    """Write ``output_dir`` and print the largest difference of each format from the trained model.
+
+    Raises InputError for what cannot be exported or would be lost, CheckpointError where a format
+    answers otherwise than the model; then nothing is written.
+    """
+    start_console(World())
+    quiet_libraries()
+    output_dir = Path(config.output_dir).absolute()
+    _refuse_loss(output_dir)
+    if "onnx" in config.backends:
+        optional_library("onnxruntime", "onnx")
+    start_device("cpu", World())
+    model, vocab_file = load_trained(config.model_path)
+    publish_folder(output_dir, lambda draft: _fill(draft, config, model, vocab_file))
+    logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
+
+
+def _refuse_loss(output_dir: Path) -> None:
+    """Raises InputError when what would be replaced is not an earlier export."""
+    if output_dir.exists() and not output_dir.is_dir():
+        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
+    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
+    others = found - set(WRITTEN) if MANIFEST in found else found
+    if others:
+        raise InputError(
+            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
+        )
+
+
+def _fill(draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: Path) -> None:
+    pieces = open_tokenizer(vocab_file, model.config, config.max_seq_len)
+    batches = parity_batches(pieces, config.max_seq_len)
+    expected = answers_of(model, batches)
+    shutil.copyfile(vocab_file, draft / VOCAB)
+    shutil.copyfile(find_config(vocab_file.parent), draft / CONFIG)
+    write_paddle(model, draft)
+    if "onnx" in config.backends:
+        write_onnx(draft)
+    for name in PADDLE_FILES if "paddle" not in config.backends else ():
+        (draft / name).unlink()
+    shipped = ShippedModel(
+        draft,
+        labels_of(model.config).names,
+        config.max_seq_len,
+        read_temperature(Path(config.model_path)),
+        {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
+    )
+    differences = {}
+    for name in config.backends:
+        backend = open_backend(shipped, name, cpu_threads())
+        differences[name] = largest_difference(backend, batches, expected)
+        logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
+    facts = {"model": Path(config.model_path).name, "vocab_sha256": pieces.sha256, "versions": _versions()}
+    (draft / MANIFEST).write_text(_manifest(shipped, parity=differences, **facts), encoding="utf-8")
+
+
+def _manifest(shipped: ShippedModel, **facts) -> str:
+    said = {name: value for name, value in asdict(shipped).items() if name != "folder"}
+    return json.dumps({"format": FORMAT, **said, **facts}, indent=2, ensure_ascii=False) + "\n"
+
+
+def _versions() -> Dict[str, str]:
+    installed = {}
+    for package in VERSIONED:
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return installed

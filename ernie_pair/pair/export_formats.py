@@ -1,0 +1,65 @@
+"""The classifier as a file of Paddle Inference, and that as a file of ONNX."""
+
+from pathlib import Path
+
+import paddle
+from paddle import nn
+
+from data_tools.errors import InputError
+from ernie_pair.optional_library import optional_library
+from ernie_pair.pair.model import PairClassifier
+from ernie_pair.shipped_model import ONNX_FILES, PADDLE_FILES
+
+OPSET = 17
+INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
+
+
+def write_paddle(model: PairClassifier, folder: Path) -> None:
+    """Write PADDLE_FILES, for any batch and length. ``model`` is a static one afterwards."""
+    _drop_padding_ids(model)
+    shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
+    prefix = folder / Path(PADDLE_FILES[0]).stem
+    paddle.jit.save(paddle.jit.to_static(model, input_spec=shapes, full_graph=True), str(prefix))
+    (folder / f"{PADDLE_FILES[1]}.info").unlink()  # for training on; nothing here reads it
+
+
+def _drop_padding_ids(model: PairClassifier) -> None:
+    """Make each embedding a plain table of what it answers, the padding's zeros included.
+
+    For a padding id ONNX would hold a second table of the same size, and multiply by it at every call.
+    """
+    for layer in list(model.sublayers()):
+        for name, embedding in list(layer.named_children()):
+            if isinstance(embedding, nn.Embedding):
+                num_ids, width = embedding.weight.shape
+                table = nn.Embedding(num_ids, width)
+                with paddle.no_grad():
+                    table.weight.set_value(embedding(paddle.arange(num_ids)))
+                setattr(layer, name, table)
+
+
+def write_onnx(folder: Path) -> None:
+    """Write ONNX_FILES from the PADDLE_FILES of the same folder. Raises InputError when it cannot be done."""
+    import onnx
+
+    paddle2onnx = optional_library("paddle2onnx", "onnx")
+    sources = [str(folder / name) for name in PADDLE_FILES]
+    content = paddle2onnx.export(*sources, opset_version=OPSET, verbose=False)
+    if not content:
+        raise InputError("paddle2onnx cannot express this model in ONNX; pass --format paddle")
+    model = onnx.load_from_string(content)
+    _name_the_ends(model.graph)
+    onnx.checker.check_model(model)
+    (folder / ONNX_FILES[0]).write_bytes(model.SerializeToString())
+
+
+def _name_the_ends(graph) -> None:
+    """Paddle calls the output after its last operation, and each open dimension by a number."""
+    (output,) = graph.output
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [OUTPUT if name == output.name else name for name in names]
+    output.name = OUTPUT
+    for value, axes in (*((value, ("batch", "length")) for value in graph.input), (output, ("batch",))):
+        for dimension, axis in zip(value.type.tensor_type.shape.dim, axes):
+            dimension.dim_param = axis

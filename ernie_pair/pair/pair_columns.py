@@ -1,0 +1,105 @@
+"""Where a row keeps its two texts and its label.
+
+A header, or the keys of the first JSON line, may call them as the known sets do, in any order:
+
+    text_a text_b label    query title label    sentence1 sentence2 label
+    id qid1 qid2 question1 question2 is_duplicate                                            (QQP)
+    Quality #1_ID #2_ID #1_String #2_String              (MRPC, with spaces for the underscores)
+
+--text_a, --text_b and --label name columns that are called otherwise. Without a header the order is
+text, text, label.
+"""
+
+from dataclasses import dataclass
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from data_tools.errors import InputError
+
+LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
+NAMES = {
+    LEFT: (LEFT, "text_a", "query", "question1", "#1 string", "premise", "sentence_a", "text1", "s1"),
+    RIGHT: (RIGHT, "text_b", "title", "question2", "#2 string", "hypothesis", "sentence_b", "text2", "s2"),
+    LABEL: (LABEL, "labels", "quality", "is_duplicate", "gold_label"),
+}
+PASSED_OVER = ("id", "index", "idx", "#1 id", "#2 id", "qid1", "qid2", "pairid")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names given by flags; an empty one is left to the known names."""
+
+    text_a: str = ""
+    text_b: str = ""
+    label: str = ""
+
+    @property
+    def by_role(self) -> Dict[str, str]:
+        return dict(zip(ROLES, (self.text_a, self.text_b, self.label)))
+
+
+class Layout(NamedTuple):
+    """The places of the texts and the label in a line of ``width`` columns."""
+
+    left: int
+    right: int
+    label: Optional[int]
+    width: int
+    has_header: bool
+
+
+def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
+    """Judged by the first line. Raises InputError for a header that is not understood."""
+    cells = [cell.strip() for cell in first]
+    places = _places(where, cells, columns, must_be_there=True)
+    if LEFT in places and RIGHT in places:
+        named_texts = columns.text_a and columns.text_b
+        others = {cell.lower() for place, cell in enumerate(cells) if place not in places.values()}
+        if others - set(PASSED_OVER) and not named_texts:
+            raise _not_understood(where, cells)
+        return Layout(places[LEFT], places[RIGHT], places.get(LABEL), len(cells), True)
+    if any(columns.by_role.values()) or any(map(_names_a_column, cells)):
+        raise _not_understood(where, cells)
+    if len(cells) not in (2, 3):
+        raise InputError(
+            f"{where}: {len(cells)} column(s) instead of 3 (text, text, label) or 2 (text, text); "
+            "separate them by tabs, or name a file of JSON lines .jsonl, one with commas .csv"
+        )
+    return Layout(0, 1, 2 if len(cells) == 3 else None, len(cells), False)
+
+
+def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, str, str]:
+    """The keys of the texts and the label in JSON lines, judged by those of the first line."""
+    places = _places(where, list(first), columns, must_be_there=False)
+    return tuple(columns.by_role[role] or (first[places[role]] if role in places else role) for role in ROLES)
+
+
+def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool) -> Dict[str, int]:
+    places = {}
+    for role, named in columns.by_role.items():
+        found = [
+            i for i, cell in enumerate(cells) if (cell == named if named else cell.lower() in NAMES[role])
+        ]
+        if len(found) > 1:
+            both = ", ".join(cells[place] for place in found)
+            raise InputError(f"{where}: both columns {both} may be {role}; name one with {_flag(role)}")
+        if named and must_be_there and not found:
+            raise InputError(f"{where}: no column {named!r} in {', '.join(cells)}; mend {_flag(role)}")
+        if found:
+            places[role] = found[0]
+    return places
+
+
+def _flag(role: str) -> str:
+    return dict(zip(ROLES, ("--text_a", "--text_b", "--label")))[role]
+
+
+def _names_a_column(cell: str) -> bool:
+    """Is it a known name that no text consists of? `query` may be a text, `text_a` hardly."""
+    return not cell.isalpha() and any(cell.lower() in names for names in NAMES.values())
+
+
+def _not_understood(where: str, cells: List[str]) -> InputError:
+    return InputError(
+        f"{where}: the header {', '.join(cells)} is not understood; write text_a, text_b, label, or name "
+        "its columns with --text_a, --text_b and --label"
+    )

@@ -1,0 +1,144 @@
+"""The pictures of the report: SVG without fonts, links or dates, so that equal answers give equal bytes."""
+
+import base64
+import io
+from typing import Callable, Dict, List, NamedTuple
+
+import numpy as np
+
+from ernie_pair.pair.evaluation import Answers
+from ernie_pair.pair.thresholds import Curve
+
+POINTS = 400  # of a curve; more would not be seen
+HISTOGRAM_BINS = np.linspace(0, 1, 41)
+BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#16a34a", "#94a3b8"
+STYLE = {
+    **{"svg.hashsalt": "ernie-pair", "svg.fonttype": "path", "font.size": 9, "lines.linewidth": 1.8},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY, "axes.grid": True},
+    **{"grid.color": "#e2e8f0", "grid.linewidth": 0.7, "axes.axisbelow": True},
+    **{"legend.frameon": False, "legend.fontsize": 8},
+}
+
+
+class Chart(NamedTuple):
+    """``source`` is what an <img> shows; ``note`` says how to read it."""
+
+    title: str
+    source: str
+    note: str
+
+
+def charts_of(answers: Answers, evaluation: Dict) -> List[Chart]:
+    """Of two classes: precision-recall, ROC and thresholds too, where both classes occur."""
+    curve = answers.curve()
+    charts = []
+    if curve is not None:
+        charts += [
+            _precision_recall(curve, evaluation),
+            _roc(answers, evaluation),
+            _thresholds(curve, evaluation),
+        ]
+    return [*charts, _reliability(answers, evaluation), _histogram(answers)]
+
+
+def _precision_recall(curve: Curve, evaluation: Dict) -> Chart:
+    best, asked = (evaluation["thresholds"][name] for name in ("best_f1", "at_precision"))
+    few = _few(len(curve.f1))
+
+    def draw(axes) -> None:
+        axes.plot([*curve.recall[few], 0], [*curve.precision[few], curve.precision[-1]], color=BLUE)
+        axes.axhline(asked["asked"], color=GREY, linestyle=":", linewidth=1)
+        axes.plot(best["recall"], best["precision"], "o", color=ORANGE, label=f"best F1 {best['f1']:.3f}")
+        if asked["reached"]:
+            label = f"precision {asked['asked']:g}: recall {asked['recall']:.3f}"
+            axes.plot(asked["recall"], asked["precision"], "s", color=GREEN, label=label)
+        axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03), xlim=(0, 1.01))
+        axes.legend(loc="lower left")
+
+    note = f"Average precision {evaluation['average_precision']:.4f}; dotted: the precision asked for."
+    return _chart("Precision and recall", draw, note)
+
+
+def _roc(answers: Answers, evaluation: Dict) -> Chart:
+    from sklearn.metrics import roc_curve
+
+    false_rate, true_rate, _ = roc_curve(answers.labels, answers.shown[:, 1])
+    few = _few(len(true_rate))
+
+    def draw(axes) -> None:
+        axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
+        axes.plot(false_rate[few], true_rate[few], color=BLUE)
+        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
+
+    return _chart("ROC", draw, f"AUC {evaluation['auc']:.4f}; the dotted diagonal is chance.")
+
+
+def _thresholds(curve: Curve, evaluation: Dict) -> Chart:
+    best = evaluation["thresholds"]["best_f1"]["threshold"]
+    few = _few(len(curve.f1))
+
+    def draw(axes) -> None:
+        for name, color in (("precision", BLUE), ("recall", GREEN), ("f1", ORANGE)):
+            axes.plot(curve.probabilities[few], getattr(curve, name)[few], color=color, label=name)
+        axes.axvline(best, color=GREY, linestyle=":", linewidth=1)
+        axes.set(xlabel="threshold on the probability of class 1", xlim=(0, 1), ylim=(0, 1.03))
+        axes.legend(loc="lower left")
+
+    note = f"Dotted: the threshold of the best F1, {best:.4f}."
+    return _chart("Choice of a threshold", draw, note)
+
+
+def _reliability(answers: Answers, evaluation: Dict) -> Chart:
+    calibration = evaluation["calibration"]
+    before, after = answers.bins(1.0), answers.bins(calibration["temperature"])
+
+    def draw(axes) -> None:
+        axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
+        for bins, color, label in (
+            (before, ORANGE, f"as trained: error {calibration['ece']:.3f}"),
+            (after, BLUE, f"with temperature: {calibration['ece_calibrated']:.3f}"),
+        ):
+            axes.plot([b.said for b in bins], [b.true for b in bins], "o-", color=color, label=label, ms=3.5)
+        said = "probability of class 1" if answers.num_classes == 2 else "probability of the predicted class"
+        axes.set(xlabel=said, ylabel="share that is so", xlim=(0, 1), ylim=(0, 1.01))
+        axes.legend(loc="upper left")
+
+    note = f"Each point is one of {calibration['bins']} bins of like many rows; on the diagonal is right."
+    return _chart("Reliability", draw, note)
+
+
+def _histogram(answers: Answers) -> Chart:
+    if answers.num_classes == 2:
+        shown, split, names = answers.shown[:, 1], answers.labels == 1, ("label 0", "label 1")
+        said, note = "probability of class 1", "The less the two overlap, the better they are told apart."
+    else:
+        shown, split = answers.shown.max(axis=1), answers.guesses == answers.labels
+        names, said = ("wrong", "right"), "probability of the predicted class"
+        note = "The surer the model, the rarer it should be wrong."
+
+    def draw(axes) -> None:
+        for inside, color, name in ((~split, ORANGE, names[0]), (split, BLUE, names[1])):
+            axes.hist(shown[inside], HISTOGRAM_BINS, color=color, alpha=0.55, label=name)
+        axes.set(xlabel=said, ylabel="rows", xlim=(0, 1))
+        axes.legend(loc="upper center")
+
+    return _chart("Scores by label" if answers.num_classes == 2 else "Scores", draw, note)
+
+
+def _few(count: int) -> np.ndarray:
+    """At most POINTS places, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
+
+
+def _chart(title: str, draw: Callable, note: str) -> Chart:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    drawn = io.StringIO()
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.2, 3.3), layout="constrained")
+        draw(figure.add_subplot())
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+    text = drawn.getvalue()
+    svg = text[text.index("<svg") :]  # without the lines before it, which name a document elsewhere
+    return Chart(title, "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(), note)

@@ -1,0 +1,150 @@
+"""Encoded pairs on disk: tokenised once, memory mapped, checked whenever they are opened.
+
+CACHE/pairs-NAME.arrow   a table of Hugging Face datasets: input_ids, head (see `pair_rows.Rows`), label
+CACHE/pairs-NAME.json    its sha256 and the key it was made for; written last, so the two are whole
+CACHE/pairs-NAME.lock    held by the process that makes them
+
+NAME is a hash of all that the rows depend on: the content of the file, how it is read, the vocabulary,
+the length. A changed file has other files here.
+"""
+
+import hashlib
+import json
+import logging
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from data_tools.array_file import sha256_of_file
+from data_tools.errors import InputError, MachineError
+from data_tools.locked import locked
+from data_tools.publish import make_folder, published
+from data_tools.wordpiece import WordPiece
+from ernie_pair.pair.data import encode_pairs
+from ernie_pair.pair.pair_file import Pairs, ending_of
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair_rows import Rows
+
+VERSION = 1  # raised when the same file would give other rows
+MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
+LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
+
+logger = logging.getLogger(__name__)
+
+
+class _Files(NamedTuple):
+    table: Path
+    note: Path
+
+
+def cached_rows(
+    cache_dir: Path, sources: Sequence[PairSource], pieces: WordPiece, max_seq_len: int
+) -> List[Rows]:
+    """The pairs of each source as ids, memory mapped.
+
+    Any number of processes may ask at once: one tokenises while it holds a lock, the others wait, and the
+    next one does it when the first dies. Raises InputError for a bad row of any source, before anything
+    is written; MachineError where the disk does not keep what is written.
+    """
+    keys = [key_of(source, pieces, max_seq_len) for source in sources]
+    found = [_read(_files_of(cache_dir, key), key, pieces.pad_id) for key in keys]
+    read = [source.read() if rows is None else None for source, rows in zip(sources, found)]
+    return [
+        rows if pairs is None else _made(cache_dir, key, source, pairs, pieces, max_seq_len)
+        for key, source, rows, pairs in zip(keys, sources, found, read)
+    ]
+
+
+def _made(
+    cache_dir: Path, key: Dict[str, object], source: PairSource, pairs: Pairs, pieces: WordPiece, length: int
+) -> Rows:
+    """Tokenised by this process, or by the one that it waits for."""
+    files = _files_of(cache_dir, key)
+    make_folder(cache_dir)
+    with locked(files.table.with_suffix(".lock"), LOCK_SECONDS) as alone:
+        rows = _read(files, key, pieces.pad_id)
+        if rows is not None:
+            return rows
+        if files.table.exists():
+            logger.warning("%s is damaged or unfinished and is made again", files.table)
+        encoded = encode_pairs(pairs, pieces, length)
+        if encoded.starts[-1] > MOST_TOKENS:
+            raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
+        _publish(files, key, encoded, mark="" if alone else f".{uuid.uuid4().hex}")
+    rows = _read(files, key, pieces.pad_id)
+    if rows is None:
+        raise MachineError(f"{files.table}: the disk did not keep what was written; check it, run again")
+    return rows
+
+
+def key_of(source: PairSource, pieces: WordPiece, max_seq_len: int) -> Dict[str, object]:
+    """All that the rows depend on, as JSON."""
+    return {
+        "version": VERSION,
+        "content": source.sha256(),
+        "ending": ending_of(Path(source.name)) if source.is_file else "",
+        "columns": asdict(source.columns),
+        "labels": source.labels.classes if source.labels else None,
+        "vocabulary": pieces.sha256,
+        "max_seq_len": max_seq_len,
+    }
+
+
+def _files_of(cache_dir: Path, key: Dict[str, object]) -> _Files:
+    name = name_of(key)
+    return _Files(cache_dir / f"pairs-{name}.arrow", cache_dir / f"pairs-{name}.json")
+
+
+def name_of(key: Dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _publish(files: _Files, key: Dict[str, object], rows: Rows, mark: str) -> None:
+    with published(*files, mark=mark) as (table_draft, note_draft):
+        _write_table(table_draft, rows)
+        note = {"sha256": sha256_of_file(table_draft), "key": key, "rows": len(rows), "num_cut": rows.num_cut}
+        note_draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
+
+
+def _write_table(path: Path, rows: Rows) -> None:
+    """As one record batch, whose ids then lie side by side in the file."""
+    import pyarrow as pa
+    from datasets import Features, Value
+    from datasets import Sequence as ListOf
+    from datasets.arrow_writer import ArrowWriter
+
+    columns = {
+        "input_ids": pa.ListArray.from_arrays(pa.array(rows.starts, pa.int32()), pa.array(rows.ids)),
+        "head": pa.array(rows.heads, pa.int32()),
+    }
+    kinds = {"input_ids": ListOf(Value("int32")), "head": Value("int32")}
+    if rows.labels is not None:
+        columns["label"], kinds["label"] = pa.array(rows.labels, pa.int64()), Value("int64")
+    with ArrowWriter(path=str(path), features=Features(kinds)) as writer:
+        writer.write_table(pa.table(columns), writer_batch_size=len(rows))
+        writer.finalize()
+
+
+def _read(files: _Files, key: Dict[str, object], pad_id: int) -> Optional[Rows]:
+    """None when the rows are not there, not those of ``key``, or not as they were written."""
+    try:
+        note = json.loads(files.note.read_bytes())
+        if note["key"] != json.loads(json.dumps(key)) or note["sha256"] != sha256_of_file(files.table):
+            return None
+        return _mapped(files.table, pad_id, note["num_cut"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _mapped(path: Path, pad_id: int, num_cut: int) -> Rows:
+    from datasets import Dataset
+
+    table = Dataset.from_file(str(path)).data
+    (lists,) = table.column("input_ids").chunks
+    heads = table.column("head").to_numpy()
+    labels = table.column("label").to_numpy() if "label" in table.column_names else None
+    starts = lists.offsets.to_numpy().astype(np.int64)
+    return Rows(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut)

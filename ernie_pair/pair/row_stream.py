@@ -1,0 +1,80 @@
+"""Training pairs that are never all in memory: read in order, shuffled within a buffer.
+
+A row waits in a buffer of --shuffle_buffer rows until a draw takes it; its place goes to the next row of
+the file. Pools of batches are then tokenised and sorted by length, as `batch_order` does. The rows of an
+epoch are laid end to end behind those of the epoch before, without a seam: a pool may hold rows of both.
+
+Everything follows from the file and the seed: to go on from row n, the first n are read and left out.
+"""
+
+from itertools import count, islice
+from typing import Iterator, List, NamedTuple
+
+import numpy as np
+
+from data_tools.wordpiece import WordPiece
+from ernie_pair.pair.batch_order import POOL_BATCHES, alike
+from ernie_pair.pair.data import dealt
+from ernie_pair.pair.pair_file import Row
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair_rows import Batch, encode_texts
+from ernie_pair.world import World
+
+_POOLS = 1  # sets the draws of the pools apart from those of the buffer
+
+
+class StreamRules(NamedTuple):
+    """``batch_size`` rows make an update, over all processes; ``buffer`` rows wait to be drawn."""
+
+    seed: int
+    batch_size: int
+    buffer: int
+    bucket: bool
+    max_seq_len: int
+
+    @property
+    def pool_size(self) -> int:
+        return self.batch_size * (POOL_BATCHES if self.bucket else 1)
+
+
+def streamed_updates(
+    source: PairSource, pieces: WordPiece, rules: StreamRules, world: World, consumed: int
+) -> Iterator[List[Batch]]:
+    """The batches of this rank, without end, from row ``consumed`` of the stream on.
+
+    The same rows for any number of processes. Raises InputError naming file:line where a row is bad.
+    """
+    first_pool, done = divmod(consumed, rules.pool_size)
+    stream = islice(shuffled(source, rules), first_pool * rules.pool_size, None)
+    for pool in count(first_pool):
+        rows = list(islice(stream, rules.pool_size))
+        labels = np.array([row.label for row in rows], dtype=np.int64)
+        texts = [row.left for row in rows], [row.right for row in rows]
+        encoded = encode_texts(*texts, labels, pieces, rules.max_seq_len)
+        for picked in _batches(encoded.lengths, rules, pool)[done // rules.batch_size :]:
+            yield [encoded.batch(dealt(picked, world))]
+        done = 0
+
+
+def shuffled(source: PairSource, rules: StreamRules) -> Iterator[Row]:
+    """The rows of all epochs; of each every row once."""
+    for epoch in count():
+        rng = np.random.default_rng([rules.seed, epoch])
+        waiting: List[Row] = []
+        for row in source.rows():
+            if len(waiting) < rules.buffer:
+                waiting.append(row)
+                continue
+            place = int(rng.integers(len(waiting)))
+            yield waiting[place]
+            waiting[place] = row
+        yield from (waiting[place] for place in rng.permutation(len(waiting)))
+
+
+def _batches(lengths: np.ndarray, rules: StreamRules, pool: int) -> np.ndarray:
+    """Places in a pool, int64 [batches, batch_size]."""
+    places = np.arange(rules.pool_size)
+    if not rules.bucket:
+        return places.reshape(-1, rules.batch_size)
+    batches = alike(places, lengths, rules.batch_size)
+    return batches[np.random.default_rng([rules.seed, pool, _POOLS]).permutation(len(batches))]

@@ -1,0 +1,65 @@
+"""The class of every pair of a file, by a shipped model: the same rows as `predict`, without its code."""
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Literal, Tuple
+
+import numpy as np
+from tqdm import tqdm
+
+from data_tools.command_line import option
+from data_tools.errors import InputError
+from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_file import read_file
+from ernie_pair.pair.prediction_file import prediction_lines
+from ernie_pair.pair.result_file import publish_file, refuse_unusable
+from ernie_pair.predictor import PairPredictor, TextPair
+from ernie_pair.runlog import start_console
+from ernie_pair.world import World
+
+CHUNK = 4096  # pairs asked at a time
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Predict the class of every pair of a file with a shipped model."""
+
+    model: str = option(help="the folder that ernie-pair export made")
+    input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl")
+    output_file: str = option(help="index TAB prediction goes here, a row per input row")
+    scores: bool = option(False, help="add the probability of every class, calibrated if the model is")
+    backend: Literal["auto", "paddle", "onnx"] = option("auto", help="auto: onnx where it is installed")
+    threads: int = option(0, help="of one forward pass; 0: the cores of this process")
+    text_a: str = option("", help="the column of the first text; empty: found by its name or place")
+    text_b: str = option("", help="the column of the second text; empty: found by its name or place")
+
+    def __post_init__(self):
+        if self.threads < 0:
+            raise InputError(f"--threads {self.threads} is below 0; use 0 for all cores")
+
+
+def run_shipped(config: RunConfig) -> None:
+    """Write the header, then one row per input row in its order. Raises InputError and its kin."""
+    start_console(World())
+    refuse_unusable(Path(config.output_file))
+    predictor = PairPredictor(config.model, config.backend, config.threads)
+    pairs = read_file(Path(config.input_file), None, Columns(config.text_a, config.text_b))
+    classes, shares = ask(predictor, list(zip(pairs.left, pairs.right)))
+    shown = shares if config.scores else shares[:, :0]
+    publish_file(Path(config.output_file), "".join(prediction_lines(classes, shown)))
+    logger.info("%d predictions by %s: %s", len(pairs), predictor.backend, config.output_file)
+
+
+def ask(predictor: PairPredictor, pairs: List[TextPair]) -> Tuple[np.ndarray, np.ndarray]:
+    """classes int64 [pairs] and probabilities float32 [pairs, classes], with a bar on a terminal."""
+    chunks = [pairs[first : first + CHUNK] for first in range(0, len(pairs), CHUNK)]
+    shown = tqdm(chunks, unit="chunk", disable=not sys.stderr.isatty(), leave=False)
+    answers = [predictor.predict(chunk) for chunk in shown]
+    return (
+        np.concatenate([answer.classes for answer in answers]),
+        np.concatenate([answer.probabilities for answer in answers]),
+    )

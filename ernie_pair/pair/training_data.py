@@ -1,0 +1,110 @@
+"""What a training run learns from and is measured on: from files or sets to batches of ids."""
+
+import hashlib
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, NamedTuple
+
+import numpy as np
+
+from data_tools.errors import InputError
+from data_tools.wordpiece import WordPiece
+from ernie_pair.model_folder import ModelSource
+from ernie_pair.pair.audit_start import warn_before_training
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.data import open_tokenizer, training_updates
+from ernie_pair.pair.labels import Labels, labels_of
+from ernie_pair.pair.metrics import refuse_undefined
+from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.row_cache import cached_rows
+from ernie_pair.pair.row_stream import StreamRules, streamed_updates
+from ernie_pair.pair_rows import Batch, Rows
+from ernie_pair.world import World
+
+_END_BYTES = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class PairData(NamedTuple):
+    """``updates(consumed)`` are the batches of this rank from there on; ``num_rows`` is 0 for a stream."""
+
+    updates: Callable[[int], Iterator[List[Batch]]]
+    num_rows: int
+    dev: Rows
+    hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
+
+
+def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
+    """Both files, with a line about each and about what is wrong with them. Raises InputError."""
+    pieces = open_tokenizer(source.vocab_file, source.config, config.max_seq_len)
+    labels, columns = labels_of(source.config), Columns(config.text_a, config.text_b, config.label)
+    sources = {
+        split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns)
+        for split in ("train", "dev")
+    }
+    make = _stream if config.streaming else _hold
+    data = make(config, sources, pieces, labels, world)
+    refuse_undefined(config.best_metric, data.dev.labels, len(labels.names), config.dev_file)
+    return data._replace(hashes={**data.hashes, "vocabulary": pieces.sha256})
+
+
+def _hold(
+    config: TrainConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+) -> PairData:
+    cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
+    train, dev = cached_rows(cache_dir, list(sources.values()), pieces, config.max_seq_len)
+    for source, rows in zip(sources.values(), (train, dev)):
+        _describe(source, rows, labels)
+    if world.is_first:
+        warn_before_training(cache_dir, sources)
+    updates = partial(training_updates, train, config.seed, config.batch_size, world, bucket=config.bucket)
+    hashes = {source.flag: source.sha256() for source in sources.values()}
+    return PairData(updates, len(train), dev, hashes)
+
+
+def _stream(
+    config: TrainConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+) -> PairData:
+    train, dev = sources["train"], sources["dev"]
+    if not train.is_file:
+        raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
+    next(train.rows())  # its layout is understood, or the run ends here
+    cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
+    (dev_rows,) = cached_rows(cache_dir, [dev], pieces, config.max_seq_len)
+    logger.info("%s: streamed, its rows neither counted nor audited", train.name)
+    _describe(dev, dev_rows, labels)
+    batch_size = config.batch_size * world.size
+    rules = StreamRules(config.seed, batch_size, config.shuffle_buffer, config.bucket, config.max_seq_len)
+    updates = partial(streamed_updates, train, pieces, rules, world)
+    hashes = {train.flag: _hash_of_ends(Path(train.name)), dev.flag: dev.sha256()}
+    return PairData(updates, 0, dev_rows, hashes)
+
+
+def _hash_of_ends(path: Path) -> str:
+    """sha256 of the size, the first and the last MiB: a file beyond memory is not read to be named."""
+    digest = hashlib.sha256(str(path.stat().st_size).encode())
+    with open(path, "rb") as content:
+        digest.update(content.read(_END_BYTES))
+        content.seek(max(0, os.path.getsize(path) - _END_BYTES))
+        digest.update(content.read(_END_BYTES))
+    return digest.hexdigest()
+
+
+def _describe(source: PairSource, rows: Rows, labels: Labels) -> None:
+    counts = np.bincount(rows.labels, minlength=len(labels.names)).tolist()
+    shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
+    if rows.num_cut:
+        logger.info("%s: %d pairs are longer than --max_seq_len and are cut", source.name, rows.num_cut)
+
+
+def _shown(labels: Labels) -> List[str]:
+    """of class 1, or of same (1)"""
+    return [
+        f"of class {number}" if name == str(number) else f"{name} ({number})"
+        for number, name in enumerate(labels.names)
+    ]

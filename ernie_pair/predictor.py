@@ -1,0 +1,75 @@
+"""Ask a shipped model: texts in, labels and probabilities out. Nothing of the training code is needed.
+
+predictor = PairPredictor("ship")
+labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
+"""
+
+from pathlib import Path
+from typing import List, NamedTuple, Sequence, Tuple, Union
+
+import numpy as np
+
+from data_tools.errors import InputError, NumbersError
+from ernie_pair.backends import open_backend
+from ernie_pair.cpu_math import cpu_threads
+from ernie_pair.model_config import CONFIG, VOCAB, read_config
+from ernie_pair.pair_rows import Rows, encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.pair_scores import probabilities
+from ernie_pair.shipped_model import read_shipped
+
+BATCH_SIZE = 64  # pairs in one forward pass
+
+TextPair = Tuple[str, str]
+
+
+class Prediction(NamedTuple):
+    """Of every pair, in their order; the probabilities are calibrated if the model is."""
+
+    classes: np.ndarray  # int64 [pairs]: the likeliest class
+    labels: List[str]  # what it is called
+    probabilities: np.ndarray  # float32 [pairs, classes]
+
+
+class PairPredictor:
+    """A shipped model, loaded once. Not for several threads at a time.
+
+    ``backend``: onnx | paddle | auto, see ``open_backend``; ``threads``: of one forward pass, 0: the
+    cores of this process. Raises InputError and its kin for a folder that cannot be used.
+    """
+
+    def __init__(self, folder: Union[str, Path], backend: str = "auto", threads: int = 0):
+        self.shipped = read_shipped(Path(folder))
+        self.class_names = self.shipped.labels
+        model_config = read_config(self.shipped.file(CONFIG))
+        self._pieces = open_tokenizer(self.shipped.file(VOCAB), model_config, self.shipped.max_seq_len)
+        self._backend = open_backend(self.shipped, backend, threads or cpu_threads())
+        self.backend = self._backend.name
+
+    def predict(self, pairs: Sequence[TextPair]) -> Prediction:
+        """In the order of ``pairs``. Raises InputError for what is no pair of texts, NumbersError."""
+        logits = self.logits(pairs)
+        classes = logits.argmax(axis=1)
+        shares = probabilities(logits, self.shipped.temperature).astype(np.float32)
+        return Prediction(classes, [self.class_names[number] for number in classes], shares)
+
+    def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
+        """float32 [pairs, classes]: what the model says before temperature and softmax."""
+        rows = self._encode(pairs)
+        logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
+        for picked in evaluation_batches(rows.lengths, BATCH_SIZE):
+            batch = rows.batch(picked)
+            logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)
+        if not np.isfinite(logits).all():
+            raise NumbersError(f"{self.shipped.folder} answers with NaN or infinity; export the model again")
+        return logits
+
+    def logits_of_ids(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
+        """int64 [B, S] twice -> float32 [B, classes], in one forward pass."""
+        return self._backend.logits(input_ids, token_type_ids)
+
+    def _encode(self, pairs: Sequence[TextPair]) -> Rows:
+        for place, pair in enumerate(pairs):
+            if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+                raise InputError(f"pair {place} is {str(pair)[:60]}; give two texts")
+        left, right = ([pair[side] for pair in pairs] for side in (0, 1))
+        return encode_texts(left, right, None, self._pieces, self.shipped.max_seq_len)

@@ -1,0 +1,1 @@
+"""A shipped model behind HTTP, with a page to try it."""

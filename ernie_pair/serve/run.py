@@ -1,0 +1,110 @@
+"""ernie-pair serve: from its flags to the last answered request."""
+
+import logging
+import math
+import signal
+import socket
+from dataclasses import dataclass
+from typing import Literal
+
+from data_tools.command_line import option
+from data_tools.errors import InputError, MachineError
+from ernie_pair.optional_library import optional_library
+from ernie_pair.predictor import PairPredictor
+from ernie_pair.runlog import start_console
+from ernie_pair.world import World
+
+LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
+LAST_ANSWERS_SECONDS = 10  # for the requests that are in work when the service is stopped
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Answer pairs over HTTP with a shipped model: POST /predict; / is a page to try it."""
+
+    model: str = option(help="the folder that ernie-pair export made")
+    host: str = option("127.0.0.1", help="the address to listen at; 0.0.0.0: all, for anyone who gets there")
+    port: int = option(8000, help="the port to listen at; 0: any free one")
+    backend: Literal["auto", "paddle", "onnx"] = option("auto", help="auto: onnx where it is installed")
+    threads: int = option(0, help="of one forward pass; 0: the cores of this process")
+    max_wait_ms: float = option(5.0, help="how long a request waits for others to join its forward pass")
+    max_batch: int = option(64, help="pairs that requests may join up to")
+    max_pairs: int = option(256, help="most pairs of one request")
+    max_chars: int = option(2000, help="most characters of one text")
+    max_body_kb: int = option(1024, help="most kilobytes of one request")
+    max_waiting: int = option(4096, help="most pairs in the queue; beyond it requests are turned away")
+
+    def __post_init__(self):
+        for name in ("max_batch", "max_pairs", "max_chars", "max_body_kb", "max_waiting"):
+            _refuse_outside(self, name, 1, math.inf)
+        _refuse_outside(self, "threads", 0, math.inf)
+        _refuse_outside(self, "max_wait_ms", 0, 60_000)
+        _refuse_outside(self, "port", 0, 65_535)
+        if self.max_waiting < self.max_pairs:
+            raise InputError(
+                f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
+                f"{self.max_pairs}; raise the first or lower the second"
+            )
+
+
+def _refuse_outside(config: ServeConfig, name: str, least: float, most: float) -> None:
+    value = getattr(config, name)
+    if not least <= value <= most:
+        usual = getattr(ServeConfig, name)
+        raise InputError(f"--{name} {value} is not in [{least}, {most}]; use {usual}, for example")
+
+
+def serve(config: ServeConfig) -> None:
+    """Answer until SIGTERM or SIGINT, then finish the requests in work.
+
+    Raises InputError and its kin for a model, a library or a port that cannot be used.
+    """
+    start_console(World())
+    for name in LIBRARIES:
+        optional_library(name, "serve")
+    with _listen(config.host, config.port) as listener:
+        predictor = PairPredictor(config.model, config.backend, config.threads)
+        predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
+        _serve(config, predictor, listener)
+
+
+def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socket) -> None:
+    import uvicorn
+
+    from ernie_pair.serve.app import create_app
+    from ernie_pair.serve.batcher import Batching
+    from ernie_pair.serve.questions import Limits
+
+    app = create_app(
+        predictor,
+        Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
+        Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
+    )
+    settings = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http="h11",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
+    )
+    # uvicorn raises the signal that stopped it once more when all is done: then it ends the run well.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    address = "http://{}:{}".format(*listener.getsockname()[:2])
+    if config.host not in LOOPBACK:
+        logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
+    logger.info("%s by %s at %s", config.model, predictor.backend, address)
+    uvicorn.Server(settings).run(sockets=[listener])
+    logger.info("stopped")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises MachineError when the port cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise MachineError(f"--host {host} --port {port}: {error.strerror or error}; choose others") from None

@@ -1,0 +1,89 @@
+"""The folder of a shipped model: written by `ernie-pair export`, read by the predictor.
+
+model.pdmodel, model.pdiparams  the model for Paddle Inference
+model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
+                                -> logits float32 [batch, classes]
+vocab.txt, config.json          those of the trained model
+export.json                     how to ask it, and the proof that it answers as the trained model does:
+
+    {"format": 1, "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0, "vocab_sha256": ...,
+     "files": {"model.onnx": SHA-256, ...}, "parity": {"onnx": 3.1e-07}, ...}
+
+Either of the two models may be absent.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Tuple
+
+from data_tools.array_file import sha256_of_file
+from data_tools.errors import CheckpointError, InputError
+from ernie_pair.model_config import CONFIG, VOCAB
+
+MANIFEST, FORMAT = "export.json", 1
+PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
+ONNX_FILES = ("model.onnx",)
+FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES}
+WRITTEN = (*PADDLE_FILES, *ONNX_FILES, VOCAB, CONFIG, MANIFEST)
+MOST_MANIFEST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ShippedModel:
+    """What export.json says. ``labels``: the name of every class."""
+
+    folder: Path
+    labels: Tuple[str, ...]
+    max_seq_len: int
+    temperature: float
+    files: Dict[str, str]  # name: SHA-256
+
+    def holds(self, backend: str) -> bool:
+        return all(name in self.files for name in FILES_OF[backend])
+
+    def file(self, name: str) -> Path:
+        """The file ``name``. Raises CheckpointError when it is absent or not what was exported."""
+        path = self.folder / name
+        if name not in self.files or not path.is_file() or sha256_of_file(path) != self.files[name]:
+            raise CheckpointError(f"{path} is not the file that was exported; export the model again")
+        return path
+
+
+def read_shipped(folder: Path) -> ShippedModel:
+    """Raises InputError when ``folder`` is no shipped model, CheckpointError when its manifest is damaged."""
+    if not folder.is_dir():
+        raise InputError(f"--model {folder} is not a folder; give the --output_dir of ernie-pair export")
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder} holds no {MANIFEST}; make a model to ship with ernie-pair export")
+    try:
+        return _shipped_of(folder, _read_manifest(path))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise CheckpointError(f"{path} is damaged ({reason}); export the model again") from None
+
+
+def _read_manifest(path: Path) -> Dict[str, object]:
+    with open(path, "rb") as file:
+        content = file.read(MOST_MANIFEST_BYTES + 1)
+    if len(content) > MOST_MANIFEST_BYTES:
+        raise ValueError("too large")
+    return json.loads(content.decode("utf-8"))
+
+
+def _shipped_of(folder: Path, manifest: Dict[str, object]) -> ShippedModel:
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"format {manifest['format']!r}, not {FORMAT}")
+    labels, files = manifest["labels"], manifest["files"]
+    max_seq_len, temperature = manifest["max_seq_len"], manifest["temperature"]
+    is_sound = {
+        "labels": isinstance(labels, list) and len(labels) > 1 and all(isinstance(x, str) for x in labels),
+        "files": isinstance(files, dict) and set(files) <= set(WRITTEN),
+        "max_seq_len": type(max_seq_len) is int and max_seq_len > 0,
+        "temperature": type(temperature) in (int, float) and math.isfinite(temperature) and temperature > 0,
+    }
+    if not all(is_sound.values()):
+        raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))
+    return ShippedModel(folder, tuple(labels), max_seq_len, float(temperature), files)

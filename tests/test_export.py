@@ -1,0 +1,199 @@
+"""Exported models: the proof, what is in the folder, what is refused, and that nothing half is left."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from shutil import copytree
+
+import paddle
+import pytest
+from tiny_ship import MAX_SEQ_LEN, ship, write_trained
+
+from data_tools.command_line import exit_code_of
+from data_tools.errors import CheckpointError, InputError
+from ernie_pair.pair import export, export_formats
+from ernie_pair.pair.export import ExportConfig, export_pair
+from ernie_pair.temperature import write_temperature
+
+COMMON = {"config.json", "vocab.txt", "export.json"}
+PADDLE = {"model.pdmodel", "model.pdiparams"}
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return write_trained(tmp_path_factory.mktemp("trained") / "best-accuracy-0.9000")
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    return ship(model, tmp_path_factory.mktemp("exported") / "ship", max_seq_len=20)
+
+
+@pytest.fixture
+def earlier(exported, tmp_path):
+    return Path(copytree(exported, tmp_path / "ship"))
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def manifest_of(folder):
+    return json.loads((folder / "export.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram"])
+@pytest.mark.parametrize("format", ["paddle", "onnx", "both"])
+def test_an_export_is_proved_and_says_what_it_is(tmp_path, capfd, family, format):
+    if format != "paddle":
+        pytest.importorskip("onnxruntime")
+    trained = write_trained(tmp_path / "best", family)
+    folder = ship(trained, tmp_path / "ship", format)
+    backends = {"paddle", "onnx"} if format == "both" else {format}
+    models = (PADDLE if "paddle" in backends else set()) | ({"model.onnx"} if "onnx" in backends else set())
+    assert set(files_of(folder)) == COMMON | models
+    manifest = manifest_of(folder)
+    assert set(manifest["parity"]) == backends
+    assert all(0 <= difference < 1e-4 for difference in manifest["parity"].values())
+    said = capfd.readouterr().err
+    assert all(f"largest difference of {name:<6}" in said for name in backends)
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files_of(folder).items()}
+    assert manifest["files"] == {name: hashes[name] for name in hashes if name != "export.json"}
+    assert (folder / "vocab.txt").read_bytes() == (trained / "vocab.txt").read_bytes()
+    assert (folder / "config.json").read_bytes() == (trained / "config.json").read_bytes()
+    assert (
+        manifest["vocab_sha256"] == hashlib.sha256((trained / "vocab.txt").read_bytes().rstrip()).hexdigest()
+    )
+    facts = {key: manifest[key] for key in ("labels", "max_seq_len", "temperature", "model")}
+    assert facts == {
+        "labels": ["0", "1"],
+        "max_seq_len": MAX_SEQ_LEN,
+        "temperature": 1.0,
+        "model": "best",
+    }
+    assert manifest["versions"]["paddlepaddle"] == paddle.__version__
+
+
+def test_names_of_the_classes_and_the_temperature_go_along(tmp_path):
+    names = {"0": "不同", "1": "相同", "2": "相关"}
+    trained = write_trained(tmp_path / "best", num_labels=3, id2label=names)
+    write_temperature(trained, 1.7, "dev.tsv", 100)
+    manifest = manifest_of(ship(trained, tmp_path / "ship"))
+    assert manifest["labels"] == ["不同", "相同", "相关"] and manifest["temperature"] == 1.7
+
+
+def test_onnx_has_named_ends_open_dimensions_and_one_table_of_words(tmp_path, model):
+    pytest.importorskip("onnxruntime")
+    import onnx
+
+    graph = onnx.load(str(ship(model, tmp_path / "ship", "onnx") / "model.onnx")).graph
+    ends = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
+    lengths = ["batch", "length"]
+    assert ends == {"input_ids": lengths, "token_type_ids": lengths, "logits": ["batch", 2]}
+    constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
+    shapes = [tuple(tensor.dims) for tensor in (*graph.initializer, *constants)]
+    assert shapes.count((35, 32)) == 1
+
+
+@pytest.mark.parametrize("bias, reason", [(0.5, "by 0.5, more than 0.0001"), (math.nan, "by nan")])
+def test_a_format_that_answers_otherwise_is_refused(tmp_path, model, monkeypatch, bias, reason):
+    write_paddle = export.write_paddle
+
+    def write_other(trained, folder):
+        trained.classifier.bias.set_value(trained.classifier.bias + bias)
+        write_paddle(trained, folder)
+
+    monkeypatch.setattr(export, "write_paddle", write_other)
+    with pytest.raises(CheckpointError, match=f"the paddle model differs from the trained one {reason}"):
+        ship(model, tmp_path / "ship")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes, code, reason",
+    [
+        ({"model_path": "absent"}, 2, "--model_path absent is not a folder"),
+        ({"model_path": "empty"}, 2, "no config.json and no vocab.txt"),
+        ({"output_dir": "file"}, 2, "file is a file; give a folder"),
+        ({"output_dir": "full"}, 2, "full holds mine.txt, which would be lost"),
+        ({"output_dir": "model"}, 2, "model holds config.json, which would be lost"),
+        ({"output_dir": "file/ship"}, 5, "file"),
+        ({"max_seq_len": 129}, 2, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
+    ],
+)
+def test_wrong_folders_are_one_line_and_nothing_is_lost(
+    tmp_path, model, monkeypatch, capfd, changes, code, reason
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "full", "model"):
+        (tmp_path / name).mkdir()
+    for path in ("file", "full/mine.txt", "model/config.json", "model/vocab.txt"):
+        (tmp_path / path).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    flags = {"model_path": str(model), "output_dir": "ship", **changes}
+    assert exit_code_of(lambda: export_pair(ExportConfig(**flags))) == code
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and reason in error
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+def test_a_length_without_room_for_two_texts_is_refused():
+    with pytest.raises(InputError, match="--max_seq_len 4 is below 5"):
+        ExportConfig("m", "s", max_seq_len=4)
+
+
+def test_without_its_library_onnx_is_refused_before_the_work(tmp_path, model, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"onnxruntime is not installed; pip install 'ernie-pair\[onnx\]'"):
+        ship(model, tmp_path / "ship", "both")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_replaces_an_earlier_one_but_nothing_beside_it(model, earlier):
+    assert manifest_of(earlier)["max_seq_len"] == 20
+    assert manifest_of(ship(model, earlier, max_seq_len=30))["max_seq_len"] == 30
+    (earlier / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds notes\.txt, which would be lost"):
+        ship(model, earlier)
+
+
+@pytest.mark.parametrize("stage", ["write_paddle", "open_backend", "_manifest"])
+def test_a_kill_half_way_leaves_the_earlier_export_and_nothing_else(
+    tmp_path, model, earlier, monkeypatch, stage
+):
+    before = files_of(earlier)
+    step = getattr(export, stage)
+
+    def step_and_die(*given, **named):
+        step(*given, **named)
+        raise Killed
+
+    monkeypatch.setattr(export, stage, step_and_die)
+    with pytest.raises(Killed):
+        ship(model, earlier)
+    assert [path.name for path in tmp_path.iterdir()] == ["ship"] and files_of(earlier) == before
+
+
+def test_what_a_hard_kill_left_is_cleared_away(tmp_path, model):
+    (tmp_path / ".tmp-ship").mkdir()
+    (tmp_path / ".tmp-ship" / "model.pdmodel").write_text("half")
+    assert set(files_of(ship(model, tmp_path / "ship"))) == COMMON | PADDLE
+    assert [path.name for path in tmp_path.iterdir()] == ["ship"]
+
+
+def test_a_model_that_onnx_cannot_express_is_refused(tmp_path, model, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    paddle2onnx = export_formats.optional_library("paddle2onnx", "onnx")
+    monkeypatch.setattr(paddle2onnx, "export", lambda *given, **named: b"")
+    with pytest.raises(InputError, match="cannot express this model in ONNX; pass --format paddle"):
+        ship(model, tmp_path / "ship", "onnx")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,275 @@
+"""The audit of pairs finds what was planted, with its file and line, and nothing else; no paddle."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from tiny_pair import write_model
+
+from data_tools.command_line import exit_code_of, parse_config
+from data_tools.errors import InputError
+from ernie_pair.__main__ import _run
+from ernie_pair.pair.audit import AuditPairsConfig, audit_of, audit_pairs, same_of
+from ernie_pair.pair.audit_findings import coded
+from ernie_pair.pair.audit_report import report_lines, warnings_of
+from ernie_pair.pair.labels import Labels
+from ernie_pair.pair.pair_file import read_file
+
+CLEAN = ["今天 天气 1", "明天 昨天 0", "大小 多少 1", "上下 左右 0"]
+
+
+def write(path, *rows):
+    path.write_text("".join("\t".join(row.split()) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def audit(tmp_path, classes=2, length=128, **files):
+    """files: the rows of train, dev and test, with spaces for tabs; test has no labels."""
+    labels = Labels.numbered(classes)
+    read = {
+        name: read_file(write(tmp_path / f"{name}.tsv", *rows), None if name == "test" else labels)
+        for name, rows in files.items()
+    }
+    return audit_of(coded(read), labels, same_of(labels), None, length)
+
+
+def found(tmp_path, *rows, **files):
+    """{(file, kind): rows} of everything that was found."""
+    made = audit(tmp_path, **({"train": rows} if rows else {}), **files)
+    return {(finding.file, finding.kind): finding.rows for finding in made.findings}
+
+
+def lines_of(tmp_path, kind, *rows, **files):
+    """The lines that the examples of one kind name."""
+    made = audit(tmp_path, **({"train": rows} if rows else {}), **files)
+    (finding,) = [finding for finding in made.findings if finding.kind == kind]
+    names = [word for example in finding.examples for word in example.split() if ".tsv:" in word]
+    return [Path(name).name for name in names]
+
+
+def test_clean_files_have_no_findings(tmp_path):
+    assert found(tmp_path, train=CLEAN, dev=["前 后 1", "来 去 0"]) == {}
+
+
+def test_repeats_are_the_later_rows_and_ignore_width_case_and_punctuation(tmp_path):
+    rows = [*CLEAN, "ＡＢＣ, 好。 1", "今天！ 天气？ 1", "a-b-c 好 1", "今天 天气 1"]
+    rows = [row.replace("ＡＢＣ, ", "ＡＢＣ， ") for row in rows]
+    assert found(tmp_path, *rows) == {("train", "repeated"): 3}
+    assert lines_of(tmp_path, "repeated", *rows) == ["train.tsv:6", "train.tsv:7", "train.tsv:8"]
+
+
+def test_texts_of_punctuation_alone_are_not_all_the_same(tmp_path):
+    assert found(tmp_path, "？ ！ 0", "。 ！ 1", "？ ！ 0") == {("train", "repeated"): 1}
+
+
+def test_a_pair_with_two_labels_is_contradicted_in_either_order(tmp_path):
+    rows = [*CLEAN, "今天 天气 0", "昨天 明天 1", "昨天 明天 1"]
+    assert found(tmp_path, *rows) == {("train", "contradicted"): 5}
+    lines = lines_of(tmp_path, "contradicted", *rows)
+    assert lines == [f"train.tsv:{number}" for number in (1, 5, 2, 6, 7)]
+
+
+def test_a_pair_the_other_way_round_is_reversed(tmp_path):
+    rows = [*CLEAN, "天气 今天 1", "昨天 明天 0", "昨天 明天 0"]
+    assert found(tmp_path, *rows) == {("train", "reversed"): 2, ("train", "repeated"): 1}
+
+
+def test_equal_texts_that_are_labelled_different_are_alike(tmp_path):
+    rows = [*CLEAN, "好 好！ 0", "大 大 1"]
+    assert found(tmp_path, *rows) == {("train", "alike"): 1}
+    assert lines_of(tmp_path, "alike", *rows) == ["train.tsv:5"]
+
+
+def test_a_chain_of_the_same_contradicts_what_is_labelled_different(tmp_path):
+    rows = ["一 二 1", "三 二 1", "三 四 1", "四 一 0", "五 一 0", "五 六 1", "一 三 0", "一 二 1"]
+    made = audit(tmp_path, train=rows)
+    assert {(f.kind, f.rows) for f in made.findings} == {("intransitive", 2), ("repeated", 1)}
+    (finding,) = [f for f in made.findings if f.kind == "intransitive"]
+    assert finding.examples == [
+        f"{tmp_path}/train.tsv:4 says they differ, but 四 = 三 = 二 = 一",
+        f"{tmp_path}/train.tsv:7 says they differ, but 一 = 二 = 三",
+    ]
+
+
+def test_a_direct_contradiction_is_not_counted_as_broken_transitivity_too(tmp_path):
+    assert found(tmp_path, "一 二 1", "二 一 0") == {("train", "contradicted"): 2}
+
+
+def test_broken_transitivity_needs_to_know_what_the_same_is(tmp_path):
+    rows = ["一 二 1", "三 二 1", "一 三 0", "四 五 2"]
+    assert audit(tmp_path, classes=3, train=rows).findings == []
+
+
+def test_shared_pairs_and_texts_are_those_of_the_training_file(tmp_path):
+    dev = ["天气 今天！ 1", "今天 昨天 0", "今天 前 0", "前 后 1"]
+    assert found(tmp_path, train=CLEAN, dev=dev, test=["明天 昨天", "来 去"]) == {
+        ("dev", "shared"): 1,
+        ("dev", "known texts"): 1,
+        ("dev", "half known"): 1,
+        ("test", "shared"): 1,
+    }
+    assert lines_of(tmp_path, "shared", train=CLEAN, dev=dev) == ["dev.tsv:1", "train.tsv:1"]
+
+
+def test_a_label_that_training_never_showed_is_told(tmp_path):
+    made = audit(tmp_path, train=["一 二 1", "三 四 1"], dev=["五 六 0", "七 八 1"])
+    assert [(f.file, f.kind, f.rows) for f in made.findings] == [("dev", "unseen label", 1)]
+    assert warnings_of(made) == [
+        f"train: {tmp_path}/train.tsv has no pair of class 0; is it the right file?",
+        "dev: 1 rows (50.00 %) have a label that no training pair has",
+    ]
+
+
+def test_labels_and_lengths_are_counted(tmp_path):
+    made = audit(tmp_path, length=7, train=[*CLEAN, "一二三四 五六 0"], test=["一 二"])
+    train, test = made.files["train"], made.files["test"]
+    assert (train.rows, train.labels, test.labels) == (5, {"0": 3, "1": 2}, {})
+    assert train.lengths == {**dict.fromkeys(("0", "5", "25", "50", "75", "95", "99"), 7), "100": 9}
+    assert (train.too_long, test.too_long, made.unit) == (1, 0, "characters")
+
+
+def test_the_short_form_leaves_out_what_is_no_fault(tmp_path):
+    made = audit(tmp_path, train=[*CLEAN, "天气 今天 1"], dev=["前 今天 1", "前 来 0"])
+    assert {f.kind for f in made.findings} == {"reversed", "half known"} and warnings_of(made) == []
+
+
+def test_many_labels_of_a_pair_and_far_ids_are_kept_apart(tmp_path):
+    rows = [f"甲{n} 乙{n} {n % 3}" for n in range(300)] + ["甲7 乙7 0", "甲9 乙9 2", "甲9 乙9 1"]
+    made = audit(tmp_path, classes=3, train=rows)
+    assert [(f.kind, f.rows) for f in made.findings] == [("contradicted", 5)]
+
+
+@pytest.fixture
+def files(tmp_path):
+    dirty = [*CLEAN, "今天 天气 1", "大小 多少 0", "天气 今天 1", "前 后 1", "来 去 0", '"我 你, 1']
+    return {
+        "train_file": str(write(tmp_path / "train.tsv", *dirty)),
+        "dev_file": str(write(tmp_path / "dev.tsv", "后 前！ 1", "他 她 0")),
+        "test_file": str(write(tmp_path / "test.tsv", "来 去", "好 坏")),
+    }
+
+
+def test_cleaning_leaves_out_what_is_shared_contradicted_or_repeated(tmp_path, files, capsys):
+    before = {name: Path(path).read_bytes() for name, path in files.items()}
+    audit_pairs(AuditPairsConfig(**files, output=str(tmp_path / "clean"), drop_leaks=True))
+    kept = (tmp_path / "clean" / "train.tsv").read_text(encoding="utf-8").splitlines()
+    assert [row.replace("\t", " ") for row in kept] == [
+        CLEAN[0],
+        CLEAN[1],
+        CLEAN[3],
+        "天气 今天 1",
+        '"我 你, 1',
+    ]
+    assert before == {name: Path(path).read_bytes() for name, path in files.items()}
+    assert sorted(path.name for path in (tmp_path / "clean").iterdir()) == [
+        "audit.json",
+        "audit.png",
+        "train.tsv",
+    ]
+    made = json.loads((tmp_path / "clean" / "audit.json").read_text(encoding="utf-8"))
+    assert made["cleaned"]["removed"] == {"shared": 2, "contradicted": 2, "repeated": 1}
+    assert made["cleaned"]["rows"] == 5 and made["files"]["train"]["rows"] == 10
+    assert (tmp_path / "clean" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    assert "cleaned       " in capsys.readouterr().out
+    audit_pairs(AuditPairsConfig(**{**files, "train_file": str(tmp_path / "clean" / "train.tsv")}))
+    again = capsys.readouterr().out
+    assert "repeated" not in again and "contradicted" not in again and "shared" not in again
+
+
+LAYOUTS = {
+    "header, CRLF, mark": (
+        "a.tsv",
+        b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n一\t二\t1\r\n三\t四\t0".encode(),
+        b"\xef\xbb\xbftext_a\ttext_b\tlabel\r\n" + "一\t二\t1\r\n三\t四\t0".encode(),
+    ),
+    "JSON": (
+        "a.jsonl",
+        '{"query": "一", "title": "二", "label":  "1"}\n{"title": "二", "query": "一", "label": 1}\n'.encode(),
+        '{"query": "一", "title": "二", "label":  "1"}\n'.encode(),
+    ),
+    "a last line without an end": ("a.csv", "一,二,1\n一,二,1".encode(), "一,二,1\n".encode()),
+}
+
+
+@pytest.mark.parametrize("name, content, cleaned", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_cleaned_file_keeps_the_layout_byte_for_byte(tmp_path, name, content, cleaned):
+    (tmp_path / name).write_bytes(content)
+    out = tmp_path / "out"
+    audit_pairs(AuditPairsConfig(train_file=str(tmp_path / name), output=str(out), drop_leaks=True))
+    assert (out / name).read_bytes() == cleaned
+
+
+def test_the_report_shows_names_tokens_and_no_control_characters(tmp_path, capsys):
+    train = tmp_path / "train.tsv"
+    train.write_text("今\x1b天\t明天\tsame\n今\x1b天\t明天\tsame\n我\t你\tdifferent\n", encoding="utf-8")
+    vocab = write_model(tmp_path / "model") / "vocab.txt"
+    words = [str(train), "--label_map", "different,same", "--vocab_file", str(vocab), "--max_seq_len", "5"]
+    _run(["audit-pairs", *words])
+    out = capsys.readouterr().out.splitlines()
+    assert f"train         {train}: 3 pairs" in out
+    assert "  labels      different 1 (33.33 %), same 2 (66.67 %)" in out
+    assert (
+        "  tokens      shortest 5, 5 % 5, 25 % 5, median 7, 75 % 7, 95 % 7, 99 % 7, longest 7 of a pair"
+        in out
+    )
+    assert "              2 pairs (66.67 %) are above 5: will be cut" in out
+    assert f"  {train}:2  今\\x1b天 | 明天 | 1" in out
+
+
+def test_another_label_may_stand_for_the_same(tmp_path, capsys):
+    rows = ["一 二 0", "三 二 0", "一 三 1", "四 五 1"]
+    config = {"train_file": str(write(tmp_path / "train.tsv", *rows)), "output": str(tmp_path / "out")}
+    audit_pairs(AuditPairsConfig(**config, same="0"))
+    audited = json.loads((tmp_path / "out" / "audit.json").read_text(encoding="utf-8"))
+    assert [(f["kind"], f["rows"]) for f in audited["findings"]] == [("intransitive", 1)]
+    audit_pairs(AuditPairsConfig(**config))
+    assert json.loads((tmp_path / "out" / "audit.json").read_text(encoding="utf-8"))["findings"] == []
+    assert capsys.readouterr().out.count("nothing found") == 1
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"drop_leaks": True}, "--drop_leaks true has no place to write to; pass --output"),
+        ({"drop_leaks": True, "output": "."}, "is the folder of train.tsv itself; choose another one"),
+        ({"drop_leaks": True, "output": "out", "train_file": "lcqmc"}, "lcqmc is a set; give its files"),
+        ({"drop_leaks": True, "output": "out", "train_file": "a.tsv.gz"}, "does not write packed files"),
+        (
+            {"drop_leaks": True, "output": "out", "dev_file": "train.tsv"},
+            "would leave no pair; are the files",
+        ),
+        ({"max_seq_len": 4}, "--max_seq_len 4 leaves no room for two texts; use 128"),
+        ({"same": "2"}, "--same 2 is not one of 0, 1"),
+        ({"label_map": "a"}, "--label_map a: a classifier needs 2 classes"),
+        ({"dev_file": "absent.tsv"}, "absent.tsv: no such file"),
+        ({"train_file": "bad.tsv"}, "bad.tsv:1: label 'x' is not one of 0, 1"),
+        ({"vocab_file": "absent.txt"}, "absent.txt: no such file"),
+        ({"label": "gleich"}, "no column 'gleich'"),
+    ],
+)
+def test_what_cannot_be_audited_is_one_line(tmp_path, monkeypatch, capsys, changes, reason):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "train.tsv", *CLEAN)
+    write(tmp_path / "bad.tsv", "一 二 x")
+    (tmp_path / "a.tsv.gz").write_bytes(b"")
+    given = {"train_file": "train.tsv", **changes}
+    assert exit_code_of(lambda: audit_pairs(AuditPairsConfig(**given))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and reason in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_training_file_is_given_without_a_flag():
+    config = parse_config(AuditPairsConfig, ["a.tsv", "--dev_file", "b.tsv", "--drop_leaks", "--output", "c"])
+    assert (config.train_file, config.dev_file, config.drop_leaks) == ("a.tsv", "b.tsv", True)
+    with pytest.raises(InputError, match="TRAIN_FILE is missing"):
+        parse_config(AuditPairsConfig, [])
+
+
+def test_an_audit_can_be_written_as_json_and_read_as_lines(tmp_path):
+    made = audit(tmp_path, train=[*CLEAN, CLEAN[0]], dev=["今天 天气 0"])
+    assert json.loads(json.dumps(asdict(made)))["findings"][0]["rows"] == 1
+    lines = list(report_lines(made))
+    assert "repeated      train: 1 rows (20.00 %) repeat an earlier pair, label and all" in lines
+    assert "one class     dev: " in "\n".join(lines)

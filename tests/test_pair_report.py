@@ -1,0 +1,281 @@
+"""The report of an evaluation, and the probabilities and thresholds of a prediction."""
+
+import base64
+import json
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from tiny_pair import toy_rows, write_model, write_pairs
+
+from data_tools.errors import InputError
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.pair_file import Pairs
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.report import FILES, worst_rows, write_report
+from ernie_pair.pair.run import train_pair
+from ernie_pair.temperature import CALIBRATION, read_temperature
+
+
+def answers_of(classes=2, rows=60, swap=True, **changes):
+    """Made up answers that know the label a little; row 0 is wrong, and wants to be HTML."""
+    rng = np.random.default_rng(classes)
+    labels = np.arange(rows) % classes
+    logits = (rng.normal(size=(rows, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
+    logits[0] = [-9, 9, *[0] * (classes - 2)]
+    left = ["<script>alert(1)</script>\t&", *(f"今天{i}不好" for i in range(1, rows))]
+    right = [f"今天{i % 7}很好" for i in range(rows)]
+    pairs = Pairs(left, right, labels, "0" * 64, first_line=2)
+    values = {"in_use": 1.0, "fitted": Fitted(2.0, "dev.tsv", 60), **changes}
+    return Answers(pairs, logits, logits[:, ::-1].copy() if swap else None, **values)
+
+
+def config_of(**changes):
+    return EvaluateConfig(
+        "best-model", "test.tsv", "out.json", **{"bootstrap": 20, "device": "cpu", **changes}
+    )
+
+
+def written(folder, answers, most_rows=10, **flags):
+    write_report(folder, evaluation_of(answers, config_of(**flags)), answers, most_rows)
+    return {name: (folder / name).read_text(encoding="utf-8") for name in FILES}
+
+
+class Page(HTMLParser):
+    """What a page refers to, and its texts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.sources, self.links, self.texts = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.sources += [value for name, value in attributes if name == "src"]
+        self.links += [value for name, value in attributes if name in ("href", "srcset", "action")]
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.mark.parametrize("classes, charts", [(2, 5), (3, 2)])
+def test_the_page_needs_no_other_file_and_runs_nothing(tmp_path, classes, charts):
+    text = written(tmp_path, answers_of(classes))["report.html"]
+    page = Page(text)
+    assert not page.links and not {"script", "link", "iframe"} & set(page.tags) and "url(" not in text
+    assert len(page.sources) == charts
+    for source in page.sources:
+        head, _, body = source.partition(",")
+        assert head == "data:image/svg+xml;base64"
+        svg = base64.b64decode(body).decode()
+        assert svg.startswith("<svg") and "<path" in svg
+        assert not re.search(r'(?:href|src)="(?!#)', svg) and "<text" not in svg and "<!DOCTYPE" not in svg
+
+
+def test_texts_are_shown_as_they_are(tmp_path):
+    files = written(tmp_path, answers_of())
+    assert "<script>" not in files["report.html"]
+    assert any("<script>alert(1)</script>" in text for text in Page(files["report.html"]).texts)
+    assert "<script>alert(1)</script>\\t&\t今天0很好\n" in files["errors.tsv"]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_equal_answers_give_equal_bytes(tmp_path, classes):
+    first, again = (written(tmp_path / name, answers_of(classes)) for name in "ab")
+    assert first == again
+
+
+def test_another_answer_gives_another_page(tmp_path):
+    answers = answers_of()
+    other = answers._replace(logits=answers.logits * np.float32(1.01))
+    assert written(tmp_path / "a", answers)["report.html"] != written(tmp_path / "b", other)["report.html"]
+
+
+def test_errors_are_the_wrong_rows_by_falling_loss(tmp_path):
+    answers = answers_of()
+    header, *lines = written(tmp_path, answers)["errors.tsv"].splitlines()
+    assert header.split("\t") == ["line", "loss", "probability", "label", "prediction", "text_a", "text_b"]
+    rows = [line.split("\t") for line in lines]
+    assert (
+        rows[0][0] == "2" and rows[0][3:5] == ["0", "1"] and float(rows[0][1]) == pytest.approx(18, rel=1e-3)
+    )
+    losses = [float(row[1]) for row in rows]
+    assert losses == sorted(losses, reverse=True)
+    assert [float(row[2]) for row in rows] == pytest.approx([math.exp(-loss) for loss in losses], rel=1e-4)
+    wrong = np.flatnonzero(answers.guesses != answers.labels)
+    assert {int(row[0]) - 2 for row in rows} <= set(wrong.tolist()) and len(rows) == min(10, len(wrong))
+    assert len(worst_rows(answers, 2)) == 2
+
+
+def test_the_numbers_of_the_report(tmp_path):
+    answers = answers_of()
+    report = json.loads(written(tmp_path, answers)["report.json"])
+    assert report["rows"] == 60 and report["model"] == "best-model" and report["input_file"] == "test.tsv"
+    assert np.sum(report["confusion"]) == 60
+    assert np.trace(report["confusion"]) / 60 == report["accuracy"]
+    assert report["intervals"]["accuracy"][0] <= report["accuracy"] <= report["intervals"]["accuracy"][1]
+    assert report["calibration"]["temperature"] == 2.0 and report["calibration"]["fitted_on"] == "dev.tsv"
+    assert report["swap"]["flip_rate"] == 1.0  # the made up (B, A) say the opposite
+    shares = answers.shown[:, 1]
+    assert report["swap"]["mean_difference"] == pytest.approx(np.abs(2 * shares - 1).mean())
+    assert report["swap"]["accuracy_swapped"] == pytest.approx(1 - report["accuracy"])
+    assert report["thresholds"]["at_precision"]["asked"] == 0.95
+
+
+def test_what_was_not_asked_for_is_not_there(tmp_path):
+    report = json.loads(written(tmp_path, answers_of(swap=False), bootstrap=0)["report.json"])
+    assert "swap" not in report and "intervals" not in report
+
+
+def test_thresholds_are_for_the_probabilities_of_a_prediction():
+    plain, warm = (evaluation_of(answers_of(in_use=t), config_of())["thresholds"] for t in (1.0, 2.0))
+    odds = [math.log(t["best_f1"]["threshold"] / (1 - t["best_f1"]["threshold"])) for t in (plain, warm)]
+    assert odds[0] == pytest.approx(2 * odds[1], rel=0.05)
+    assert plain["best_f1"]["f1"] == warm["best_f1"]["f1"] and warm["temperature"] == 2.0
+
+
+def test_a_file_of_one_class_is_reported_without_curves(tmp_path):
+    answers = answers_of()
+    ones = answers._replace(pairs=Pairs(*answers.pairs[:2], np.ones(60, dtype=int), *answers.pairs[3:]))
+    files = written(tmp_path, ones)
+    report = json.loads(files["report.json"])
+    assert report["auc"] is None and "thresholds" not in report and "auc" not in report["intervals"]
+    assert len(Page(files["report.html"]).sources) == 2
+
+
+def test_no_wrong_row_is_said(tmp_path):
+    answers = answers_of()
+    right = answers._replace(logits=np.eye(2, dtype=np.float32)[answers.labels])
+    assert "No row is wrong." in written(tmp_path, right)["report.html"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a model, and that of its pairs."""
+    folder = tmp_path_factory.mktemp("trained")
+    config = TrainConfig(
+        model_name_or_path=str(write_model(folder / "model")),
+        model_type="ernie",
+        from_scratch=True,
+        train_file=str(write_pairs(folder / "train.tsv", 90, seed=0)),
+        dev_file=str(write_pairs(folder / "dev.tsv", 61, seed=1)),
+        output_dir=str(folder / "out"),
+        max_steps=30,
+        batch_size=16,
+        learning_rate=5e-3,
+        best_metric="loss",
+        device="cpu",
+    )
+    train_pair(config)
+    (best,) = (folder / "out").glob("best-*")
+    return best, folder
+
+
+def test_the_best_model_may_be_that_of_the_lowest_loss(trained):
+    best, folder = trained
+    events = map(json.loads, (folder / "out" / "metrics.jsonl").read_text().splitlines())
+    losses = [event["loss"] for event in events if event["split"] == "valid" and event["step"]]
+    assert best.name == f"best-loss-{min(losses):.4f}"
+
+
+def asked(trained, tmp_path, name="dev.tsv", **flags):
+    best, folder = trained
+    out = tmp_path / "metrics.json"
+    files = {"model_path": str(best), "input_file": str(folder / name), "output_file": str(out)}
+    evaluate_pair(EvaluateConfig(**files, bootstrap=10, device="cpu", **flags))
+    return json.loads(out.read_text())
+
+
+def predicted(trained, tmp_path, **flags):
+    best, folder = trained
+    out = tmp_path / "predictions.tsv"
+    predict_pair(PredictConfig(str(best), str(folder / "dev.tsv"), str(out), device="cpu", **flags))
+    header, *lines = (line.split("\t") for line in out.read_text().splitlines())
+    return header, np.array(lines, dtype=float)
+
+
+def test_the_report_holds_what_the_metrics_file_holds(trained, tmp_path):
+    metrics = asked(trained, tmp_path, report=str(tmp_path / "report"))
+    assert json.loads((tmp_path / "report" / "report.json").read_text()) == metrics
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == sorted(FILES)
+    assert metrics["calibration"]["fitted_on"].endswith("dev.tsv") and metrics["calibration"]["rows"] == 61
+    assert metrics["calibration"]["loss_calibrated"] <= metrics["loss"]
+
+
+def test_swapping_asks_the_model_about_the_texts_exchanged(trained, tmp_path):
+    _, folder = trained
+    exchanged = "".join(f"{b}\t{a}\t{label}\n" for a, b, label in toy_rows(61, 1))
+    (folder / "exchanged.tsv").write_text(exchanged, encoding="utf-8")
+    one, other = (asked(trained, tmp_path, name) for name in ("dev.tsv", "exchanged.tsv"))
+    assert one["swap"]["accuracy_swapped"] == other["accuracy"]
+    assert one["swap"]["flip_rate"] == other["swap"]["flip_rate"] > 0
+    assert "swap" not in asked(trained, tmp_path, swap=False)
+
+
+def test_a_temperature_that_was_saved_calibrates_predictions_and_is_judged(trained, tmp_path):
+    best, folder = trained
+    header, before = predicted(trained, tmp_path, scores=True)
+    assert header == ["index", "prediction", "probability_0", "probability_1"]
+    assert before[:, 2:].sum(axis=1) == pytest.approx(1, rel=1e-5)
+    assert (before[:, 1] == before[:, 2:].argmax(axis=1)).all()
+    write_pairs(folder / "other.tsv", 80, seed=5)
+    try:
+        fitted = asked(trained, tmp_path, calibrate_on=str(folder / "other.tsv"), save_temperature=True)
+        temperature = fitted["calibration"]["temperature"]
+        assert fitted["calibration"]["rows"] == 80 and fitted["thresholds"]["temperature"] == temperature
+        assert read_temperature(best) == temperature != 1.0
+        _, after = predicted(trained, tmp_path, scores=True)
+        odds = [np.log(shares[:, 3] / shares[:, 2]) for shares in (before, after)]
+        assert odds[1] == pytest.approx(odds[0] / temperature, rel=1e-3, abs=1e-4)
+        assert (after[:, :2] == before[:, :2]).all()
+        judged = asked(trained, tmp_path)["calibration"]
+        assert judged["temperature"] == temperature and judged["fitted_on"].endswith(CALIBRATION)
+    finally:
+        (best / CALIBRATION).unlink(missing_ok=True)
+
+
+def test_the_threshold_of_an_evaluation_gives_its_precision_in_a_prediction(trained, tmp_path):
+    chosen = asked(trained, tmp_path, at_precision=0.8)["thresholds"]["at_precision"]
+    header, rows = predicted(trained, tmp_path, threshold=chosen["threshold"])
+    assert header == ["index", "prediction"] and rows[:, 1].sum() == chosen["rows"]
+    labels = np.array([label for _, _, label in toy_rows(61, 1)])
+    assert labels[rows[:, 1] == 1].mean() == pytest.approx(chosen["precision"])
+
+
+def test_a_damaged_temperature_is_named(trained, tmp_path):
+    best, _ = trained
+    (best / CALIBRATION).write_text('{"temperature": 0}')
+    try:
+        with pytest.raises(InputError, match="calibration.json: no temperature above 0 in it; remove it"):
+            predicted(trained, tmp_path)
+    finally:
+        (best / CALIBRATION).unlink()
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        ({"at_precision": 0.0}, "--at_precision 0.0 is not in"),
+        ({"at_precision": float("nan")}, "--at_precision nan is not in"),
+        ({"bootstrap": -1}, "--bootstrap -1 is below 0"),
+    ],
+)
+def test_a_wrong_number_is_named(flags, reason):
+    with pytest.raises(InputError, match=reason):
+        config_of(**flags)
+
+
+def test_a_wrong_threshold_is_named():
+    with pytest.raises(InputError, match="--threshold 1.5 is not in"):
+        PredictConfig("m", "in", "out", threshold=1.5)
+
+
+def test_a_report_does_not_replace_a_file(trained, tmp_path):
+    (tmp_path / "report").write_text("mine")
+    with pytest.raises(InputError, match="--report .* is a file; give the name of a folder"):
+        asked(trained, tmp_path, report=str(tmp_path / "report"))
+    assert (tmp_path / "report").read_text() == "mine" and not (tmp_path / "metrics.json").exists()

@@ -1,0 +1,267 @@
+"""Encoded pairs on disk, and pairs that are streamed; no paddle."""
+
+import threading
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
+
+from data_tools.errors import InputError, MachineError
+from data_tools.wordpiece import WordPiece
+from ernie_pair.pair import row_cache
+from ernie_pair.pair.data import encode_pairs
+from ernie_pair.pair.labels import Labels
+from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_file import Row
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.row_cache import cached_rows
+from ernie_pair.pair.row_stream import StreamRules, shuffled, streamed_updates
+from ernie_pair.world import World
+
+TWO = Labels.numbered(2)
+
+
+@pytest.fixture
+def pieces(tmp_path):
+    return WordPiece.from_file(write_model(tmp_path / "model") / "vocab.txt")
+
+
+@pytest.fixture
+def source(tmp_path):
+    return source_of(write_pairs(tmp_path / "train.tsv", 60))
+
+
+def source_of(path, labels=TWO, columns=Columns()):  # noqa: B008
+    return PairSource("train_file", str(path), "train", labels, columns)
+
+
+def open_rows(tmp_path, source, pieces, length=64):
+    (rows,) = cached_rows(tmp_path / "cache", [source], pieces, length)
+    return rows
+
+
+def same(first, second):
+    columns = ("ids", "starts", "heads", "labels", "lengths")
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in columns)
+
+
+def names_in(folder, ending="*"):
+    return sorted(path.name for path in folder.glob(f"*{ending}"))
+
+
+def test_cached_rows_are_the_encoded_ones_and_lie_in_a_mapped_file(tmp_path, source, pieces):
+    rows = open_rows(tmp_path, source, pieces, length=9)
+    encoded = encode_pairs(source.read(), pieces, 9)
+    assert same(rows, encoded) and rows.num_cut == encoded.num_cut > 0
+    ours, theirs = (made.batch(np.array([7, 3, 59])) for made in (rows, encoded))
+    assert all(np.array_equal(one, other) for one, other in zip(ours, theirs))
+    (table,) = names_in(tmp_path / "cache", ".arrow")
+    assert not rows.ids.flags.owndata and table in Path("/proc/self/maps").read_text()
+
+
+def test_a_second_run_tokenises_and_reads_nothing(tmp_path, source, pieces, monkeypatch):
+    first = open_rows(tmp_path, source, pieces)
+    monkeypatch.setattr(row_cache, "encode_pairs", None)
+    monkeypatch.setattr(PairSource, "read", None)
+    assert same(first, open_rows(tmp_path, source, pieces))
+
+
+def test_unlabelled_pairs_are_kept_without_labels(tmp_path, pieces):
+    path = write_pairs(tmp_path / "test.tsv", 9, labels=False)
+    assert open_rows(tmp_path, source_of(path, labels=None), pieces).labels is None
+
+
+def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, pieces, monkeypatch):
+    content = Path(source.name).read_text()
+    other_pieces = WordPiece([*VOCAB[:4], *VOCAB[:3:-1]])
+    (tmp_path / "other.tsv").write_text(content[:-2] + "0\n")
+    (tmp_path / "same.tsv").write_text(content)
+    (tmp_path / "header.tsv").write_text("text_a\ttext_b\tlabel\n" + content)
+    (tmp_path / "x.jsonl").write_text('{"text_a": "今", "text_b": "天", "b": "气", "label": 0}\n')
+    open_rows(tmp_path, source, pieces)
+    open_rows(tmp_path, source_of(tmp_path / "same.tsv"), pieces)
+    open_rows(tmp_path, source_of(source.name, Labels.numbered(2)), pieces)
+    assert len(names_in(tmp_path / "cache", ".arrow")) == 1
+    open_rows(tmp_path, source, pieces, length=32)
+    open_rows(tmp_path, source, other_pieces)
+    open_rows(tmp_path, source_of(source.name, Labels.numbered(3)), pieces)
+    open_rows(tmp_path, source_of(source.name, None), pieces)
+    open_rows(tmp_path, source_of(tmp_path / "other.tsv"), pieces)
+    open_rows(tmp_path, source_of(tmp_path / "header.tsv"), pieces)
+    open_rows(tmp_path, source_of(tmp_path / "x.jsonl"), pieces)
+    open_rows(tmp_path, source_of(tmp_path / "x.jsonl", columns=Columns(text_b="b")), pieces)
+    monkeypatch.setattr(row_cache, "VERSION", row_cache.VERSION + 1)
+    open_rows(tmp_path, source, pieces)
+    assert len(names_in(tmp_path / "cache", ".arrow")) == 10
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "table flipped": (".arrow", flip),
+    "table cut": (".arrow", lambda path: path.write_bytes(path.read_bytes()[:-9])),
+    "table empty": (".arrow", lambda path: path.write_bytes(b"")),
+    "table gone": (".arrow", lambda path: path.unlink()),
+    "note flipped": (".json", flip),
+    "note empty": (".json", lambda path: path.write_bytes(b"")),
+    "note of another": (".json", lambda path: path.write_text('{"key": {}, "sha256": ""}')),
+    "note a list": (".json", lambda path: path.write_text("[]")),
+    "note gone": (".json", lambda path: path.unlink()),
+}
+
+
+@pytest.mark.parametrize("ending, damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_cache_is_made_again_with_a_warning(tmp_path, source, pieces, caplog, ending, damage):
+    first = encode_pairs(source.read(), pieces, 64)
+    open_rows(tmp_path, source, pieces)
+    (path,) = (tmp_path / "cache").glob(f"*{ending}")
+    damage(path)
+    had_table = bool(names_in(tmp_path / "cache", ".arrow"))
+    assert same(open_rows(tmp_path, source, pieces), first)
+    warned = [record.message for record in caplog.records]
+    assert len(warned) == had_table and all("is damaged or unfinished and is made again" in w for w in warned)
+    assert not names_in(tmp_path / "cache", ".draft")
+
+
+def test_many_at_once_tokenise_once(tmp_path, source, pieces, monkeypatch):
+    calls, found, all_have_read = [], [], threading.Barrier(4, timeout=20)
+    read_alone = PairSource.read
+
+    def read(self):
+        all_have_read.wait()  # so none of them has found the rows of another
+        return read_alone(self)
+
+    def encode(*args):
+        calls.append(args)
+        return encode_pairs(*args)
+
+    monkeypatch.setattr(PairSource, "read", read)
+    monkeypatch.setattr(row_cache, "encode_pairs", encode)
+    ask = [
+        threading.Thread(target=lambda: found.append(open_rows(tmp_path, source, pieces))) for _ in range(4)
+    ]
+    for thread in ask:
+        thread.start()
+    for thread in ask:
+        thread.join()
+    assert len(calls) == 1 and len(found) == 4
+    assert all(same(rows, found[0]) for rows in found)
+
+
+def test_a_bad_row_of_any_source_leaves_nothing(tmp_path, source, pieces):
+    (tmp_path / "bad.tsv").write_text("今\t天\t1\n今\t天\t7\n")
+    with pytest.raises(InputError, match=r"bad\.tsv:2: label '7'"):
+        cached_rows(tmp_path / "cache", [source, source_of(tmp_path / "bad.tsv")], pieces, 64)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_cache_that_cannot_be_is_told(tmp_path, source, pieces):
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(MachineError, match="cache: not a folder; choose another output path"):
+        open_rows(tmp_path, source, pieces)
+
+
+def test_a_disk_that_keeps_nothing_is_told(tmp_path, source, pieces, monkeypatch):
+    monkeypatch.setattr(row_cache, "_read", lambda *args: None)
+    with pytest.raises(MachineError, match="the disk did not keep what was written"):
+        open_rows(tmp_path, source, pieces)
+
+
+def test_more_than_a_list_can_count_is_to_be_streamed(tmp_path, source, pieces, monkeypatch):
+    monkeypatch.setattr(row_cache, "MOST_TOKENS", 100)
+    with pytest.raises(InputError, match="too large to be held; pass --streaming true"):
+        open_rows(tmp_path, source, pieces)
+    assert not names_in(tmp_path / "cache", ".arrow")
+
+
+RULES = StreamRules(seed=3, batch_size=8, buffer=16, bucket=True, max_seq_len=64)
+
+
+@pytest.mark.parametrize("buffer", [1, 16, 60, 1000])
+def test_an_epoch_of_a_stream_takes_every_row_once_and_none_like_another(source, buffer):
+    stream = shuffled(source, RULES._replace(buffer=buffer))
+    epochs = [[row.number for row in islice(stream, 60)] for _ in range(3)]
+    assert all(sorted(epoch) == list(range(1, 61)) for epoch in epochs)
+    if buffer > 1:
+        assert len(set(map(tuple, epochs))) == 3 and epochs[0] != sorted(epochs[0])
+        other = shuffled(source, RULES._replace(buffer=buffer, seed=4))
+        assert [row.number for row in islice(other, 60)] != epochs[0]
+
+
+def updates(source, pieces, count, consumed=0, world=World(), **changes):  # noqa: B008
+    rules = RULES._replace(**changes)
+    return list(islice(streamed_updates(source, pieces, rules, world, consumed), count))
+
+
+def strip(batches):
+    return [
+        (row[row > 0].tolist(), int(label))
+        for (batch,) in batches
+        for row, label in zip(batch.input_ids, batch.labels)
+    ]
+
+
+@pytest.mark.parametrize("bucket", [True, False])
+@pytest.mark.parametrize("cut", [1, 7, 49, 50, 51, 113])
+def test_a_stream_opened_in_the_middle_goes_on_as_if_it_had_not_been_closed(source, pieces, cut, bucket):
+    whole = updates(source, pieces, 120, bucket=bucket)
+    rest = updates(source, pieces, 120 - cut, consumed=cut * 8, bucket=bucket)
+    assert strip(rest) == strip(whole)[cut * 8 :]
+
+
+def test_two_processes_take_the_rows_of_one(source, pieces):
+    one = strip(updates(source, pieces, 60))
+    two = [updates(source, pieces, 60, world=World(rank, 2)) for rank in (0, 1)]
+    assert [len(batch.labels) for (batch,) in two[0]] == [4] * 60
+    assert strip([batch for both in zip(*two) for batch in both]) == one
+
+
+def test_a_streamed_batch_holds_rows_of_like_length(source, pieces):
+    def padding(bucket):
+        ids = [batch.input_ids for (batch,) in updates(source, pieces, 100, bucket=bucket)]
+        return np.mean([np.mean(rows == 0) for rows in ids])
+
+    assert padding(bucket=True) < 0.04 < 0.2 < padding(bucket=False)
+
+
+def test_a_stream_never_reads_far_ahead(pieces):
+    read = []
+
+    class Endless(SimpleNamespace):
+        def rows(self):
+            for number in range(1, 10**6):
+                read.append(number)
+                yield Row(number, CHARACTERS[number % 9], CHARACTERS[: 1 + number % 5], number % 2)
+
+    assert len(updates(Endless(), pieces, 150)) == 150
+    assert len(read) == 3 * RULES.pool_size + RULES.buffer
+
+
+def test_a_bad_row_ends_the_stream_when_it_comes(tmp_path, pieces):
+    path = write_pairs(tmp_path / "train.tsv", 900)
+    path.write_text(path.read_text().replace("\t1\n", "\tyes\n").replace("\tyes\n", "\t1\n", 400))
+    number = 1 + [line[-1] for line in path.read_text().splitlines()].index("s")
+    stream = streamed_updates(source_of(path), pieces, RULES, World(), 0)
+    assert number > 800 and len(list(islice(stream, 50))) == 50
+    with pytest.raises(InputError, match=rf"train\.tsv:{number}: label 'yes' is not one of 0, 1"):
+        list(islice(stream, 500))
+
+
+def test_a_stream_without_rows_ends(tmp_path, pieces):
+    (tmp_path / "empty.tsv").write_text("text_a\ttext_b\tlabel\n")
+    with pytest.raises(InputError, match=r"empty\.tsv: no pairs in it"):
+        updates(source_of(tmp_path / "empty.tsv"), pieces, 1)
+
+
+def test_a_text_without_a_token_becomes_unknown(tmp_path, pieces):
+    (tmp_path / "a.tsv").write_text("\u200b\t今\t1\n\u0301\t\u200b\u200d\t0\n", encoding="utf-8")
+    rows = encode_pairs(source_of(tmp_path / "a.tsv").read(), pieces, 64)
+    tokens = [[VOCAB[index] for index in row] for row in rows.batch(np.array([0, 1])).input_ids]
+    assert tokens == [["[CLS]", "[UNK]", "[SEP]", text, "[SEP]"] for text in ("今", "[UNK]")]

@@ -1,0 +1,184 @@
+"""Whole runs on other data: cached, streamed, with named classes and columns; in this process."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from paddlenlp import transformers
+from tiny_pair import toy_rows, write_model, write_pairs
+
+from data_tools.errors import InputError
+from ernie_pair.checkpoint_folder import MANIFEST
+from ernie_pair.pair import audit_start, row_cache
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.run import train_pair
+
+NAMES = ("different", "same")
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+@pytest.fixture
+def config(tmp_path):
+    return TrainConfig(
+        model_name_or_path=str(write_model(tmp_path / "model")),
+        model_type="ernie",
+        from_scratch=True,
+        train_file=str(write_pairs(tmp_path / "train.tsv", 90, seed=0)),
+        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
+        output_dir=str(tmp_path / "out"),
+        max_steps=12,
+        batch_size=16,
+        learning_rate=5e-3,
+        eval_freq=6,
+        logging_freq=1,
+        checkpoint_steps=4,
+        device="cpu",
+    )
+
+
+def losses(folder):
+    events = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [event["loss"] for event in events if event["split"] == "train"]
+
+
+def padding(folder):
+    events = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
+    return [event["padding_share"] for event in events if event["split"] == "train"]
+
+
+def last_state(folder):
+    step = Path(folder) / "checkpoints" / "step_00000012"
+    return {path.name: path.read_bytes() for path in step.iterdir() if path.name != MANIFEST}
+
+
+def test_a_second_run_takes_the_rows_and_the_warnings_from_the_cache(tmp_path, config, monkeypatch, capfd):
+    (tmp_path / "train.tsv").write_text("今\t天\t1\n" * 2 + Path(config.train_file).read_text())
+    warned = []
+    for name in ("one", "two"):
+        train_pair(replace(config, output_dir=str(tmp_path / name), cache_dir=str(tmp_path / "cache")))
+        warned.append([line[9:] for line in capfd.readouterr().err.splitlines() if "train: " in line])
+        monkeypatch.setattr(row_cache, "encode_pairs", None)
+        monkeypatch.setattr(audit_start, "audit_of", None)
+    assert warned[0] == warned[1] == ["train: 1 rows (1.09 %) repeat an earlier pair, label and all"]
+    assert last_state(tmp_path / "one") == last_state(tmp_path / "two")
+    assert not (tmp_path / "one" / "cache").exists()
+
+
+def test_the_cache_lies_in_the_output_where_nothing_else_is_said(tmp_path, config):
+    train_pair(replace(config, max_steps=1))
+    endings = {path.suffix for path in (tmp_path / "out" / "cache").iterdir()}
+    assert endings == {".arrow", ".json", ".lock"}
+
+
+def test_buckets_pad_less_and_the_share_is_logged(tmp_path, config):
+    for bucket in (True, False):
+        train_pair(replace(config, bucket=bucket, output_dir=str(tmp_path / str(bucket))))
+    bucketed, plain = (sum(padding(tmp_path / name)) / 12 for name in ("True", "False"))
+    assert 0 < bucketed < 0.12 < 0.2 < plain < 0.5
+    assert losses(tmp_path / "True") != losses(tmp_path / "False")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bucket": False},
+        {"streaming": True},
+        {"label_map": "no,yes"},
+        {"label": "label"},
+    ],
+)
+def test_a_checkpoint_is_not_continued_on_other_data(tmp_path, config, changes):
+    header = "query\ttitle\tlabel\n"
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text(header + (tmp_path / name).read_text())
+    train_pair(replace(config, max_steps=1))
+    with pytest.raises(InputError, match="is a checkpoint of another run: .* was .* and is now"):
+        train_pair(replace(config, max_steps=1, **changes))
+
+
+def test_a_streamed_run_learns_the_task(config):
+    longer = replace(config, max_steps=60, checkpoint_steps=60, streaming=True, shuffle_buffer=32)
+    train_pair(longer)
+    found = losses(config.output_dir)
+    assert found[0] > 0.6 and found[-1] < 0.25
+
+
+@pytest.mark.parametrize("killed_at", [3, 9])
+def test_a_killed_streamed_run_ends_as_if_it_had_not_been_killed(tmp_path, config, monkeypatch, killed_at):
+    streamed = replace(config, streaming=True, shuffle_buffer=32)
+    train_pair(replace(streamed, output_dir=str(tmp_path / "whole")))
+    cut = replace(streamed, output_dir=str(tmp_path / "cut"))
+    update = PairJob.update
+
+    def until_killed(self, batches, step, votes):
+        if step > killed_at:
+            raise Killed
+        return update(self, batches, step, votes)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(PairJob, "update", until_killed)
+        train_pair(cut)
+    train_pair(cut)
+    assert last_state(tmp_path / "cut") == last_state(tmp_path / "whole")
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_a_stream_needs_to_be_told_its_end_and_reads_no_set(config):
+    with pytest.raises(InputError, match="--streaming true does not know the number of rows; pass --max_st"):
+        replace(config, streaming=True, max_steps=0)
+    with pytest.raises(InputError, match="--streaming reads a file, and --train_file lcqmc is a set"):
+        train_pair(replace(config, streaming=True, train_file="lcqmc"))
+
+
+def test_a_stream_whose_first_rows_are_wrong_is_refused_at_once(tmp_path, config):
+    (tmp_path / "bad.tsv").write_text("今\t天\tyes\n")
+    with pytest.raises(InputError, match=r"bad\.tsv:1: label 'yes'"):
+        train_pair(replace(config, streaming=True, train_file=str(tmp_path / "bad.tsv")))
+    assert not (tmp_path / "out").exists()
+
+
+def write_named(path, count, seed):
+    rows = [{"x": left, "y": right, "z": NAMES[label]} for left, right, label in toy_rows(count, seed)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_named_classes_and_columns_go_from_training_to_evaluation(tmp_path, config, capfd):
+    columns = {"text_a": "x", "text_b": "y", "label": "z"}
+    named = replace(
+        config,
+        train_file=write_named(tmp_path / "train.jsonl", 90, 0),
+        dev_file=write_named(tmp_path / "dev.jsonl", 41, 1),
+        label_map="0=different,1=same",
+        **columns,
+    )
+    train_pair(named)
+    assert "90 pairs (45 different (0), 45 same (1))" in capfd.readouterr().err
+    (best,) = (tmp_path / "out").glob("best-*")
+    theirs = transformers.ErnieForSequenceClassification.from_pretrained(str(best)).config
+    assert theirs.id2label == {0: "different", 1: "same"} and theirs.num_labels == 2
+    asked = {"model_path": str(best), "input_file": named.dev_file, "device": "cpu", **columns}
+    evaluate_pair(EvaluateConfig(**asked, output_file=str(tmp_path / "named.json")))
+    numbered = {"input_file": config.dev_file, "text_a": "", "text_b": "", "label": ""}
+    evaluate_pair(EvaluateConfig(**{**asked, **numbered}, output_file=str(tmp_path / "numbered.json")))
+    ours, theirs = (json.loads((tmp_path / f"{n}.json").read_text()) for n in ("named", "numbered"))
+    assert ours["accuracy"] == theirs["accuracy"] and ours["rows"] == 41
+    predict_pair(PredictConfig(**asked, output_file=str(tmp_path / "out.tsv")))
+    assert len((tmp_path / "out.tsv").read_text().splitlines()) == 42
+
+
+def test_three_named_classes_make_a_classifier_of_three(tmp_path, config):
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    for path in (train, dev):
+        lines = path.read_text().splitlines()
+        path.write_text("".join(f"{line[:-1]}{'abc'[n % 3]}\n" for n, line in enumerate(lines)))
+    train_pair(replace(config, max_steps=2, label_map="a,b,c"))
+    (best,) = (tmp_path / "out").glob("best-*")
+    assert json.loads((best / "config.json").read_text())["id2label"] == {"0": "a", "1": "b", "2": "c"}

@@ -1,0 +1,256 @@
+"""The predictor of exported models: what it answers, in which order, and what it refuses."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
+
+from data_tools.command_line import exit_code_of
+from data_tools.errors import CheckpointError, InputError, NumbersError
+from ernie_pair import backends
+from ernie_pair.pair.config import PredictConfig
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.run_shipped import RunConfig, run_shipped
+from ernie_pair.pair_scores import probabilities
+from ernie_pair.predictor import BATCH_SIZE, PairPredictor
+from ernie_pair.shipped_model import read_shipped
+from ernie_pair.temperature import write_temperature
+
+ROOT = Path(__file__).parents[1]
+WITHOUT_PADDLE = """
+import sys
+from ernie_pair.pair.run_shipped import RunConfig, run_shipped
+run_shipped(RunConfig(*sys.argv[1:4], scores=True, backend="onnx"))
+heavy = [name for name in sys.modules if name.split(".")[0] in ("paddle", "paddlenlp", "sklearn", "visualdl")]
+assert not heavy, heavy
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    names = {"0": "不同", "1": "相同", "2": "相关"}
+    folder = write_trained(tmp_path_factory.mktemp("trained") / "best", num_labels=3, id2label=names)
+    write_temperature(folder, 1.7, "dev.tsv", 100)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shipped(trained, tmp_path_factory):
+    """Both formats where ONNX Runtime is installed, otherwise Paddle's alone."""
+    format = "both" if backends.find_spec("onnxruntime") else "paddle"
+    return ship(trained, tmp_path_factory.mktemp("exported") / "ship", format)
+
+
+@pytest.fixture(params=["paddle", "onnx"])
+def predictor(request, shipped):
+    if request.param == "onnx":
+        pytest.importorskip("onnxruntime")
+    return PairPredictor(shipped, request.param, threads=1)
+
+
+def test_logits_are_those_of_the_trained_model_in_the_order_of_the_pairs(trained, predictor):
+    pairs = random_texts(2 * BATCH_SIZE + 9)
+    assert max(len(a) + len(b) for a, b in pairs) > MAX_SEQ_LEN  # some are cut
+    expected = logits_of_trained(trained, pairs)
+    assert len({tuple(row) for row in expected.round(3).tolist()}) > BATCH_SIZE  # rows can be told apart
+    answers = predictor.logits(pairs)
+    assert answers.shape == expected.shape and answers.dtype == np.float32
+    assert np.abs(answers - expected).max() < 1e-5
+
+
+def test_each_pair_is_answered_as_it_is_alone(predictor):
+    pairs = random_texts(12, seed=1)
+    alone = np.concatenate([predictor.logits([pair]) for pair in pairs])
+    assert np.abs(predictor.logits(pairs) - alone).max() < 1e-5
+
+
+def test_a_long_pair_loses_the_ends_of_its_longer_text(predictor):
+    assert MAX_SEQ_LEN - 3 == 32 + 5
+    cut, whole = predictor.logits([("今天天气" * 8, "真很不太好"), ("今天天气" * 30, "真很不太好")])
+    assert np.array_equal(cut, whole)
+
+
+def test_which_text_is_first_and_where_it_ends_matters(predictor):
+    straight, swapped, moved = predictor.logits([("今天好", "坏"), ("坏", "今天好"), ("今天", "好坏")])
+    assert np.abs(straight - swapped).max() > 1e-3 and np.abs(straight - moved).max() > 1e-3
+
+
+def test_predictions_are_named_and_calibrated(predictor):
+    pairs = random_texts(40, seed=2)
+    logits, answer = predictor.logits(pairs), predictor.predict(pairs)
+    assert answer.classes.tolist() == logits.argmax(axis=1).tolist()
+    assert answer.labels == [("不同", "相同", "相关")[number] for number in answer.classes]
+    assert len(set(answer.labels)) > 1
+    assert answer.probabilities.dtype == np.float32 and answer.probabilities.shape == (40, 3)
+    assert np.allclose(answer.probabilities, probabilities(logits, temperature=1.7), atol=1e-6)
+
+
+def test_no_pairs_have_no_answers(predictor):
+    answer = predictor.predict([])
+    assert answer.labels == [] and answer.probabilities.shape == (0, 3)
+
+
+@pytest.mark.parametrize("pair", [("今",), ("今", "天", "好"), ("今", 7), (None, "今"), "今"])
+def test_what_is_no_pair_of_texts_is_named(predictor, pair):
+    with pytest.raises(InputError, match="pair 1 is .*; give two texts"):
+        predictor.predict([("今", "天"), pair])
+
+
+def test_an_answer_that_is_no_number_is_an_error(predictor, monkeypatch):
+    monkeypatch.setattr(predictor, "logits_of_ids", lambda ids, types: np.full((len(ids), 3), np.nan))
+    with pytest.raises(NumbersError, match="answers with NaN or infinity"):
+        predictor.predict([("今", "天")])
+
+
+def test_auto_takes_onnx_where_it_is_installed(shipped, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    assert PairPredictor(shipped).backend == "onnx"
+    monkeypatch.setattr(backends, "find_spec", lambda name: None if name == "onnxruntime" else 1)
+    assert PairPredictor(shipped).backend == "paddle"
+
+
+@pytest.mark.parametrize(
+    "library, backend, extra", [("onnxruntime", "onnx", "onnx"), ("paddle", "paddle", "cpu")]
+)
+def test_a_library_that_is_missing_is_named(shipped, monkeypatch, library, backend, extra):
+    if not read_shipped(shipped).holds(backend):
+        pytest.skip("ONNX Runtime is not installed")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(InputError, match=rf"{library} is not installed; pip install 'ernie-pair\[{extra}\]'"):
+        PairPredictor(shipped, backend)
+
+
+def test_a_format_that_was_not_exported_is_named(shipped):
+    paddle_only = replace(read_shipped(shipped), files={"model.pdmodel": "", "model.pdiparams": ""})
+    with pytest.raises(InputError, match="holds no model for onnx; pass --backend paddle"):
+        backends.open_backend(paddle_only, "onnx", 1)
+    with pytest.raises(CheckpointError, match="holds no model; export it again"):
+        backends.open_backend(replace(paddle_only, files={}), "auto", 1)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.pdmodel", "model.pdiparams", "model.onnx", "vocab.txt", "config.json"]
+)
+@pytest.mark.parametrize("damage", ["changed", "lost"])
+def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, shipped, name, damage):
+    if name not in read_shipped(shipped).files:
+        pytest.skip("ONNX Runtime is not installed")
+    path = Path(copytree(shipped, tmp_path / "ship")) / name
+    if damage == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(CheckpointError, match=rf"{name} is not the file that was exported; export"):
+        PairPredictor(tmp_path / "ship", "onnx" if name == "model.onnx" else "paddle")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 2},
+        {"labels": ["0"]},
+        {"labels": [0, 1]},
+        {"max_seq_len": "40"},
+        {"max_seq_len": 0},
+        {"temperature": 0},
+        {"temperature": float("nan")},
+        {"temperature": True},
+        {"files": {"../../etc/passwd": ""}},
+        {"files": []},
+    ],
+)
+def test_a_manifest_with_nonsense_is_refused(tmp_path, shipped, changes):
+    path = Path(copytree(shipped, tmp_path / "ship")) / "export.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(
+        CheckpointError, match=rf"export\.json is damaged \(.*{next(iter(changes))}.*\); export"
+    ):
+        PairPredictor(tmp_path / "ship")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000, b" " * (1 << 21)],
+    ids=["empty", "cut", "list", "bytes", "keyless", "deep", "large"],
+)
+def test_a_manifest_that_is_none_is_refused(tmp_path, shipped, content):
+    (Path(copytree(shipped, tmp_path / "ship")) / "export.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"export\.json is damaged"):
+        PairPredictor(tmp_path / "ship")
+
+
+def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
+    with pytest.raises(InputError, match=r"--model .*absent is not a folder; give the --output_dir"):
+        PairPredictor(tmp_path / "absent")
+    with pytest.raises(
+        InputError, match=r"holds no export\.json; make a model to ship with ernie-pair export"
+    ):
+        PairPredictor(trained)
+
+
+def write_texts(path):
+    pairs = random_texts(30, seed=4)
+    path.write_text("".join(f"{a}\t{b}\t{n % 3}\n" for n, (a, b) in enumerate(pairs)), encoding="utf-8")
+    return str(path)
+
+
+def columns_of(path):
+    return [line.split("\t") for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("scores", [False, True])
+def test_the_command_writes_what_predict_writes(tmp_path, trained, shipped, scores):
+    texts, ours, theirs = (
+        write_texts(tmp_path / "pairs.tsv"),
+        str(tmp_path / "ours"),
+        str(tmp_path / "theirs"),
+    )
+    run_shipped(RunConfig(str(shipped), texts, ours, scores=scores))
+    flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": scores}
+    predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
+    (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
+    assert header == its_header and len(header) == (5 if scores else 2)
+    assert [row[:2] for row in rows] == [row[:2] for row in its_rows]
+    assert np.allclose([list(map(float, row)) for row in rows], [list(map(float, row)) for row in its_rows])
+
+
+def test_with_onnx_neither_paddle_nor_the_training_code_is_loaded(tmp_path, shipped):
+    pytest.importorskip("onnxruntime")
+    texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out"
+    words = [sys.executable, "-c", WITHOUT_PADDLE, str(shipped), texts, str(out)]
+    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert len(columns_of(out)) == 31 and "30 predictions by onnx" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "changes, code, reason",
+    [
+        ({"model": "absent"}, 2, "--model absent is not a folder"),
+        ({"input_file": "absent.tsv"}, 2, "absent.tsv: no such file"),
+        ({"output_file": "no/such/out"}, 2, "does not exist; make it first"),
+    ],
+)
+def test_bad_input_of_the_command_is_one_line(tmp_path, shipped, monkeypatch, capfd, changes, code, reason):
+    monkeypatch.chdir(tmp_path)
+    flags = {
+        "model": str(shipped),
+        "input_file": write_texts(tmp_path / "p.tsv"),
+        "output_file": "out",
+        **changes,
+    }
+    assert exit_code_of(lambda: run_shipped(RunConfig(**flags))) == code
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and reason in error
+    assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"]
+
+
+def test_threads_below_zero_are_refused():
+    with pytest.raises(InputError, match="--threads -1 is below 0"):
+        RunConfig("m", "i", "o", threads=-1)
