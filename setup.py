@@ -83,8 +83,12 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.9,<3.13",
-    packages=["data_tools", "ernie_pair", "ernie_pair.pair", "ernie_pair.pretrain"],
-    package_data={"data_tools": ["helpers.cpp"], "ernie_pair.pair": ["report.html"]},
+    packages=["data_tools", "ernie_pair", "ernie_pair.pair", "ernie_pair.pretrain", "ernie_pair.serve"],
+    package_data={
+        "data_tools": ["helpers.cpp"],
+        "ernie_pair.pair": ["report.html"],
+        "ernie_pair.serve": ["page.html"],
+    },
     install_requires=REQUIRES,
     extras_require={
         "cpu": ["paddlepaddle==2.6.2"],

@@ -185,8 +185,8 @@ LAYOUTS = {
     ),
     "JSON": (
         "a.jsonl",
-        '{"query": "一", "title": "二", "label":  "1"}\n{"title": "二", "query": "一", "label": 1}\n'.encode(),
-        '{"query": "一", "title": "二", "label":  "1"}\n'.encode(),
+        '{"query": "一", "title": "二", "label":  1}\n{"title": "二", "query": "一", "label": 1}\n'.encode(),
+        '{"query": "一", "title": "二", "label":  1}\n'.encode(),
     ),
     "a last line without an end": ("a.csv", "一,二,1\n一,二,1".encode(), "一,二,1\n".encode()),
 }

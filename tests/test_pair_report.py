@@ -31,7 +31,8 @@ def answers_of(classes=2, rows=60, swap=True, **changes):
     right = [f"今天{i % 7}很好" for i in range(rows)]
     pairs = Pairs(left, right, labels, "0" * 64, first_line=2)
     values = {"in_use": 1.0, "fitted": Fitted(2.0, "dev.tsv", 60), **changes}
-    return Answers(pairs, logits, logits[:, ::-1].copy() if swap else None, **values)
+    names = tuple(f"<{label}>" for label in range(classes))
+    return Answers(pairs, names, logits, logits[:, ::-1].copy() if swap else None, **values)
 
 
 def config_of(**changes):
@@ -79,7 +80,8 @@ def test_the_page_needs_no_other_file_and_runs_nothing(tmp_path, classes, charts
 def test_texts_are_shown_as_they_are(tmp_path):
     files = written(tmp_path, answers_of())
     assert "<script>" not in files["report.html"]
-    assert any("<script>alert(1)</script>" in text for text in Page(files["report.html"]).texts)
+    texts = Page(files["report.html"]).texts
+    assert any("<script>alert(1)</script>" in text for text in texts) and "label <1>" in texts
     assert "<script>alert(1)</script>\\t&\t今天0很好\n" in files["errors.tsv"]
 
 
@@ -145,6 +147,16 @@ def test_a_file_of_one_class_is_reported_without_curves(tmp_path):
     report = json.loads(files["report.json"])
     assert report["auc"] is None and "thresholds" not in report and "auc" not in report["intervals"]
     assert len(Page(files["report.html"]).sources) == 2
+
+
+@pytest.mark.parametrize("rows, accuracy, is_low", [(1, 0.0, False), (20, 0.5, True), (4, 0.5, False)])
+def test_a_slice_is_marked_when_it_is_worse_than_chance_explains(tmp_path, rows, accuracy, is_low):
+    answers = answers_of()
+    found = {**evaluation_of(answers, config_of()), "accuracy": 0.8}
+    found["slices"] = [{"by": "length", "slice": "x", "rows": rows, "accuracy": accuracy, "f1": accuracy}]
+    write_report(tmp_path, found, answers, 10)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert (f'class="low">{accuracy:.4f}<' in page) == is_low
 
 
 def test_no_wrong_row_is_said(tmp_path):

@@ -234,7 +234,7 @@ def bad_inputs(tmp_path, world):
         "too long": ({"max_seq_len": 41}, "above the model's 40 positions"),
         "rates": ({"min_lr": 1}, "--min_lr 1.0 is above --max_lr 0.01"),
         "batches": ({"global_batch_size": 7}, "use --global_batch_size 4"),
-        "sharding": ({"sharding_degree": 2}, "not ready"),
+        "sharding": ({"sharding_degree": 2}, "needs --use_sharding true"),
         "processes": ({"dp_degree": 2}, "asks for 2 process"),
         "amp on cpu": ({"use_amp": "true"}, "use --use_amp false"),
         "zero steps": ({"eval_freq": 0}, "--eval_freq 0 is below 1"),

@@ -140,12 +140,14 @@ def test_a_request_is_never_cut_in_two(model):
 def test_a_queue_that_is_full_turns_away_at_once(model):
     async def crowd(client):
         model.gate.clear()
-        first = [asyncio.ensure_future(post(client, *texts(1, 1))) for _ in range(3)]
-        while not model.calls or (await client.get("/health")).json()["waiting_pairs"] < 4:
-            await asyncio.sleep(0.001)
+        accepted = []
+        for waiting in (0, 2, 4):
+            accepted.append(asyncio.ensure_future(post(client, *texts(1, 1))))
+            while not model.calls or (await client.get("/health")).json()["waiting_pairs"] < waiting:
+                await asyncio.sleep(0.001)
         refused = await post(client, *texts(1, 1))
         model.gate.set()
-        return refused, await asyncio.gather(*first)
+        return refused, await asyncio.gather(*accepted)
 
     refused, answers = ask(model, crowd, max_batch=2, max_waiting=5, max_wait=0.0)
     assert refused.status_code == 503 and refused.headers["retry-after"] == "1"

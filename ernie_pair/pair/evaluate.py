@@ -54,7 +54,7 @@ def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
         fitted = _fit(logits, pairs, config.input_file)
     in_use = fitted.temperature if config.save_temperature else saved
     swapped = trained.logits(Pairs(pairs.right, pairs.left, *pairs[2:])) if config.swap else None
-    return Answers(pairs, logits, swapped, in_use, fitted)
+    return Answers(pairs, trained.labels.names, logits, swapped, in_use, fitted)
 
 
 def _fit(logits: np.ndarray, pairs: Pairs, path: str) -> Fitted:

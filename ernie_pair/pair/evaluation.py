@@ -1,7 +1,7 @@
 """What is measured of the answers of a model on one file, as one dictionary that JSON can hold."""
 
 import math
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -26,11 +26,13 @@ class Fitted(NamedTuple):
 class Answers(NamedTuple):
     """The rows of a file and what a model says of them.
 
-    ``logits`` float32 [N, C], ``swapped`` those of (B, A) where they were asked for; ``in_use`` is the
-    temperature of the probabilities that a prediction would show, ``fitted`` the one to be judged.
+    ``names`` are those of the C classes; ``logits`` float32 [N, C], ``swapped`` those of (B, A) where they
+    were asked for; ``in_use`` is the temperature of the probabilities that a prediction would show,
+    ``fitted`` the one to be judged.
     """
 
     pairs: Pairs
+    names: Tuple[str, ...]
     logits: np.ndarray
     swapped: Optional[np.ndarray]
     in_use: float
@@ -72,6 +74,7 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         "model": config.model_path,
         "input_file": config.input_file,
         "input_sha256": answers.pairs.sha256,
+        "classes": list(answers.names),
         "confusion": _confusion(answers),
         "calibration": _calibration(answers),
         "slices": slice_table(

@@ -16,7 +16,7 @@ TEMPLATE = Path(__file__).with_name("report.html")
 COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
 ON_THE_PAGE = 50  # worst rows
 ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
-TWO_SIDED = 1.96  # standard errors to either side of 95 %
+RARE = 0.025  # chances below it are none
 
 
 def write_report(folder: Path, evaluation: Dict[str, object], answers: Answers, most_rows: int) -> None:
@@ -109,11 +109,14 @@ def _range(interval) -> str:
 
 
 def _slices_by_kind(evaluation: Dict[str, object]) -> Dict[str, List[Dict[str, object]]]:
-    """{by: slices}, each with ``share`` of all rows and ``is_low``: below the whole file beyond chance."""
+    """{by: slices}, each with ``share`` of all rows and ``is_low``: fewer rows right than the accuracy of the
+    whole file leads to by chance."""
+    from scipy.stats import binom
+
     kinds: Dict[str, List[Dict[str, object]]] = {}
     for entry in evaluation["slices"]:
-        accuracy, rows = entry["accuracy"], entry["rows"]
-        reach = TWO_SIDED * math.sqrt(accuracy * (1 - accuracy) / rows)
-        more = {"share": rows / evaluation["rows"], "is_low": accuracy + reach < evaluation["accuracy"]}
+        num_right = round(entry["accuracy"] * entry["rows"])
+        chance = binom.cdf(num_right, entry["rows"], evaluation["accuracy"])
+        more = {"share": entry["rows"] / evaluation["rows"], "is_low": chance < RARE}
         kinds.setdefault(entry["by"], []).append({**entry, **more})
     return kinds

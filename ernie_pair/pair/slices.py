@@ -63,7 +63,8 @@ def _by_length(pairs) -> Iterator[Group]:
     quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
     for quarter in np.unique(quarters):
         inside = quarters == quarter
-        yield f"{lengths[inside].min()} to {lengths[inside].max()} characters", inside
+        shortest, longest = lengths[inside].min(), lengths[inside].max()
+        yield f"{shortest} to {longest} characters" if shortest < longest else f"{longest} characters", inside
 
 
 def _by_overlap(pairs) -> Iterator[Group]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ernie_pair.pair.config import AskConfig
 from ernie_pair.pair.data import encode_pairs, open_tokenizer
-from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.labels import Labels, labels_of
 from ernie_pair.pair.model import load_trained
 from ernie_pair.pair.pair_columns import Columns
 from ernie_pair.pair.pair_file import Pairs
@@ -37,13 +37,17 @@ class Trained:
         return self.model.num_classes
 
     @property
+    def labels(self) -> Labels:
+        return labels_of(self.model.config)
+
+    @property
     def peers(self):
         """Met when first asked for, after what each process reads by itself."""
         return join_peers(self.world)
 
     def read(self, name: str, labelled: bool) -> Pairs:
         """A file, or of a set the part `dev` for labelled pairs and `test` for others. Raises InputError."""
-        labels = labels_of(self.model.config) if labelled else None
+        labels = self.labels if labelled else None
         columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
         return PairSource("input_file", name, "dev" if labelled else "test", labels, columns).read()
 

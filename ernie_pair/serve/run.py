@@ -107,4 +107,5 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
-        raise MachineError(f"--host {host} --port {port}: {error.strerror or error}; choose others") from None
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        raise MachineError(f"--host {host} --port {port}: {reason}; choose others") from None

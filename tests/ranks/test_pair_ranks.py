@@ -14,6 +14,7 @@ from tiny_pair import write_model, write_pairs
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
 from ernie_pair.pair.evaluate import evaluate_pair
 from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.report import FILES
 from ernie_pair.pair.run import train_pair
 from ernie_pair.weights import from_safetensors
 
@@ -164,12 +165,20 @@ def test_two_processes_evaluate_and_predict_to_the_last_digit_as_one(config, one
     (best,) = one.glob("best-*")
     folder = one.parent
     flags = {"model_path": str(best), "input_file": config.dev_file, "batch_size": 8, "device": "cpu"}
-    ours = [{**flags, "output_file": str(folder / f"two.{name}")} for name in ("metrics", "predictions")]
-    assert launch(folder, ASK, *map(json.dumps, ours)).returncode == 0
-    evaluate_pair(EvaluateConfig(**flags, output_file=str(folder / "one.metrics")))
-    predict_pair(PredictConfig(**flags, output_file=str(folder / "one.predictions")))
-    for name in ("metrics", "predictions"):
-        assert (folder / f"two.{name}").read_bytes() == (folder / f"one.{name}").read_bytes()
+
+    def asked(run: str):
+        """What the two commands are asked by a run of that name."""
+        metrics = {"output_file": str(folder / f"{run}.metrics"), "report": str(folder / f"{run}.report")}
+        predictions = {"output_file": str(folder / f"{run}.predictions"), "scores": True}
+        return {**flags, **metrics, "bootstrap": 50}, {**flags, **predictions}
+
+    assert launch(folder, ASK, *map(json.dumps, asked("two"))).returncode == 0
+    metrics, predictions = asked("one")
+    evaluate_pair(EvaluateConfig(**metrics))
+    predict_pair(PredictConfig(**predictions))
+    for name in ("metrics", "predictions", *(f"report/{file}" for file in FILES)):
+        one_file, two_file = (folder / f"{run}.{name}" for run in ("one", "two"))
+        assert two_file.read_bytes() == one_file.read_bytes(), name
 
 
 def test_a_loss_of_one_process_that_is_not_finite_stops_both_at_the_same_update(config):

@@ -1,0 +1,254 @@
+"""The comparison of starts: its runs, what it says of them, and the loss on a domain's text."""
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_pretrain
+from tiny_pair import write_model, write_pairs
+
+from data_tools.corpus import Corpus
+from data_tools.errors import CheckpointError, InputError
+from ernie_pair.__main__ import COMMANDS
+from ernie_pair.__main__ import _run as run_here
+from ernie_pair.model_folder import open_model
+from ernie_pair.pair import compare_runs
+from ernie_pair.pair.compare import CompareConfig, compare_starts
+from ernie_pair.pair.compare_report import compare, table_lines
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.domain_loss import domain_loss
+from ernie_pair.pair.metrics import METRICS, measure
+
+
+def write_weights(folder, kind="ErnieForPretraining", seed=1):
+    """Random weights for the config.json of ``folder``."""
+    import paddle
+    from paddlenlp import transformers
+
+    paddle.seed(seed)
+    config = transformers.ErnieConfig.from_dict(json.loads((folder / "config.json").read_text()))
+    model = getattr(transformers, kind)(config)
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    paddle.save(weights, str(folder / "model_state.pdparams"))
+    return folder
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Two starts, of which one has weights, and a YAML file of flags."""
+    write_weights(write_model(tmp_path / "first"))
+    write_model(tmp_path / "second")
+    flags = {
+        "model_type": "ernie",
+        "train_file": str(write_pairs(tmp_path / "train.tsv", 60, seed=0)),
+        "dev_file": str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
+        **{"max_steps": 3, "batch_size": 16, "learning_rate": 0.005, "seed": 7, "device": "cpu"},
+    }
+    (tmp_path / "train.yaml").write_text(json.dumps(flags))
+    return CompareConfig(
+        starts=f"first={tmp_path}/first random=random:{tmp_path}/second",
+        train_config=str(tmp_path / "train.yaml"),
+        output_dir=str(tmp_path / "out"),
+        seeds=2,
+        bootstrap=20,
+    )
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Runs stay in this process; the commands that were run."""
+    made = []
+
+    def call(words, log):
+        made.append(words)
+        run_here(words)
+
+    monkeypatch.setattr(compare_runs, "_call", call)
+    return made
+
+
+def test_every_start_has_every_seed_and_nothing_is_done_twice(tmp_path, config, calls, capsys):
+    compare_starts(config)
+    result = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert result["seeds"] == [7, 8] and result["rows"] == 41 and list(result["runs"]) == ["first", "random"]
+    assert (tmp_path / "out" / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert [words[0] for words in calls] == ["train", "predict"] * 4
+    for name in ("first", "random"):
+        assert len({run["loss"] for run in result["runs"][name]}) == 2  # two seeds, two models
+        for seed, run in zip(result["seeds"], result["runs"][name]):
+            (best,) = (tmp_path / "out" / f"{name}-seed-{seed}").glob("best-accuracy-*")
+            assert best.name == f"best-accuracy-{run['accuracy']:.4f}"
+    table = capsys.readouterr().out
+    assert f"first   {result['mean']['first']['accuracy']:.4f} +- " in table
+
+    compare_starts(replace(config, seeds=3))
+    assert [words[0] for words in calls[8:]] == ["train", "predict"] * 2
+    assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"] == [7, 8, 9]
+
+
+def test_runs_of_another_plan_are_not_mixed_in(tmp_path, config, calls):
+    compare_starts(replace(config, seeds=1))
+    flags = json.loads(Path(config.train_config).read_text())
+    Path(config.train_config).write_text(json.dumps({**flags, "learning_rate": 0.004}))
+    with pytest.raises(
+        InputError, match="learning_rate was 0.005 and is now 0.004; give another --output_dir"
+    ):
+        compare_starts(config)
+    Path(config.train_config).write_text(json.dumps(flags))
+    write_weights(tmp_path / "first", seed=2)
+    with pytest.raises(InputError, match=r"start first \(sha256\) was"):
+        compare_starts(config)
+    with pytest.raises(InputError, match=r"test_file \(sha256\) was"):
+        compare_starts(replace(config, test_file=flags["train_file"]))
+    assert len(calls) == 4
+
+
+def test_damaged_predictions_are_named(tmp_path, config, calls):
+    compare_starts(replace(config, seeds=1))
+    (tmp_path / "out" / "first-seed-7" / "predictions.tsv").write_text("index\tprediction\n0\t1\n")
+    with pytest.raises(CheckpointError, match="predictions.tsv is damaged; remove it"):
+        compare_starts(replace(config, seeds=1))
+
+
+@pytest.mark.parametrize(
+    "starts, reason",
+    [
+        ("a=x", "one start has nothing to be compared with"),
+        ("a=x b", "b is no new NAME=MODEL"),
+        ("a=x a=y", "a=y is no new NAME=MODEL"),
+        ("a=x ../b=y", "../b=y is no new NAME=MODEL"),
+        ("a=no/such b=y", "no/such is not a folder"),
+    ],
+)
+def test_bad_starts_are_named_before_anything_runs(tmp_path, config, calls, starts, reason):
+    with pytest.raises(InputError, match=reason):
+        compare_starts(replace(config, starts=starts))
+    assert not calls and not (tmp_path / "out").exists()
+
+
+def test_a_file_of_one_class_is_nothing_to_compare_on(tmp_path, config, calls):
+    (tmp_path / "ones.tsv").write_text("我\t你\t1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="ones.tsv has no pair of class 0"):
+        compare_starts(replace(config, test_file=str(tmp_path / "ones.tsv")))
+    assert not calls
+
+
+def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path):
+    with pytest.raises(
+        InputError, match=r"did you mean --learning_rate.*\(of train; see .*run.log\)"
+    ) as error:
+        compare_runs._call(["train", "--lerning_rate=1"], tmp_path / "run.log")
+    assert error.value.exit_code == 2
+
+
+def logits_that_are_right(rows, share, seed):
+    """Logits over two classes that find label row % 2 in that share of the rows."""
+    labels = np.arange(rows) % 2
+    right = np.random.default_rng(seed).permutation(rows) < share * rows
+    return np.eye(2)[np.where(right, labels, 1 - labels)]
+
+
+def test_means_deviations_and_differences():
+    labels = np.arange(400) % 2
+    logits = {
+        "better": [logits_that_are_right(400, share, seed) for seed, share in enumerate((0.8, 0.9))],
+        "worse": [logits_that_are_right(400, share, seed) for seed, share in enumerate((0.7, 0.7))],
+    }
+    found = compare(logits, labels, [1, 2], samples=200)
+    assert found.mean["better"]["accuracy"] == pytest.approx(0.85)
+    assert found.deviation["better"]["accuracy"] == pytest.approx(math.sqrt(2) * 0.05)
+    assert found.deviation["worse"]["accuracy"] == pytest.approx(0)
+    (difference,) = found.differences
+    assert (difference.one, difference.other) == ("better", "worse")
+    assert difference.mean["accuracy"] == pytest.approx(0.15)
+    low, high = difference.interval["accuracy"]
+    assert 0.05 < low < 0.12 < 0.18 < high < 0.25 and difference.not_above_0["accuracy"] == 0
+    assert list(found.runs["worse"][0]) == list(METRICS)
+    assert found.runs["worse"][0] == pytest.approx(measure(logits["worse"][0], labels))
+
+
+def test_the_comparison_is_paired():
+    """The same rows and seeds are drawn for both: what is equal has no spread, however few the rows are."""
+    logits = [logits_that_are_right(30, 0.6, seed) for seed in range(3)]
+    found = compare({"a": logits, "b": logits}, np.arange(30) % 2, [1, 2, 3], samples=50)
+    (difference,) = found.differences
+    assert difference.interval == {name: [0.0, 0.0] for name in METRICS}
+    assert difference.not_above_0["accuracy"] == 1
+
+
+def test_one_seed_has_no_deviation():
+    logits = [logits_that_are_right(30, 0.6, 0)]
+    found = compare({"a": logits, "b": logits, "c": logits}, np.arange(30) % 2, [1], samples=5)
+    assert found.deviation is None and len(found.differences) == 3
+    lines = list(
+        table_lines(
+            found, {"a": {"lm_loss": 1.0, "perplexity": math.e}, "b": {"reason": "x"}, "c": {"reason": "y"}}
+        )
+    )
+    assert lines[0] == "30 rows, 1 seed(s) from 1"
+    assert lines[2].endswith("1.0000 (2.7)") and lines[3].endswith("  -") and "+-" not in lines[2]
+
+
+@pytest.fixture(scope="module")
+def domain(tmp_path_factory):
+    """A corpus, and a model of its vocabulary with random weights."""
+    folder = tmp_path_factory.mktemp("domain")
+    model = write_weights(tiny_pretrain.write_model(folder / "model"))
+    tiny_pretrain.write_corpus(folder, model)
+    return Corpus(folder / "text"), model
+
+
+def source_of(folder):
+    return open_model(str(folder), model_type="", from_scratch=False)
+
+
+def test_random_weights_know_nothing_of_a_domain(domain):
+    corpus, model = domain
+    found = domain_loss(source_of(model), corpus, num_samples=40, max_seq_len=24)
+    assert found["lm_loss"] == pytest.approx(math.log(len(tiny_pretrain.VOCAB)), rel=0.1)
+    assert found["perplexity"] == math.exp(found["lm_loss"]) and found["lm_accuracy"] < 0.2
+    assert found == domain_loss(source_of(model), corpus, num_samples=40, max_seq_len=24)
+
+
+def test_a_model_that_always_says_one_token_has_the_loss_of_that(domain, tmp_path):
+    """The heads are asked at the masked places: a bias that forces one token is right where it stood."""
+    import paddle
+
+    corpus, model = domain
+    other = tiny_pretrain.write_model(tmp_path / "other")
+    weights = paddle.load(str(model / "model_state.pdparams"), return_numpy=True)
+    token = tiny_pretrain.VOCAB.index("天")
+    for name in ("cls.predictions.decoder.bias", "cls.predictions.decoder_bias"):  # one parameter
+        weights[name][token] = 50.0
+    paddle.save(weights, str(other / "model_state.pdparams"))
+    found = domain_loss(source_of(other), corpus, num_samples=200, max_seq_len=24)
+    assert 0 < found["lm_accuracy"] < 0.15  # one character of many
+    assert found["lm_loss"] == pytest.approx(50 * (1 - found["lm_accuracy"]), rel=0.05)
+
+
+def test_models_that_cannot_be_asked_say_why(domain, tmp_path):
+    corpus, _ = domain
+    encoder = write_weights(tiny_pretrain.write_model(tmp_path / "encoder"), "ErnieForSequenceClassification")
+    with pytest.raises(InputError, match="holds no head for masked words"):
+        domain_loss(source_of(encoder), corpus, 8, 24)
+    stranger = write_weights(write_model(tmp_path / "stranger"))
+    with pytest.raises(InputError, match="was made with another vocabulary than that of"):
+        domain_loss(source_of(stranger), corpus, 8, 24)
+    gram = replace(source_of(encoder), config={**source_of(encoder).config, "model_type": "ernie_gram"})
+    with pytest.raises(InputError, match="only an ERNIE has a head for masked words"):
+        domain_loss(gram, corpus, 8, 24)
+
+
+def test_a_start_that_cannot_be_asked_does_not_end_the_comparison(domain, tmp_path, config, calls):
+    corpus, _ = domain
+    compare_starts(replace(config, seeds=1, domain_data=corpus.prefix, domain_samples=8))
+    told = json.loads((tmp_path / "out" / "compare.json").read_text())["domain"]
+    assert set(told) == {"first", "random"} and "another vocabulary" in told["first"]["reason"]
+
+
+def test_the_plan_knows_all_flags_of_training():
+    assert set(compare_runs.OF_A_RUN) < set(asdict(TrainConfig("m", "t", "d", "o")))
+    assert COMMANDS["compare-starts"][1] == "compare_starts"

@@ -1,0 +1,51 @@
+"""What may change between a pretraining run and its resume, and what that needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tiny_pretrain import events, flags, write_corpus, write_model
+
+from data_tools.errors import InputError
+from ernie_pair.loop import TrainState
+from ernie_pair.pretrain.run import _refuse_position
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
+
+
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_a_larger_batch_that_divides_the_samples_seen_may_go_on(size):
+    _refuse_position(SimpleNamespace(samples_per_update=size), TrainState(4, 32))
+
+
+@pytest.mark.parametrize("size", [4, 12, 64])
+def test_a_batch_that_does_not_fit_the_samples_seen_may_not(size):
+    with pytest.raises(InputError, match=f"--global_batch_size {size} cannot go on after 32 samples"):
+        _refuse_position(SimpleNamespace(samples_per_update=size), TrainState(4, 32))
+
+
+def test_a_run_goes_on_with_another_batch_and_rate_when_it_is_said(tmp_path):
+    write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
+
+    def pretrain(**changes):
+        words = flags(tmp_path / "model", tmp_path / "data", tmp_path / "out", decay_steps=6, **changes)
+        return subprocess.run(
+            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300
+        )
+
+    assert pretrain(max_steps=4).returncode == 0
+    other = {"max_steps": 6, "global_batch_size": 8, "max_lr": 0.005}
+    refused = pretrain(**other)
+    assert refused.returncode == 2
+    assert "global_batch_size was 4 and is now 8" in refused.stderr
+    assert "--allow_change global_batch_size,max_lr to go on" in refused.stderr
+    allowed = pretrain(**other, allow_change="global_batch_size,max_lr")
+    assert allowed.returncode == 0, allowed.stderr
+    assert "--allow_change: max_lr was 0.01, is now 0.005" in allowed.stderr
+    train = [event for event in events(tmp_path / "out") if event["split"] == "train"]
+    assert [event["consumed_samples"] for event in train] == [4, 8, 12, 16, 24, 32]
+    manifest = json.loads((tmp_path / "out" / "model_last" / "MANIFEST.json").read_text())
+    assert [change["key"] for change in manifest["changes"]] == ["global_batch_size", "max_lr"]
