@@ -72,8 +72,13 @@ CUDA_11 = [
 ]
 
 AUDIT = ["datasketch>=1.6,<1.7", "hanzidentifier>=1.2,<1.3", "py3langid>=0.2,<0.3"]
+ONNX = ["onnxruntime>=1.19,<1.20", "paddle2onnx>=1.3,<1.4"]
+SERVE = ["fastapi>=0.115,<0.116", "uvicorn>=0.30,<0.33", "prometheus-client>=0.20,<0.22"]
 RAY = ["ray>=2.40,<2.41"]
-TEST = [*AUDIT, *RAY, "pytest>=8,<9", "pytest-timeout>=2.3,<3", "hypothesis>=6.100,<7"]
+TEST = [
+    *(*AUDIT, *RAY, *ONNX, *SERVE, "httpx>=0.27"),
+    *("pytest>=8,<9", "pytest-timeout>=2.3,<3", "hypothesis>=6.100,<7"),
+]
 
 setup(
     name="ernie-pair",
@@ -94,7 +99,9 @@ setup(
         "cpu": ["paddlepaddle==2.6.2"],
         "gpu": ["paddlepaddle-gpu==2.6.2", *CUDA_11],
         "audit": AUDIT,
+        "onnx": ONNX,
         "ray": RAY,
+        "serve": SERVE,
         "test": TEST,
         "dev": [*TEST, "ruff==0.8.1"],
     },

@@ -63,6 +63,15 @@ def test_texts_of_punctuation_alone_are_not_all_the_same(tmp_path):
     assert found(tmp_path, "？ ！ 0", "。 ！ 1", "？ ！ 0") == {("train", "repeated"): 1}
 
 
+def test_a_text_of_several_lines_is_one_text(tmp_path):
+    lines = [{"s1": "一\n二", "s2": text, "label": 1} for text in ("三", "四", "三")]
+    path = tmp_path / "train.json"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = Labels.numbered(2)
+    made = audit_of(coded({"train": read_file(path, labels)}), labels, 1, None, 128)
+    assert [(f.kind, f.rows) for f in made.findings] == [("repeated", 1)]
+
+
 def test_a_pair_with_two_labels_is_contradicted_in_either_order(tmp_path):
     rows = [*CLEAN, "今天 天气 0", "昨天 明天 1", "昨天 明天 1"]
     assert found(tmp_path, *rows) == {("train", "contradicted"): 5}

@@ -93,9 +93,12 @@ def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, p
     open_rows(tmp_path, source_of(tmp_path / "header.tsv"), pieces)
     open_rows(tmp_path, source_of(tmp_path / "x.jsonl"), pieces)
     open_rows(tmp_path, source_of(tmp_path / "x.jsonl", columns=Columns(text_b="b")), pieces)
+    for ending in ("tsv", "csv"):
+        (tmp_path / f"both.{ending}").write_text("今,天\t明,气\n")
+        open_rows(tmp_path, source_of(tmp_path / f"both.{ending}", None), pieces)
     monkeypatch.setattr(row_cache, "VERSION", row_cache.VERSION + 1)
     open_rows(tmp_path, source, pieces)
-    assert len(names_in(tmp_path / "cache", ".arrow")) == 10
+    assert len(names_in(tmp_path / "cache", ".arrow")) == 12
 
 
 def flip(path):

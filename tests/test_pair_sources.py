@@ -6,8 +6,10 @@ import json
 import pytest
 
 from data_tools.errors import InputError
+from ernie_pair.pair import pair_file
 from ernie_pair.pair.labels import Labels, labels_of, with_labels
 from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_file import rows_of
 from ernie_pair.pair.pair_source import PairSource
 
 TWO = Labels.numbered(2)
@@ -314,6 +316,18 @@ def test_a_set_without_pairs_and_one_without_the_part_are_refused(sets):
         source_of("lcqmc").read()
     with pytest.raises(InputError, match='--test_file lcqmc is no file.*Invalid split "test"'):
         source_of("lcqmc", "test").read()
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.tsv", "左\t右\t1\n")
+
+    def and_write(*args):
+        yield from rows_of(*args)
+        write(path, "左\t右\t1\n上\t下\t1\n")
+
+    monkeypatch.setattr(pair_file, "rows_of", and_write)
+    with pytest.raises(InputError, match=r"a\.tsv changed while it was read; run again when it is complete"):
+        rows_in(path)
 
 
 def test_a_file_goes_before_a_set_of_its_name(tmp_path, monkeypatch):

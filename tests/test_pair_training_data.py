@@ -10,12 +10,15 @@ from tiny_pair import toy_rows, write_model, write_pairs
 
 from data_tools.errors import InputError
 from ernie_pair.checkpoint_folder import MANIFEST
+from ernie_pair.model_folder import open_model
 from ernie_pair.pair import audit_start, row_cache
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
 from ernie_pair.pair.evaluate import evaluate_pair
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.predict import predict_pair
 from ernie_pair.pair.run import train_pair
+from ernie_pair.pair.training_data import open_data
+from ernie_pair.world import World
 
 NAMES = ("different", "same")
 
@@ -69,6 +72,13 @@ def test_a_second_run_takes_the_rows_and_the_warnings_from_the_cache(tmp_path, c
     assert warned[0] == warned[1] == ["train: 1 rows (1.09 %) repeat an earlier pair, label and all"]
     assert last_state(tmp_path / "one") == last_state(tmp_path / "two")
     assert not (tmp_path / "one" / "cache").exists()
+
+
+def test_only_the_first_process_audits(config):
+    source = open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
+    for rank, num_audits in ((1, 0), (0, 1)):
+        open_data(config, source, World(rank, 2))
+        assert len(list(Path(config.output_dir, "cache").glob("audit-*"))) == num_audits
 
 
 def test_the_cache_lies_in_the_output_where_nothing_else_is_said(tmp_path, config):

@@ -203,7 +203,7 @@ def _class_of(where: str, label: object, labels: Labels) -> int:
         raise InputError(
             f"{where}: no label; each row needs one of {labels.allowed} (name its column with --label)"
         )
-    found = None if isinstance(label, (bool, float)) else labels.classes.get(str(label))
+    found = labels.classes.get(str(label))
     if found is None:
         raise InputError(
             f"{where}: label {label!r} is not one of {labels.allowed}; mend it, or name the classes with "
