@@ -104,8 +104,13 @@ def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socke
 def _listen(host: str, port: int) -> socket.socket:
     """Raises MachineError when the port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named, because asyncio sends small answers at once only where it sees TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((host, port), family=family)
+        listener.bind((host, port))
+        listener.listen()
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (")[0]
-        raise MachineError(f"--host {host} --port {port}: {reason}; choose others") from None
+        listener.close()
+        raise MachineError(f"--host {host} --port {port}: {error.strerror or error}; choose others") from None
+    return listener
