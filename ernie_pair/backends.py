@@ -12,7 +12,6 @@ from ernie_pair.optional_library import optional_library
 from ernie_pair.shipped_model import FILES_OF, ShippedModel
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle"}
-REMEMBERED_SHAPES = 10  # oneDNN keeps a plan per shape; without a bound memory grows with every new one
 
 
 def open_backend(shipped: ShippedModel, name: str, threads: int):
@@ -54,7 +53,10 @@ class OnnxBackend:
 
 
 class PaddleBackend:
-    """Paddle Inference on the CPU, with oneDNN where this Paddle has it."""
+    """Paddle Inference on the CPU.
+
+    Without oneDNN, which plans anew for every shape: 0.8 s for a base model against 0.04 s for its pass.
+    """
 
     name = "paddle"
 
@@ -64,8 +66,6 @@ class PaddleBackend:
         config = inference.Config(str(model), str(parameters))
         config.disable_gpu()
         config.disable_glog_info()
-        config.enable_mkldnn()
-        config.set_mkldnn_cache_capacity(REMEMBERED_SHAPES)
         config.set_cpu_math_library_num_threads(threads)
         config.enable_memory_optim()
         try:

@@ -14,11 +14,13 @@ MAY_IMPORT = {
     "ernie_pair": {"data_tools", "ernie_pair"},
     "ernie_pair/pair": {"data_tools", "ernie_pair", "ernie_pair.pair"},
     "ernie_pair/pretrain": {"data_tools", "ernie_pair", "ernie_pair.pretrain"},
+    "ernie_pair/serve": {"data_tools", "ernie_pair", "ernie_pair.serve"},
 }
 TOP = {"__main__.py"}  # stands above the layers, as scripts/ does
 NO_PADDLE = (
     *("loop.py", "schedule.py", "world.py", "weights.py", "runlog.py", "cpu_math.py"),
     *("checkpoint.py", "checkpoint_folder.py", "manifest.py", "together.py", "signals.py", "watchdog.py"),
+    *("pair_rows.py", "pair_scores.py", "temperature.py", "shipped_model.py", "backends.py", "predictor.py"),
 )
 
 # Flags whose type is the whole check, or that are handed on together by asdict().
@@ -41,9 +43,7 @@ def imports_of(path, top_level_only=False):
 
 def layer_of(module):
     parts = module.split(".")
-    return (
-        ".".join(parts[:2]) if parts[:2] in (["ernie_pair", "pair"], ["ernie_pair", "pretrain"]) else parts[0]
-    )
+    return ".".join(parts[:2]) if "/".join(parts[:2]) in MAY_IMPORT else parts[0]
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
@@ -88,13 +88,17 @@ def configs():
     from ernie_pair.pair.audit import AuditPairsConfig
     from ernie_pair.pair.compare import CompareConfig
     from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+    from ernie_pair.pair.export import ExportConfig
+    from ernie_pair.pair.run_shipped import RunConfig
     from ernie_pair.pretrain.config import PretrainConfig
     from ernie_pair.pretrain.convert import ConvertConfig
+    from ernie_pair.serve.run import ServeConfig
 
     return [
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(ExportConfig, RunConfig, ServeConfig),
     ]
 
 
