@@ -20,7 +20,7 @@ import pytest
 from data_tools.command_line import exit_code_of
 from data_tools.errors import InputError
 from ernie_pair.predictor import Prediction
-from ernie_pair.serve.run import ServeConfig, serve
+from ernie_pair.serve.run import ServeConfig, _listen, serve
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -325,6 +325,12 @@ def test_a_port_that_is_taken_and_a_model_that_is_none_are_one_line(tmp_path, ca
     assert f"--port {port}: Address already in use; choose others" in capfd.readouterr().err
     assert exit_code_of(lambda: serve(ServeConfig(str(tmp_path), port=0))) == 2
     assert "holds no export.json" in capfd.readouterr().err
+
+
+def test_small_answers_are_not_held_back_for_more():
+    """asyncio sets TCP_NODELAY only on sockets that say they are TCP; without it answers take 40 ms more."""
+    with _listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_started_for_real_it_answers_and_ends_well_at_sigterm(tmp_path):
