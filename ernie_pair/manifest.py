@@ -13,7 +13,7 @@ import re
 from dataclasses import asdict, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Dict
+from typing import Dict, Sequence
 
 from data_tools.errors import CheckpointError
 from ernie_pair.loop import TrainState
@@ -50,9 +50,10 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def installed_versions() -> Dict[str, str]:
+def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
+    """{package: version} of those that are installed."""
     installed = {}
-    for package in VERSIONED:
+    for package in packages:
         try:
             installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

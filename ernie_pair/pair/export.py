@@ -4,15 +4,15 @@ import json
 import logging
 import shutil
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import Dict, Literal, Tuple
+from typing import Literal, Tuple
 
 from data_tools.array_file import sha256_of_file
 from data_tools.command_line import option
 from data_tools.errors import InputError
 from ernie_pair.backends import open_backend
 from ernie_pair.cpu_math import cpu_threads
+from ernie_pair.manifest import installed_versions
 from ernie_pair.model_config import CONFIG, VOCAB, find_config
 from ernie_pair.optional_library import optional_library
 from ernie_pair.pair.export_formats import write_onnx, write_paddle
@@ -109,20 +109,11 @@ def _fill(draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: 
         backend = open_backend(shipped, name, cpu_threads())
         differences[name] = largest_difference(backend, batches, expected)
         logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
-    facts = {"model": Path(config.model_path).name, "vocab_sha256": pieces.sha256, "versions": _versions()}
+    facts = {"model": Path(config.model_path).name, "vocab_sha256": pieces.sha256}
+    facts["versions"] = installed_versions(VERSIONED)
     (draft / MANIFEST).write_text(_manifest(shipped, parity=differences, **facts), encoding="utf-8")
 
 
 def _manifest(shipped: ShippedModel, **facts) -> str:
     said = {name: value for name, value in asdict(shipped).items() if name != "folder"}
     return json.dumps({"format": FORMAT, **said, **facts}, indent=2, ensure_ascii=False) + "\n"
-
-
-def _versions() -> Dict[str, str]:
-    installed = {}
-    for package in VERSIONED:
-        try:
-            installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
