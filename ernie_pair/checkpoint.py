@@ -19,6 +19,7 @@ import os
 import re
 import secrets
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -28,9 +29,10 @@ from ernie_pair.checkpoint_folder import (
     MANIFEST,
     STATE,
     Checkpoint,
+    Content,
     refuse_unknown_keys,
+    write_content,
     write_synced,
-    write_tensors,
 )
 from ernie_pair.loop import TrainState
 from ernie_pair.manifest import DamagedError, installed_versions, manifest_bytes, state_bytes
@@ -75,6 +77,7 @@ class Checkpoints:
         self._damaged: Dict[Path, str] = {}
         self._lock: Optional[RunLock] = None
         self._bytes_before = 0
+        self._cleaner = ThreadPoolExecutor(1)  # a run need not wait until an old checkpoint is deleted
         self.run_id, self._attempt = self._together(self._open)[0]
 
     def resume(
@@ -125,7 +128,7 @@ class Checkpoints:
         self,
         state: TrainState,
         fingerprint: Dict[str, object],
-        files: Iterable[Tuple[str, bytes]],
+        files: Iterable[Tuple[str, Content]],
         topology: Dict[str, object],
     ) -> None:
         """Publish what the ranks give as the checkpoint of ``state``.
@@ -154,6 +157,7 @@ class Checkpoints:
         self._first_does(self._retire)
 
     def close(self) -> None:
+        self._cleaner.shutdown()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -267,8 +271,8 @@ class Checkpoints:
             )
         draft.mkdir()
 
-    def _write(self, draft: Path, files: Iterable[Tuple[str, bytes]]) -> List[Dict]:
-        return [{**write_tensors(draft / name, data), "rank": self.world.rank} for name, data in files]
+    def _write(self, draft: Path, files: Iterable[Tuple[str, Content]]) -> List[Dict]:
+        return [{**write_content(draft / name, content), "rank": self.world.rank} for name, content in files]
 
     def _publish(self, draft: Path, state: TrainState, manifest: Dict, entries: List[Dict]) -> None:
         final = self.folder / _name_of(state.step)
@@ -298,7 +302,7 @@ class Checkpoints:
             except OSError as error:
                 logger.warning("%s cannot be deleted (%s)", published[step], error.strerror)
                 continue
-            remove_or_warn(trash)
+            self._cleaner.submit(remove_or_warn, trash)
 
 
 def _name_of(step: int) -> str:

@@ -11,9 +11,10 @@ import json
 import math
 import re
 from dataclasses import asdict, fields
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Dict, Sequence
+from typing import Dict, Sequence, Union
 
 from data_tools.errors import CheckpointError
 from ernie_pair.loop import TrainState
@@ -25,6 +26,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 NO_CHECKSUM = "0" * 64
 KEYS = {1: {"format", "step", "fingerprint", "versions", "files"}}
 KEYS[2] = KEYS[1] | {"run_id", "topology", "changes", "checksum"}
+Buffer = Union[bytes, memoryview]
 VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
 
 
@@ -46,10 +48,15 @@ def as_json(value) -> bytes:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
 
 
-def sha256_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def sha256_of(*parts: Buffer) -> str:
+    """Of ``parts`` one after another."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
 
 
+@cache
 def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
     """{package: version} of those that are installed."""
     installed = {}
@@ -114,12 +121,11 @@ def parse_state(data: bytes, path: Path) -> TrainState:
     values = _parse_object(data, path)
     defaults = asdict(TrainState())
     values = {**defaults, **values}
-    best = values["best_metric"]
     sound = (
         values.keys() == defaults.keys()
         and all(_is_count(values[item.name]) for item in fields(TrainState) if item.type is int)
         and all(type(values[item.name]) is bool for item in fields(TrainState) if item.type is bool)
-        and (best is None or (type(best) in (int, float) and math.isfinite(best)))
+        and all(_is_none_or_finite(values[item.name]) for item in fields(TrainState) if item.default is None)
     )
     if not sound:
         raise DamagedError(f"{path} holds no state of a run; remove {path.parent} and start again")
@@ -138,6 +144,10 @@ def _parse_object(data: bytes, path: Path) -> Dict:
 
 def _refuse_constant(name: str):
     raise ValueError(f"{name} is no number")
+
+
+def _is_none_or_finite(value) -> bool:
+    return value is None or (type(value) in (int, float) and math.isfinite(value))
 
 
 def _is_count(value) -> bool:

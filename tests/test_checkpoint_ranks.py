@@ -11,7 +11,6 @@ from ernie_pair.checkpoint import Checkpoints
 from ernie_pair.checkpoint_folder import MANIFEST
 from ernie_pair.loop import TrainState
 from ernie_pair.together import gather, together
-from ernie_pair.weights import to_safetensors
 from ernie_pair.world import World
 
 SAME, TOPOLOGY = {"seed": 1}, {"processes": 3}
@@ -104,7 +103,7 @@ def test_a_rank_that_cannot_write_ends_the_save_of_all(tmp_path, failing):
 
 def test_numbers_of_one_rank_that_are_not_finite_end_the_save_of_all(tmp_path):
     def files(rank):
-        return [(f"{rank}.safetensors", to_safetensors({"w": np.array([1, np.nan if rank else 0])}))]
+        return [(f"{rank}.safetensors", {"w": np.array([1, np.nan if rank else 0])})]
 
     answers = save_all(lambda rank: tmp_path, 10, files=files)
     assert {type(answer) for answer in answers} == {NumbersError}

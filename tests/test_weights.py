@@ -7,10 +7,12 @@ import struct
 
 import numpy as np
 import pytest
+from safetensors.numpy import save as save_safetensors
 
 from data_tools.errors import CheckpointError
 from ernie_pair.lod_tensor import read_variable
 from ernie_pair.weights import (
+    NAMES_OF_TYPES,
     as_float32,
     from_safetensors,
     is_state,
@@ -40,6 +42,22 @@ def test_arrays_come_back_as_they_were(dtype, tmp_path):
     pickled = read_weights(write_pickle(tmp_path / "w.pdparams", arrays))
     for name, array in arrays.items():
         assert np.array_equal(back[name], array) and np.array_equal(pickled[name], array)
+
+
+def test_a_file_is_byte_for_byte_the_librarys():
+    rng = np.random.default_rng(0)
+    arrays = {
+        'é"\\ name': np.array(3.0),
+        "empty": np.zeros((0, 4), np.int32),
+        "flags": np.array([True, False]),
+    }
+    for number, kind in enumerate(NAMES_OF_TYPES):
+        shape = rng.integers(1, 5, number % 4)
+        arrays[f"{number}/{kind.name}"] = rng.integers(0, 2, shape).astype(kind).T
+    assert to_safetensors(arrays) == save_safetensors(
+        {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    )
+    assert to_safetensors({}) == save_safetensors({})
 
 
 def test_paddles_own_notes_are_passed_over(tmp_path):

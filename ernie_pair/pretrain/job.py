@@ -9,7 +9,7 @@ from typing import Dict, Iterator, List, Tuple
 import numpy as np
 import paddle
 
-from ernie_pair.checkpoint_folder import Checkpoint
+from ernie_pair.checkpoint_folder import Checkpoint, Content
 from ernie_pair.model_folder import CONFIG, VOCAB, ModelSource, match_parameters
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.data import Batch, PretrainData
@@ -19,7 +19,7 @@ from ernie_pair.pretrain.randomness import seed_feed
 from ernie_pair.pretrain.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.pretrain.warm_start import read_start, warn_of_random_weights
 from ernie_pair.schedule import learning_rate
-from ernie_pair.weights import Arrays, from_safetensors, refuse_mismatch, to_safetensors
+from ernie_pair.weights import Arrays, from_safetensors, refuse_mismatch
 from ernie_pair.world import World, seed_of
 
 WEIGHTS = "static_vars.safetensors"
@@ -95,7 +95,7 @@ class PretrainJob:
         named = {names[key]: array for key, array in self.program.weights().items()}
         return cut_vocabulary(named, self.vocab_size)
 
-    def state_files(self) -> Iterator[Tuple[str, bytes]]:
+    def state_files(self) -> Iterator[Tuple[str, Content]]:
         """What this rank puts into a checkpoint: the first the model too, each owner its optimizer state.
 
         Where every machine has a folder of its own, those that write are the first of each.
@@ -103,14 +103,14 @@ class PretrainJob:
         if self.local.is_first:
             yield CONFIG, json.dumps(self.source.config, indent=2).encode()
             yield VOCAB, self.source.vocab_file.read_bytes()
-            yield WEIGHTS, to_safetensors(self.weights())
+            yield WEIGHTS, self.weights()
         part, parts = self.local.rank, self.config.sharding_degree
         if part < parts:
             names = self._slot_names()
             names.update((name, name) for name in self._shared_names() if part == 0)
-            state = self.program.get(self.program.held(names))
-            named = cut_vocabulary({names[key]: array for key, array in state.items()}, self.vocab_size)
-            yield OPTIMIZER.format(part=part, parts=parts), to_safetensors(named)
+            state = self.program.lend(self.program.held(names))
+            named = {names[key]: array for key, array in state.items()}
+            yield OPTIMIZER.format(part=part, parts=parts), cut_vocabulary(named, self.vocab_size)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Weights and optimizer of ``checkpoint``, all checked before the first is set.

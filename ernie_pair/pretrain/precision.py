@@ -110,7 +110,7 @@ def widened(array: np.ndarray, dtype) -> np.ndarray:
     """float32 of what a tensor of ``dtype`` gives to numpy: bfloat16 comes as uint16."""
     if dtype == paddle.base.core.VarDesc.VarType.BF16:
         return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32)
+    return array.astype(np.float32, copy=False)
 
 
 def narrowed(array: np.ndarray, dtype) -> np.ndarray:

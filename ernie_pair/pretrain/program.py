@@ -13,6 +13,7 @@ import paddle.distributed.fleet as fleet
 
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.cpu_collectives import drop_stream_syncs, needs_gloo
+from ernie_pair.pretrain.lent_array import lent_array
 from ernie_pair.pretrain.model import Outputs, Sums, build_padded, run_ernie, sum_losses
 from ernie_pair.pretrain.monitors import Monitors, add_monitors
 from ernie_pair.pretrain.precision import MASTER_MARK, fleet_decorates, narrowed, precision_of, widened
@@ -87,12 +88,16 @@ class PretrainProgram:
         return sorted(names)
 
     def get(self, names: Iterable[str]) -> Arrays:
-        return {name: np.array(self._tensor(name)) for name in names}
+        return {name: np.array(array) for name, array in self.lend(names).items()}
+
+    def lend(self, names: Iterable[str]) -> Arrays:
+        """The same without a copy where there need not be one: good until the program runs again."""
+        return {name: lent_array(self._tensor(name)) for name in names}
 
     def weights(self) -> Arrays:
-        """{parameter: float32 array}."""
+        """{parameter: float32 array}, lent."""
         names = (parameter.name for parameter in self.parameters.values())
-        return {name: widened(array, self._dtype(name)) for name, array in self.get(names).items()}
+        return {name: widened(array, self._dtype(name)) for name, array in self.lend(names).items()}
 
     def set_weights(self, weights: Arrays) -> None:
         """The reverse; the float32 copies that O2 keeps beside narrow weights are set too."""
@@ -111,7 +116,7 @@ class PretrainProgram:
     def monitored(self) -> Dict[str, float]:
         """What the last update left for the log."""
         names = {key: name for key, name in self.monitors._asdict().items() if name}
-        return {key: float(np.array(self._tensor(name)).item()) for key, name in names.items()}
+        return {key: float(lent_array(self._tensor(name)).item()) for key, name in names.items()}
 
     def _tensor(self, name: str):
         return self.scope.find_var(name).get_tensor()
@@ -185,7 +190,7 @@ def _minimize(config: PretrainConfig, model, outputs: Outputs, loss) -> Callable
 
 def _narrowing(config: PretrainConfig, test: paddle.static.Program) -> Optional[Callable]:
     """At O2 fleet casts the weights once they are in the scope, and the evaluation program with them."""
-    if not (config.use_amp and config.amp_level == "O2"):
+    if not config.narrows_weights:
         return None
     optimizer = fleet.fleet  # the one that ``minimize`` went through
     return lambda place, scope: optimizer.amp_init(place, scope=scope, test_program=test)

@@ -25,7 +25,7 @@ def calls(tmp_path_factory):
     """(system call, path) of those that open for writing, force to disk, or rename, in their order."""
     folder = tmp_path_factory.mktemp("power")
     trace = folder / "trace"
-    strace = ["strace", "-f", "-y", "-e", "trace=openat,write,fsync,rename,mkdir,symlink", "-o", str(trace)]
+    strace = ["strace", "-f", "-y", "-e", "trace=openat,writev,fsync,rename,mkdir,symlink", "-o", str(trace)]
     if shutil.which("strace") is None or subprocess.run([*strace, "true"]).returncode:
         pytest.skip("strace is not here, or may not be used")
     program = [sys.executable, "-c", SAVE, str(folder / "out")]
@@ -54,13 +54,13 @@ def paths_end(paths, end):
 def test_every_file_is_on_the_disk_before_the_checkpoint_has_its_name(calls, name):
     calls, _ = calls
     (renamed,) = places(calls, "rename", "/step_00000005")
-    assert max(places(calls, "write", name)) < min(places(calls, "fsync", name)) < renamed
+    assert max(places(calls, "writev", name)) < min(places(calls, "fsync", name)) < renamed
 
 
 @pytest.mark.parametrize("name", ["/a", "/b", "/state.json"])
 def test_the_manifest_comes_last(calls, name):
     calls, _ = calls
-    assert max(places(calls, "fsync", name)) < min(places(calls, "write", "/MANIFEST.json"))
+    assert max(places(calls, "fsync", name)) < min(places(calls, "writev", "/MANIFEST.json"))
 
 
 def test_the_names_are_on_the_disk_before_the_next_step(calls):
