@@ -7,6 +7,7 @@ from typing import Literal, Optional
 from data_tools.command_line import option
 from data_tools.errors import InputError
 from data_tools.masking_config import MaskingConfig
+from ernie_pair.amp_config import AmpConfig
 from ernie_pair.runtime import default_device
 from ernie_pair.world import World, passes_per_update
 
@@ -14,7 +15,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class PretrainConfig(MaskingConfig):
+class PretrainConfig(MaskingConfig, AmpConfig):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
     model_name_or_path: str = option(
@@ -38,16 +39,6 @@ class PretrainConfig(MaskingConfig):
     dp_degree: int = option(1, help="groups of processes, each with the whole optimizer state")
     sharding_degree: int = option(1, help="processes of a group, each with a part of the optimizer state")
     use_sharding: bool = option(False, help="split the optimizer state, for --sharding_degree above 1")
-    use_amp: bool = option(False, help="mixed precision, on GPU")
-    amp_dtype: Literal["float16", "bfloat16", "float32"] = option(
-        "float16", help="the narrow type; float32: no cast, the scaling of the loss alone"
-    )
-    amp_level: Literal["O1", "O2"] = option("O1", help="O1: weights in float32; O2: narrow weights too")
-    init_loss_scaling: float = option(32768.0, help="what the loss is first multiplied by, in float16")
-    incr_every_n_steps: int = option(1000, help="finite updates in a row until the scale grows")
-    incr_ratio: float = option(2.0, help="how much it grows")
-    decr_every_n_nan_or_inf: int = option(1, help="infinite updates in a row until the scale shrinks")
-    decr_ratio: float = option(0.5, help="how much it shrinks")
     on_nan: Literal["stop", "skip"] = option(
         "stop", help="a loss that is not finite ends the run, or its update is left out"
     )
@@ -88,8 +79,6 @@ class PretrainConfig(MaskingConfig):
             _at_least(self, name, 1)
         for name in ("save_steps", "checkpoint_steps", "logging_freq", "eval_freq", "eval_iters"):
             _at_least(self, name, 1)
-        for name in ("incr_every_n_steps", "decr_every_n_nan_or_inf", "init_loss_scaling"):
-            _at_least(self, name, 1)
         _at_least(self, "keep_checkpoints", 2)
         for name in (
             "keep_every",
@@ -113,7 +102,13 @@ class PretrainConfig(MaskingConfig):
         if self.seed > LARGEST_SEED:
             raise InputError(f"--seed {self.seed} is above {LARGEST_SEED}; use a smaller one")
         self._refuse_rates()
-        self._refuse_scaling()
+        self.refuse_amp()
+        if self.sharding_degree > 1 and not self.use_sharding:
+            raise InputError(
+                f"--sharding_degree {self.sharding_degree} needs --use_sharding true; add it, or pass 1"
+            )
+        if self.narrows_weights:
+            self.refuse_narrow_sums(self.passes, "micro_batch_size")
 
     def _refuse_rates(self):
         if not (math.isfinite(self.max_lr) and self.max_lr > 0 and self.min_lr >= 0):
@@ -124,23 +119,6 @@ class PretrainConfig(MaskingConfig):
             raise InputError(
                 f"--min_lr {self.min_lr} is above --max_lr {self.max_lr}: the rate would rise after warm-up; "
                 "lower --min_lr or raise --max_lr"
-            )
-
-    def _refuse_scaling(self):
-        if not (1 < self.incr_ratio < math.inf and 0 < self.decr_ratio < 1):
-            raise InputError(
-                f"--incr_ratio {self.incr_ratio} must be above 1 and --decr_ratio {self.decr_ratio} below 1"
-            )
-        if self.sharding_degree > 1 and not self.use_sharding:
-            raise InputError(
-                f"--sharding_degree {self.sharding_degree} needs --use_sharding true; add it, or pass 1"
-            )
-        if self.amp_level == "O2" and self.use_amp and self.amp_dtype == "float32":
-            raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
-        if self.amp_level == "O2" and self.use_amp and self.passes > 1:
-            raise InputError(
-                "--amp_level O2 would add up the gradients of several passes in the narrow type; use O1, or "
-                "raise --micro_batch_size until one pass makes an update"
             )
 
     @property
@@ -193,11 +171,7 @@ def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
             f"{config.sharding_degree} must divide the {local.size} process(es) of one; pass "
             f"--sharding_degree {local.size}, or share the folder"
         )
-    if config.use_amp and config.device == "cpu" and config.amp_dtype != "float32":
-        raise InputError(
-            f"--use_amp true --amp_dtype {config.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
-            "kernels; use --use_amp false, or --amp_dtype float32 for the scaling of the loss alone"
-        )
+    config.refuse_half_precision_on(config.device)
     config.passes  # noqa: B018 - raises where the batch sizes do not divide
 
 
