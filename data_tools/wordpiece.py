@@ -1,4 +1,4 @@
-"""Text to the word-piece ids of an ERNIE vocabulary, equal to PaddleNLP's ErnieTokenizer.
+"""Text to the word-piece ids of an ERNIE or BERT vocabulary, equal to PaddleNLP's ErnieTokenizer.
 
 Text is ruled character by character: a CJK character, a punctuation mark or a symbol is a piece by
 itself; controls and accents vanish; what is left between them and the spaces is a word, which the
@@ -6,6 +6,8 @@ WordPiece model of `tokenizers` (Rust) cuts. The rule of a character does not de
 neighbours, so numpy looks it up for a whole text at once, and words are remembered.
 
     "C罗2022，" -> kinds  word alone word word word word alone -> c 罗 2022 ，
+
+Of a cased vocabulary (``lower_case`` false) case and accents stay: C 罗 2022 ，
 
 One difference is on purpose: "[MASK]", "[SEP]" and their like in a text are text ([, mask, ]), never
 control ids. ErnieTokenizer.tokenize turns them into the ids that only a sample may hold.
@@ -39,7 +41,10 @@ CJK_RANGES = (
     (0x2A700, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
-_ALSO_SYMBOLS = "\u00b2\u00ba\u3007\u00b5\u014b\u014a"  # not S in Unicode, symbols to ErnieTokenizer
+# Not S in Unicode, symbols to ErnieTokenizer; it looks after lower-casing, where it lower-cases.
+_ALSO_SYMBOLS = "\u00b2\u00ba\u3007\u00b5\u014b\u014a"
+_ALSO_SYMBOLS_CASED = "\u00b2\u00ba\u3007\u00b5\u014b\u00d8\u01b1"
+_FAR_MARKS = slice(0xE0100, 0xE01F0)  # the only marks (Mn) beyond END_OF_LETTERS
 _REMEMBERED_WORDS = 1 << 17
 
 
@@ -58,24 +63,26 @@ class WordPiece:
     twin_of         int32[vocab_size]: the id of '##X' for the id of a CJK character X, otherwise -1
     plain_of        int32[vocab_size]: the id of X for the id of '##X', any other id for itself
     is_continuation bool[vocab_size]: the token begins with '##'
-    sha256          of the tokens, one per line: names the vocabulary in a manifest
+    lower_case      false: case and accents of a text stay, as a cased BERT wants them
+    sha256          of the tokens, one per line, and of `cased` after them: names vocabulary and reading
     """
 
-    def __init__(self, tokens: Sequence[str]):
-        self.tokens = list(tokens)
+    def __init__(self, tokens: Sequence[str], lower_case: bool = True):
+        self.tokens, self.lower_case = list(tokens), lower_case
         self.vocab = {token: index for index, token in enumerate(self.tokens)}
         self.pad_id, self.cls_id, self.sep_id, self.mask_id, self.unk_id = map(
             self.vocab.__getitem__, CONTROL_TOKENS
         )
-        self.sha256 = hashlib.sha256("\n".join(self.tokens).encode("utf-8")).hexdigest()
+        named = self.tokens if lower_case else [*self.tokens, "", "cased"]
+        self.sha256 = hashlib.sha256("\n".join(named).encode("utf-8")).hexdigest()
         self.twin_of, self.plain_of = _twins(self.tokens, self.vocab)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.tokens])
         self._cutter = WordCutter(self.vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
-        self._ids_alone = _ids_of_single_characters(self.vocab, self.unk_id)
+        self._ids_alone = _ids_of_single_characters(self.vocab, self.unk_id, lower_case)
         self._remembered: Dict[str, Tuple[List[int], List[int], List[int]]] = {}
 
     @classmethod
-    def from_file(cls, path: Union[str, Path]) -> "WordPiece":
+    def from_file(cls, path: Union[str, Path], lower_case: bool = True) -> "WordPiece":
         """Read a vocab.txt: a token per line, its id the line's number from 0.
 
         A token may stand twice (ERNIE-Gram's `$` does): the later id is used, as in PaddleNLP.
@@ -88,7 +95,7 @@ class WordPiece:
                 f"{path}: no {' '.join(missing)} among its {len(tokens)} tokens; "
                 "give the vocab.txt of an ERNIE model (one token per line, UTF-8 without BOM)"
             )
-        return cls(tokens)
+        return cls(tokens, lower_case)
 
     @property
     def vocab_size(self) -> int:
@@ -117,7 +124,7 @@ class WordPiece:
     def pieces(self, text: str) -> Pieces:
         """Cut ``text`` into pieces, in their order in the text."""
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
-        kinds = _ruling().kinds[points]
+        kinds = _ruling(self.lower_case).kinds[points]
         if (kinds == COMPOSITE).any():
             return self._pieces_of_composites(text)
         alone = np.flatnonzero(kinds == ALONE).astype(np.int32)
@@ -158,7 +165,7 @@ class WordPiece:
 
     def _cut_word(self, word: str) -> Tuple[List[int], List[int], List[int]]:
         """The ids of its pieces, and where in it each of them starts and ends."""
-        shape, origin = _shape_of(word)
+        shape, origin = _shape_of(word) if self.lower_case else _cased_shape_of(word)
         if not shape:
             return [], [], []
         pieces = self._cutter.tokenize(shape)
@@ -213,13 +220,13 @@ def _twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.nda
     return twin_of, plain_of
 
 
-def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int) -> np.ndarray:
+def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bool) -> np.ndarray:
     """int32[0x110000]: the id of a character that stands alone."""
     ids = np.full(0x110000, unk_id, dtype=np.int32)
     for token, index in vocab.items():
         if len(token) == 1:
             ids[ord(token)] = index
-    for point, shape in _ruling().reshaped.items():
+    for point, shape in _ruling(lower_case).reshaped.items():
         ids[point] = vocab.get(shape, unk_id)
     return ids
 
@@ -243,6 +250,12 @@ def _shape_of(word: str) -> Tuple[str, Sequence[int]]:
     return shape, [index for index, part in enumerate(shapes) for _ in part]
 
 
+def _cased_shape_of(word: str) -> Tuple[str, Sequence[int]]:
+    """The same with case and accents left as they are."""
+    kept = [index for index, character in enumerate(word) if not _is_control(character)]
+    return "".join(word[index] for index in kept), kept
+
+
 def _plain_shape(character: str) -> str:
     """Lower case without accents: 'É' -> 'e'; '' for what vanishes."""
     lower = "".join(c for c in character.lower() if not _is_control(c))
@@ -258,10 +271,12 @@ class _Ruling(NamedTuple):
     reshaped: Dict[int, str]  # those standing alone that change on the way: Ⓐ -> ⓐ
 
 
-@lru_cache(maxsize=1)
-def _ruling() -> _Ruling:
-    kinds = _kinds_by_category()
+@lru_cache(maxsize=2)
+def _ruling(lower_case: bool = True) -> _Ruling:
+    kinds = _kinds_by_category(lower_case)
     reshaped = {}
+    if not lower_case:
+        return _Ruling(kinds, reshaped)
     for point in np.flatnonzero(kinds == ALONE).tolist():
         if unicodedata.normalize("NFD", chr(point).lower()) != chr(point):
             reshaped[point] = _plain_shape(chr(point))
@@ -269,17 +284,22 @@ def _ruling() -> _Ruling:
     return _Ruling(kinds, reshaped)
 
 
-def _kinds_by_category() -> np.ndarray:
+def _kinds_by_category(lower_case: bool) -> np.ndarray:
     categories = "".join(map(unicodedata.category, map(chr, range(END_OF_LETTERS))))
     major, minor = np.frombuffer(categories.encode("ascii"), dtype="S1").reshape(-1, 2).T
-    vanishes = (major == b"C") | ((major == b"M") & (minor == b"n"))
+    vanishes = major == b"C"
+    if lower_case:
+        vanishes |= (major == b"M") & (minor == b"n")
     kinds = np.full(END_OF_LETTERS, IN_WORD, dtype=np.uint8)
     kinds[(major == b"P") | (major == b"S")] = ALONE
-    kinds[[ord(character) for character in _ALSO_SYMBOLS]] = ALONE
+    kinds[list(map(ord, _ALSO_SYMBOLS if lower_case else _ALSO_SYMBOLS_CASED))] = ALONE
     for low, high in CJK_RANGES:
         kinds[low : high + 1] = ALONE
     kinds[major == b"Z"] = SPACE
     kinds[vanishes] = VANISHES
     kinds[0xFFFD] = VANISHES
     kinds[[ord(space) for space in "\t\n\r"]] = SPACE
-    return np.concatenate([kinds, np.full(0x110000 - END_OF_LETTERS, VANISHES, dtype=np.uint8)])
+    kinds = np.concatenate([kinds, np.full(0x110000 - END_OF_LETTERS, VANISHES, dtype=np.uint8)])
+    if not lower_case:
+        kinds[_FAR_MARKS] = IN_WORD
+    return kinds

@@ -8,16 +8,55 @@ from data_tools.errors import InputError
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
-# The family is also the name that the encoder goes by in the weights.
-FAMILIES = {"ernie": "Ernie", "ernie_gram": "ErnieGram"}
+# The encoders of PaddleNLP that read word pieces, and what the names of their classes begin with.
+FAMILIES = {
+    **{"ernie": "Ernie", "ernie_gram": "ErnieGram", "bert": "Bert", "roberta": "Roberta"},
+    **{"electra": "Electra", "nezha": "NeZha", "roformer": "RoFormer", "roformerv2": "RoFormerv2"},
+    **{"ppminilm": "PPMiniLM", "tinybert": "TinyBert", "albert": "Albert", "skep": "Skep"},
+    **{"megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert"},
+    **{"distilbert": "DistilBert"},
+}
+PRETRAINED = ("ernie", "ernie_gram")  # those that ernie_pair.pretrain pretrains
 
 
 def family_of(config: Dict[str, object]) -> Optional[str]:
-    """ernie or ernie_gram, as far as a config.json tells."""
+    """One of FAMILIES, as far as a config.json tells."""
     if config.get("model_type") in FAMILIES:
         return config["model_type"]
-    named = str((config.get("architectures") or [""])[0])
-    return next((family for family in ("ernie_gram", "ernie") if named.startswith(FAMILIES[family])), None)
+    named = _architecture_of(config)
+    return next((family for family, begins in FAMILIES.items() if _is_of(named, begins)), None)
+
+
+def stranger_of(config: Dict[str, object]) -> str:
+    """What a config.json calls its model, where that is none of FAMILIES; otherwise empty."""
+    if family_of(config) is not None:
+        return ""
+    return str(config.get("model_type") or _architecture_of(config))
+
+
+def _architecture_of(config: Dict[str, object]) -> str:
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else ""
+
+
+def _is_of(architecture: str, begins: str) -> bool:
+    """ErnieModel and ErnieForPretraining are Ernie's, ErnieMModel is not."""
+    return architecture.startswith((f"{begins}Model", f"{begins}For"))
+
+
+def longest_of(config: Dict[str, object]) -> int:
+    """How many tokens the model can read. Raises InputError."""
+    positions = whole_number(config, "max_position_embeddings", 512)
+    if family_of(config) == "roberta":  # its first token has the position pad_token_id + 1
+        return positions - whole_number(config, "pad_token_id", 0) - 1
+    return min(positions, 512) if family_of(config) == "nezha" else positions  # the size of its table
+
+
+def whole_number(config: Dict[str, object], key: str, default: int) -> int:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"config.json: {key} is {value!r}; write a whole number")
+    return value
 
 
 def find_config(folder: Path) -> Optional[Path]:

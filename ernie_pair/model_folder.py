@@ -5,15 +5,26 @@ A path that is given and cannot be read is an error, never a fresh start.
 
 import logging
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Dict, Optional, Tuple, Union
+from typing import Collection, Dict, Optional, Tuple, Union
 
 import numpy as np
 import yaml
 
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
-from ernie_pair.model_config import CONFIG, FAMILIES, VOCAB, family_of, find_config, read_config
+from ernie_pair.model_config import (
+    CONFIG,
+    FAMILIES,
+    PRETRAINED,
+    VOCAB,
+    family_of,
+    find_config,
+    read_config,
+    stranger_of,
+)
+from ernie_pair.tokenizer_config import read_tokenizer, tokenizer_class_of, understood
 from ernie_pair.weights import Arrays, refuse_mismatch
 
 WEIGHT_FILES = (
@@ -23,6 +34,7 @@ WEIGHT_FILES = (
 RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}
+SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
 
 logger = logging.getLogger(__name__)
 
@@ -40,27 +52,41 @@ class ModelSource:
 def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> ModelSource:
     """Find config, vocabulary and weights of ``name_or_path``.
 
-    ``model_type``: ernie | ernie-gram (or ernie_gram), or '' for whichever it is; the config of a
-    source that names no family gets it. A run's ``output_dir`` stands for its newest checkpoint.
-    Raises InputError when something is missing or cannot be fetched; weights may be missing only with
-    ``from_scratch``.
+    ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
+    a source that names no family gets it. A run's ``output_dir`` stands for its newest checkpoint.
+    Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
+    missing only with ``from_scratch``.
     """
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
     if folder.is_dir():
         source = _open_folder(folder, family, from_scratch)
-    elif folder.exists() or "/" in name_or_path:
+    elif folder.exists() or ("/" in name_or_path and _family_of_built_in(name_or_path) is None):
         raise InputError(f"--model_name_or_path {name_or_path} is not a folder; give one that holds {CONFIG}")
     else:
         source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
+    if stranger_of(source.config):
+        raise InputError(
+            f"{source.name} is a {stranger_of(source.config)} model; take an encoder that reads word pieces: "
+            f"{', '.join(FAMILIES)}"
+        )
     named = family_of(source.config) or family
     return replace(source, config={**source.config, "model_type": named}) if named else source
 
 
-def refuse_other_family(source: ModelSource, family: str) -> None:
+def refuse_other_family(source: ModelSource, family: str, known: Collection[str] = PRETRAINED) -> None:
+    """Raises CheckpointError when ``source`` is of another family; ``known``: what --model_type takes."""
     found = family_of(source.config)
     if found not in (None, family):
-        raise CheckpointError(
-            f"{source.name} holds {found} weights; pass --model_type {found}, or another folder"
+        way_out = f"pass --model_type {found}, or another folder" if found in known else "give another folder"
+        raise CheckpointError(f"{source.name} holds {found} weights; {way_out}")
+
+
+def refuse_cased(source: ModelSource) -> None:
+    """Raises InputError for a model that keeps case: a corpus is lower-cased."""
+    if not read_tokenizer(source.vocab_file.parent, source.config).lower_case:
+        raise InputError(
+            f"{source.name} keeps case (do_lower_case false), and pretraining knows lower-cased text alone; "
+            "give another model"
         )
 
 
@@ -133,29 +159,45 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> M
 
 def _fetch(name: str, family: str, from_scratch: bool) -> ModelSource:
     """A built-in model, from PaddleNLP's cache or its download site."""
-    wanted = family or next(iter(FAMILIES))
-    found = next((f for f in FAMILIES if name in _classes_of(f)[0].pretrained_init_configuration), None)
+    found = _family_of_built_in(name)
     if found is None or (family and found != family):
-        known = list(_classes_of(wanted)[0].pretrained_init_configuration)
+        wanted = family or next(iter(FAMILIES))
+        known = list(_built_in_configs(wanted))
         way_out = f"pass --model_type {found}" if found else "give one of them"
         raise InputError(
             f"--model_name_or_path {name} is neither a folder nor a built-in {wanted} model "
             f"({', '.join(known[:4])}, ...); {way_out}"
         )
-    family = found
-    config_class, tokenizer_class, model_class = _classes_of(family)
-    config = {**config_class.pretrained_init_configuration[name], "model_type": family}
-    vocab_file = _download(name, tokenizer_class.pretrained_resource_files_map["vocab_file"][name])
-    weights = None
-    if not from_scratch:
-        weights = _download(name, model_class.pretrained_resource_files_map["model_state"][name])
-    return ModelSource(name, config, vocab_file, weights)
+    tokenizer = tokenizer_class(found)
+    vocabulary = tokenizer.pretrained_resource_files_map["vocab_file"].get(name)
+    weights = _model_class(found).pretrained_resource_files_map["model_state"].get(name)
+    if name in SENTENCE_PIECE or not vocabulary or not weights:
+        raise InputError(f"--model_name_or_path {name} has no word pieces or no weights; give another model")
+    config = {**_built_in_configs(found)[name], "model_type": found}
+    if not understood(tokenizer.pretrained_init_configuration.get(name, {}), name).lower_case:
+        config["do_lower_case"] = False
+    vocab_file = _download(name, vocabulary)
+    return ModelSource(name, config, vocab_file, None if from_scratch else _download(name, weights))
 
 
-def _classes_of(family: str):
+def _family_of_built_in(name: str) -> Optional[str]:
+    return next((family for family in FAMILIES if name in _built_in_configs(family)), None)
+
+
+def _built_in_configs(family: str) -> Dict[str, Dict]:
+    return _model_class(family).config_class.pretrained_init_configuration
+
+
+def _model_class(family: str):
     from paddlenlp import transformers
 
-    return [getattr(transformers, FAMILIES[family] + kind) for kind in ("Config", "Tokenizer", "Model")]
+    return getattr(transformers, f"{FAMILIES[family]}Model")
+
+
+def tokenizer_class(family: str):
+    """PaddleNLP's tokenizer of word pieces for a family; it does not export each of them."""
+    module = import_module(f"paddlenlp.transformers.{family}.tokenizer")
+    return getattr(module, tokenizer_class_of(family))
 
 
 def _download(name: str, address: str) -> Path:

@@ -10,6 +10,8 @@ import numpy as np
 
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
+from ernie_pair.model_config import longest_of, whole_number
+from ernie_pair.tokenizer_config import read_tokenizer
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 CHUNK = 4096  # pairs tokenised at a time
@@ -47,12 +49,13 @@ class Rows:
 
 
 def open_tokenizer(vocab_file: Path, config: Dict[str, object], max_seq_len: int) -> WordPiece:
-    """The vocabulary of a model. Raises InputError where it and the model do not fit each other."""
-    pieces = WordPiece.from_file(vocab_file)
-    places, pad_id, longest = (
-        _whole_number(config, *named)
-        for named in (("vocab_size", 0), ("pad_token_id", 0), ("max_position_embeddings", 512))
-    )
+    """The vocabulary of a model, read as the tokenizer_config.json beside it says.
+
+    Raises InputError where it and the model do not fit each other.
+    """
+    pieces = WordPiece.from_file(vocab_file, read_tokenizer(vocab_file.parent, config).lower_case)
+    places, pad_id = (whole_number(config, name, 0) for name in ("vocab_size", "pad_token_id"))
+    longest = longest_of(config)
     if pieces.vocab_size > places:
         raise InputError(
             f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {places}; "
@@ -68,13 +71,6 @@ def open_tokenizer(vocab_file: Path, config: Dict[str, object], max_seq_len: int
             f"--max_seq_len {max_seq_len} is more than the model's {longest} positions; use {longest}"
         )
     return pieces
-
-
-def _whole_number(config: Dict[str, object], key: str, default: int) -> int:
-    value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"config.json: {key} is {value!r}; write a whole number")
-    return value
 
 
 def encode_texts(

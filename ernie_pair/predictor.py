@@ -16,6 +16,7 @@ from ernie_pair.model_config import CONFIG, VOCAB, read_config
 from ernie_pair.pair_rows import Rows, encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.pair_scores import probabilities
 from ernie_pair.shipped_model import read_shipped
+from ernie_pair.tokenizer_config import TOKENIZER
 
 BATCH_SIZE = 64  # pairs in one forward pass
 
@@ -41,6 +42,8 @@ class PairPredictor:
         self.shipped = read_shipped(Path(folder))
         self.class_names = self.shipped.labels
         model_config = read_config(self.shipped.file(CONFIG))
+        if TOKENIZER in self.shipped.files:
+            self.shipped.file(TOKENIZER)  # is what was exported; open_tokenizer reads it
         self._pieces = open_tokenizer(self.shipped.file(VOCAB), model_config, self.shipped.max_seq_len)
         self._backend = open_backend(self.shipped, backend, threads or cpu_threads())
         self.backend = self._backend.name

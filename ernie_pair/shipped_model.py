@@ -3,7 +3,7 @@
 model.pdmodel, model.pdiparams  the model for Paddle Inference
 model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
                                 -> logits float32 [batch, classes]
-vocab.txt, config.json          those of the trained model
+vocab.txt, config.json          those of the trained model, and tokenizer_config.json if it has one
 export.json                     how to ask it, and the proof that it answers as the trained model does:
 
     {"format": 1, "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0, "vocab_sha256": ...,
@@ -21,12 +21,13 @@ from typing import Dict, Tuple
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.model_config import CONFIG, VOCAB
+from ernie_pair.tokenizer_config import TOKENIZER
 
 MANIFEST, FORMAT = "export.json", 1
 PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
 ONNX_FILES = ("model.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES}
-WRITTEN = (*PADDLE_FILES, *ONNX_FILES, VOCAB, CONFIG, MANIFEST)
+WRITTEN = (*PADDLE_FILES, *ONNX_FILES, VOCAB, CONFIG, TOKENIZER, MANIFEST)
 MOST_MANIFEST_BYTES = 1 << 20
 
 

@@ -14,9 +14,10 @@ from data_tools.command_line import exit_code_of
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.pair import export, export_formats
 from ernie_pair.pair.export import ExportConfig, export_pair
+from ernie_pair.predictor import PairPredictor
 from ernie_pair.temperature import write_temperature
 
-COMMON = {"config.json", "vocab.txt", "export.json"}
+COMMON = {"config.json", "vocab.txt", "tokenizer_config.json", "export.json"}
 PADDLE = {"model.pdmodel", "model.pdiparams"}
 
 
@@ -147,8 +148,27 @@ def test_wrong_folders_are_one_line_and_nothing_is_lost(
 
 
 def test_a_length_without_room_for_two_texts_is_refused():
-    with pytest.raises(InputError, match="--max_seq_len 4 is below 5"):
+    with pytest.raises(InputError, match="--max_seq_len 4 is below 5; use 0 for that of the training"):
         ExportConfig("m", "s", max_seq_len=4)
+
+
+@pytest.mark.parametrize("told, length", [(17, 17), (None, 128), (4000, 128)])
+def test_without_a_length_it_is_that_of_the_training(tmp_path, told, length):
+    trained = write_trained(tmp_path / "best")
+    tokenizer = json.loads((trained / "tokenizer_config.json").read_text())
+    if told:
+        tokenizer["model_max_length"] = told
+    (trained / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert manifest_of(ship(trained, tmp_path / "ship", max_seq_len=0))["max_seq_len"] == length
+    assert json.loads((tmp_path / "ship" / "tokenizer_config.json").read_text()) == tokenizer
+
+
+def test_a_model_without_a_tokenizer_config_is_exported_as_well(tmp_path):
+    trained = write_trained(tmp_path / "best")
+    (trained / "tokenizer_config.json").unlink()
+    folder = ship(trained, tmp_path / "ship")
+    assert "tokenizer_config.json" not in manifest_of(folder)["files"]
+    assert PairPredictor(folder, "paddle").predict([("今天", "你好")]).classes.shape == (1,)
 
 
 def test_without_its_library_onnx_is_refused_before_the_work(tmp_path, model, monkeypatch):

@@ -10,9 +10,10 @@ from tiny_pair import VOCAB, toy_rows, write_model
 
 from data_tools.errors import CheckpointError, InputError
 from data_tools.wordpiece import WordPiece
+from ernie_pair.model_config import FAMILIES, PRETRAINED
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.data import encode_pairs
-from ernie_pair.pair.model import FAMILIES, load_start, load_trained, new_model
+from ernie_pair.pair.model import load_start, load_trained, new_model
 from ernie_pair.pair.pair_file import Pairs
 from ernie_pair.runtime import quiet_libraries
 
@@ -56,7 +57,7 @@ def logits_of(model):
         return model(IDS, TYPES).numpy()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRETRAINED)
 def test_names_are_those_of_paddlenlp(tmp_path, family):
     ours = fresh(tmp_path / "m", family).state_dict()
     theirs = peer(family, "ForSequenceClassification").state_dict()
@@ -65,7 +66,7 @@ def test_names_are_those_of_paddlenlp(tmp_path, family):
     }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRETRAINED)
 def test_a_saved_model_is_the_same_in_paddlenlp_and_here(tmp_path, family):
     model, folder = fresh(tmp_path / "m", family), tmp_path / "saved"
     folder.mkdir()
@@ -79,14 +80,14 @@ def test_a_saved_model_is_the_same_in_paddlenlp_and_here(tmp_path, family):
     assert vocab_file == folder / "vocab.txt"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRETRAINED)
 def test_a_model_of_paddlenlp_is_the_same_here(tmp_path, family):
     theirs = peer(family, "ForSequenceClassification")
     ours, _ = load_trained(str(save_peer(theirs, tmp_path / "theirs")))
     assert np.array_equal(logits_of(theirs), logits_of(ours))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRETRAINED)
 def test_an_encoder_saved_by_itself_starts_a_classifier(tmp_path, family):
     theirs = peer(family, "Model")
     model = fresh(tmp_path / "m", family)
@@ -184,7 +185,7 @@ def test_the_seed_decides_the_first_weights(tmp_path):
     assert not np.array_equal(logits_of(first), logits_of(other))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PRETRAINED)
 def test_dropout_sets_all_three_rates(tmp_path, family):
     model = fresh(tmp_path / "m", family, dropout=0.25)
     layer = model.encoder.encoder.layers[0]

@@ -256,3 +256,11 @@ def test_bad_input_of_the_command_is_one_line(tmp_path, shipped, monkeypatch, ca
 def test_threads_below_zero_are_refused():
     with pytest.raises(InputError, match="--threads -1 is below 0"):
         RunConfig("m", "i", "o", threads=-1)
+
+
+@pytest.mark.parametrize("damage", ["{}", '{"do_lower_case": false}'])
+def test_a_tokenizer_config_that_was_changed_is_refused(shipped, tmp_path, damage):
+    folder = Path(copytree(shipped, tmp_path / "ship"))
+    (folder / "tokenizer_config.json").write_text(damage)
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not the file that was exported"):
+        PairPredictor(folder, "paddle")

@@ -25,6 +25,7 @@ from ernie_pair.runlog import start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.shipped_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
 from ernie_pair.temperature import read_temperature
+from ernie_pair.tokenizer_config import TOKENIZER, trained_length
 from ernie_pair.world import World
 
 VERSIONED = (
@@ -44,12 +45,14 @@ class ExportConfig:
     format: Literal["paddle", "onnx", "both"] = option(
         "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both"
     )
-    max_seq_len: int = option(128, help="tokens per pair, as in training; longer pairs are cut")
+    max_seq_len: int = option(0, help="tokens per pair, longer ones are cut; 0: as in training")
 
     def __post_init__(self):
         least = SPECIALS_PER_PAIR + 2  # a token of each text
-        if self.max_seq_len < least:
-            raise InputError(f"--max_seq_len {self.max_seq_len} is below {least}; use that of the training")
+        if self.max_seq_len and self.max_seq_len < least:
+            raise InputError(
+                f"--max_seq_len {self.max_seq_len} is below {least}; use 0 for that of the training"
+            )
 
     @property
     def backends(self) -> Tuple[str, ...]:
@@ -87,11 +90,15 @@ def _refuse_loss(output_dir: Path) -> None:
 
 
 def _fill(draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: Path) -> None:
-    pieces = open_tokenizer(vocab_file, model.config, config.max_seq_len)
-    batches = parity_batches(pieces, config.max_seq_len)
+    folder = vocab_file.parent
+    max_seq_len = config.max_seq_len or trained_length(folder, model.config)
+    pieces = open_tokenizer(vocab_file, model.config, max_seq_len)
+    batches = parity_batches(pieces, max_seq_len)
     expected = answers_of(model, batches)
     shutil.copyfile(vocab_file, draft / VOCAB)
-    shutil.copyfile(find_config(vocab_file.parent), draft / CONFIG)
+    shutil.copyfile(find_config(folder), draft / CONFIG)
+    if (folder / TOKENIZER).is_file():
+        shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
     write_paddle(model, draft)
     if "onnx" in config.backends:
         write_onnx(draft)
@@ -100,7 +107,7 @@ def _fill(draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: 
     shipped = ShippedModel(
         draft,
         labels_of(model.config).names,
-        config.max_seq_len,
+        max_seq_len,
         read_temperature(Path(config.model_path)),
         {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
     )

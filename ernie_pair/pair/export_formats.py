@@ -17,10 +17,23 @@ INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
 def write_paddle(model: PairClassifier, folder: Path) -> None:
     """Write PADDLE_FILES, for any batch and length. ``model`` is a static one afterwards."""
     _drop_padding_ids(model)
+    model = model if model.way.takes_types else _AlsoTakesTypes(model)
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
     prefix = folder / Path(PADDLE_FILES[0]).stem
     paddle.jit.save(paddle.jit.to_static(model, input_spec=shapes, full_graph=True), str(prefix))
     (folder / f"{PADDLE_FILES[1]}.info").unlink()  # for training on; nothing here reads it
+
+
+class _AlsoTakesTypes(nn.Layer):
+    """Every export has the same two inputs, and Paddle drops one that no answer depends on."""
+
+    def __init__(self, model: PairClassifier):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, token_type_ids):
+        logits_BC = self.model(input_ids, token_type_ids)
+        return logits_BC + (token_type_ids[:, :1] * 0).astype(logits_BC.dtype)
 
 
 def _drop_padding_ids(model: PairClassifier) -> None:

@@ -1,68 +1,152 @@
-"""The pair classifier: an ErnieGram or ERNIE encoder, its pooled output, dropout, a linear layer.
+"""The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
 
-Its parameters have the names of PaddleNLP's Ernie(Gram)ForSequenceClassification, so a saved folder
-loads there and theirs load here. B batch, S sequence, D hidden, C classes.
+Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there
+and theirs load here. Pooled by mean it is no model of PaddleNLP's: its config.json names no class, and
+the encoder's pooler is kept as it came, frozen and not asked. B batch, S sequence, D hidden, C classes.
 """
 
 import json
 import shutil
 from pathlib import Path
-from typing import Dict, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import paddle
 from paddle import nn
-from paddlenlp import transformers
+from paddle.nn import functional as F
 
 from data_tools.errors import InputError
 from ernie_pair.model_config import CONFIG, FAMILIES, family_of
 from ernie_pair.model_folder import VOCAB, ModelSource, match_parameters, open_model, refuse_other_family
+from ernie_pair.pair.encoders import ENCODERS, hidden_states, new_encoder, own_head, settings_of
+from ernie_pair.pair.half_weights import set_weight, widened
 from ernie_pair.pair.labels import num_classes_of
+from ernie_pair.tokenizer_config import TOKENIZER, read_tokenizer, tokenizer_json
 from ernie_pair.weights import Arrays, as_float32, read_weights
 from ernie_pair.world import seed_of
 
-WEIGHTS, TOKENIZER = "model_state.pdparams", "tokenizer_config.json"
-HEAD, PRETRAINING_HEADS = "classifier.", "cls."
+WEIGHTS = "model_state.pdparams"
+HEADS = ("classifier.", "pre_classifier.")
+POOLINGS = ("cls", "mean")
 
 
 class PairClassifier(nn.Layer):
-    """``config`` is the dictionary of a config.json; a number in ``dropout`` replaces its three rates."""
+    """``config`` is the dictionary of a config.json; a number in ``dropout`` replaces its rates.
 
-    def __init__(self, family: str, config: Dict[str, object], dropout: Optional[float] = None):
+    ``pooling``: cls is what PaddleNLP's classifier of this family takes, the pooled output or the state
+    of the first token; mean is the mean of the last hidden states over what is no padding. Empty: as
+    ``config`` says.
+    """
+
+    def __init__(
+        self, family: str, config: Dict[str, object], dropout: Optional[float] = None, pooling: str = ""
+    ):
         super().__init__()
-        self.family, self.config = family, _settings_of(family, config, dropout)
+        self.family, self.way = family, ENCODERS[family]
+        self.pooling = pooling or pooling_of(config)
+        self.config = _settings_of(family, config, dropout, self.pooling)
         self.num_classes, self.pad_id = self.config["num_labels"], self.config.get("pad_token_id", 0)
-        self.add_sublayer(family, _new_encoder(family, self.config))
-        made_of = self.encoder.config
-        self.dropout = nn.Dropout(_dropout_of_head(self.config, made_of))
-        self.classifier = nn.Linear(
-            made_of.hidden_size,
-            self.num_classes,
-            weight_attr=nn.initializer.Normal(std=made_of.initializer_range),
-            bias_attr=nn.initializer.Constant(0.0),
-        )
+        self.head = self.way.head if self.pooling == "cls" else "mean"
+        self.attribute = self.way.attribute or family
+        self.add_sublayer(self.attribute, new_encoder(family, self.config))
+        self.dropout = nn.Dropout(_dropout_of_head(self.config, self.encoder.config))
+        self._add_head()
+        for name, parameter in self.named_parameters():
+            parameter.stop_gradient = self.is_idle(name)
+        self.resting: List[nn.Layer] = []  # what stays in evaluation mode
 
     @property
     def encoder(self):
-        return getattr(self, self.family)
+        return getattr(self, self.attribute)
+
+    def _add_head(self) -> None:
+        made_of = self.encoder.config
+        if self.head in ("pooled", "relu", "mean"):
+            self.classifier = nn.Linear(
+                made_of.hidden_size,
+                self.num_classes,
+                weight_attr=nn.initializer.Normal(std=getattr(made_of, "initializer_range", 0.02)),
+                bias_attr=nn.initializer.Constant(0.0),
+            )
+            return
+        if self.head == "dense":
+            self.pre_classifier = nn.Linear(made_of.hidden_size, made_of.hidden_size)
+            self.pre_classifier.apply(self.encoder._init_weights)
+        is_own = self.head == "own"
+        linear = (
+            own_head(self.family, self.encoder)
+            if is_own
+            else nn.Linear(made_of.hidden_size, self.num_classes)
+        )
+        linear.apply(self.encoder._init_weights)
+        self.classifier = linear
+
+    def is_idle(self, name: str) -> bool:
+        """Does no logit depend on the parameter?"""
+        unused = self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
+        return name.startswith(tuple(f"{self.attribute}.{part}" for part in unused))
 
     def forward(self, input_ids, token_type_ids):
         """int64 [B, S] twice -> logits [B, C]. Padding is masked by its id."""
-        pooled_BD = self.encoder(input_ids, token_type_ids=token_type_ids)[1]
-        return self.classifier(self.dropout(pooled_BD))
+        states_BSD, pooled_BD = hidden_states(
+            self.family, self.encoder, input_ids, token_type_ids, self.pad_id
+        )
+        if self.head == "own":
+            return self.classifier(states_BSD)
+        return self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
+
+    def _pooled(self, states_BSD, pooled_BD, input_ids):
+        if self.head == "mean":
+            is_text_BS1 = (input_ids != self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
+            return (states_BSD * is_text_BS1).sum(axis=1) / is_text_BS1.sum(axis=1)
+        if self.head == "first":
+            return states_BSD[:, 0]
+        if self.head == "dense":
+            return F.relu(self.pre_classifier(states_BSD[:, 0]))
+        return F.relu(pooled_BD) if self.head == "relu" else pooled_BD
+
+    def train(self) -> None:
+        """Training mode, except for what is resting."""
+        super().train()
+        for layer in self.resting:
+            layer.eval()
+
+    def layers(self) -> List[nn.Layer]:
+        """Those of the encoder, from the embeddings up; shared ones stand once."""
+        found = self.encoder
+        for name in self.way.layers.split("."):
+            found = getattr(found, name)
+        return list(found)
+
+    def embeddings(self) -> List[nn.Layer]:
+        """What the first layer of the encoder is given by."""
+        return [part for name, part in self.encoder.named_children() if name not in ("encoder", "pooler")]
+
+    def depth_of(self, name: str) -> int:
+        """0: parameters of the embeddings, 1 to L: of a layer, L + 1: of the head, its pooler included."""
+        num_layers, prefix = len(self.layers()), f"{self.attribute}."
+        inside = name[len(prefix) :]
+        if not name.startswith(prefix) or inside.startswith("pooler."):
+            return num_layers + 1
+        if inside.startswith(f"{self.way.layers}."):
+            return 1 + int(inside[len(self.way.layers) + 1 :].split(".")[0])
+        is_last_norm = inside.startswith("encoder.") and "embedding" not in inside
+        return num_layers if is_last_norm else 0
 
     def set(self, arrays: Arrays) -> None:
         """Take the values of {parameter.name: array}."""
         for parameter in self.parameters():
             if parameter.name in arrays:
-                parameter.set_value(arrays[parameter.name].astype(parameter.numpy().dtype))
+                set_weight(parameter, arrays[parameter.name])
 
-    def write(self, folder: Path, vocab_file: Path) -> None:
-        """Fill ``folder`` so that PaddleNLP's from_pretrained, and ``load_trained``, read it."""
-        names = FAMILIES[self.family]
-        tokenizer = {"tokenizer_class": f"{names}Tokenizer", "do_lower_case": True}
+    def write(self, folder: Path, vocab_file: Path, max_seq_len: int = 0) -> None:
+        """Fill ``folder`` so that PaddleNLP's from_pretrained, and ``load_trained``, read it.
+
+        ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
+        """
+        lower_case = read_tokenizer(vocab_file.parent, self.config).lower_case
+        tokenizer = tokenizer_json(self.family, lower_case, max_seq_len)
         # As plain arrays: tensors would carry along names that differ from process to process.
-        arrays = {name: value.numpy() for name, value in self.state_dict().items()}
-        paddle.save(arrays, str(folder / WEIGHTS))
+        paddle.save(widened(self.state_dict()), str(folder / WEIGHTS))
         shutil.copyfile(vocab_file, folder / VOCAB)
         for name, value in ((CONFIG, self.config), (TOKENIZER, tokenizer)):
             (folder / name).write_text(
@@ -70,11 +154,14 @@ class PairClassifier(nn.Layer):
             )
 
 
-def new_model(source: ModelSource, family: str, seed: int, dropout: float) -> PairClassifier:
-    """Random weights, the same for the same ``seed``."""
+def new_model(
+    source: ModelSource, family: str, seed: int, dropout: float, pooling: str = ""
+) -> PairClassifier:
+    """Random weights, the same for the same ``seed``. Raises InputError, and CheckpointError."""
+    refuse_other_family(source, family, FAMILIES)
     paddle.seed(seed_of(seed))
     try:
-        return PairClassifier(family, source.config, dropout)
+        return PairClassifier(family, source.config, dropout, pooling)
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({error}); mend it") from None
 
@@ -82,16 +169,21 @@ def new_model(source: ModelSource, family: str, seed: int, dropout: float) -> Pa
 def load_start(model: PairClassifier, source: ModelSource) -> str:
     """Give ``model`` the weights of ``source`` where there are any, and say what it starts from.
 
-    A file without classifier leaves the classifier as it is; the heads of pretraining are passed
-    over; anything else must fit name by name. Raises CheckpointError otherwise.
+    A file without classifier leaves the classifier as it is, and so does one whose classifier was given
+    another pooling; the heads of pretraining are passed over; anything else must fit name by name.
+    Raises CheckpointError otherwise.
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    refuse_other_family(source, model.family)
-    found = _with_prefix(read_weights(source.weights), model.family)
-    headless = not any(name.startswith(HEAD) for name in found)
-    _set_matching(model, found, source.weights, may_miss=HEAD if headless else "", may_have=PRETRAINING_HEADS)
-    passed_over = sum(name.startswith(PRETRAINING_HEADS) for name in found)
+    refuse_other_family(source, model.family, FAMILIES)
+    found = _with_prefix(read_weights(source.weights), model)
+    is_other_head = pooling_of(source.config) != model.pooling
+    headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
+    unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
+    if model.way.head == "own":
+        unused += (f"{model.attribute}.pooler.",)
+    _set_matching(model, found, source.weights, may_miss=HEADS if headless else (), may_have=unused)
+    passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
     notes = ["the classifier is new" if headless else "with its classifier"]
     notes += [f"{passed_over} weights of the pretraining heads are passed over"] if passed_over else []
     return f"start from the weights {source.weights}: {', '.join(notes)}"
@@ -107,7 +199,7 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
     family = family_of(source.config)
     if family is None:
         raise InputError(
-            f"{model_path}/{CONFIG}: neither model_type nor architectures names ernie or ernie_gram"
+            f"{model_path}/{CONFIG}: neither model_type nor architectures names one of {', '.join(FAMILIES)}"
         )
     model = new_model(source, family, seed=0, dropout=0.0)
     _set_matching(model, read_weights(source.weights), source.weights)
@@ -115,22 +207,29 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
     return model, source.vocab_file
 
 
-def _settings_of(family: str, config: Dict[str, object], dropout: Optional[float]) -> Dict[str, object]:
-    settings = {key: value for key, value in config.items() if key != "num_classes"}
+def pooling_of(config: Dict[str, object]) -> str:
+    """cls unless a config.json says otherwise. Raises InputError."""
+    pooling = config.get("pooling", "cls")
+    if pooling not in POOLINGS:
+        raise InputError(f"{CONFIG}: pooling is {pooling!r}; write one of {', '.join(POOLINGS)}")
+    return pooling
+
+
+def _settings_of(
+    family: str, config: Dict[str, object], dropout: Optional[float], pooling: str
+) -> Dict[str, object]:
+    settings = {key: value for key, value in config.items() if key not in ("num_classes", "pooling")}
     settings["num_labels"] = num_classes_of(config)
     settings["architectures"] = [f"{FAMILIES[family]}ForSequenceClassification"]
-    settings["model_type"] = family
-    if family == "ernie_gram":
-        settings.setdefault("embedding_size", settings.get("hidden_size", 768))
+    if pooling == "mean":
+        settings["pooling"] = pooling
+        del settings["architectures"]
+    settings = settings_of(family, settings)
     if dropout is not None:
-        for key in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+        for key in (*rates, "classifier_dropout_prob") if family == "albert" else rates:
             settings[key] = dropout
     return settings
-
-
-def _new_encoder(family: str, settings: Dict[str, object]):
-    config_class = getattr(transformers, f"{FAMILIES[family]}Config")
-    return getattr(transformers, f"{FAMILIES[family]}Model")(config_class.from_dict(settings))
 
 
 def _dropout_of_head(settings: Dict[str, object], made_of) -> float:
@@ -138,17 +237,21 @@ def _dropout_of_head(settings: Dict[str, object], made_of) -> float:
     return made_of.hidden_dropout_prob if chosen is None else chosen
 
 
-def _with_prefix(found: Arrays, family: str) -> Arrays:
+def _with_prefix(found: Arrays, model: PairClassifier) -> Arrays:
     """An encoder saved by itself names its weights without the family; give them their full names."""
     if "embeddings.word_embeddings.weight" not in found:
         return found
-    whole = (HEAD, PRETRAINING_HEADS)
-    return {name if name.startswith(whole) else f"{family}.{name}": array for name, array in found.items()}
+    whole = HEADS + model.way.pretraining_heads
+    return {
+        name if name.startswith(whole) else f"{model.attribute}.{name}": array
+        for name, array in found.items()
+    }
 
 
 def _set_matching(
-    model: PairClassifier, found: Arrays, where: Path, may_miss: str = "", may_have: str = ""
+    model: PairClassifier, found: Arrays, where: Path, may_miss: tuple = (), may_have: tuple = ()
 ) -> None:
     parameters = dict(model.named_parameters())
-    found = as_float32(found, str(where))
+    tables = {name for name, _ in model.named_buffers()}  # of positions: the same in every model
+    found = as_float32({name: array for name, array in found.items() if name not in tables}, str(where))
     model.set(match_parameters(parameters, found, str(where), may_miss=may_miss, may_have=may_have))

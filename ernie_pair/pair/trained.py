@@ -16,6 +16,7 @@ from ernie_pair.pair.result_file import refuse_unusable
 from ernie_pair.pair.scoring import logits_of
 from ernie_pair.runlog import start_console
 from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.tokenizer_config import trained_length
 from ernie_pair.world import launched_world
 
 
@@ -30,7 +31,8 @@ class Trained:
         start_device(config.device, self.world)
         self.config = config
         self.model, vocab_file = load_trained(config.model_path)
-        self.pieces = open_tokenizer(vocab_file, self.model.config, config.max_seq_len)
+        self.max_seq_len = config.max_seq_len or trained_length(vocab_file.parent, self.model.config)
+        self.pieces = open_tokenizer(vocab_file, self.model.config, self.max_seq_len)
 
     @property
     def num_classes(self) -> int:
@@ -53,5 +55,5 @@ class Trained:
 
     def logits(self, pairs: Pairs) -> np.ndarray:
         """float32 [rows, classes], the same on every process; see ``logits_of``."""
-        rows = encode_pairs(pairs, self.pieces, self.config.max_seq_len)
+        rows = encode_pairs(pairs, self.pieces, self.max_seq_len)
         return logits_of(self.model, rows, self.config.batch_size, self.peers)

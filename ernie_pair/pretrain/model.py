@@ -48,6 +48,8 @@ def ernie_config(
         "attention_probs_dropout_prob": attention_probs_dropout_prob,
     }
     family = family_of(settings) or "ernie"
+    if family not in CLASSES:
+        raise InputError(f"{CONFIG}: {family} is not pretrained here; give an {' or an '.join(CLASSES)}")
     settings = {**settings, "model_type": family, **dropout}
     if family == "ernie_gram":
         _refuse_narrow_embeddings(settings)

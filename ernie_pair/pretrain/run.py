@@ -13,7 +13,7 @@ from ernie_pair.checkpoint_folder import words_of
 from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.loop import Rhythm, TrainState, train
 from ernie_pair.model_config import limits_of
-from ernie_pair.model_folder import ModelSource, open_model, refuse_other_family
+from ernie_pair.model_folder import ModelSource, open_model, refuse_cased, refuse_other_family
 from ernie_pair.pretrain.config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.data import PretrainData, open_data
 from ernie_pair.published_folder import publish_folder
@@ -49,6 +49,7 @@ def _pretrain(config: PretrainConfig, world: World, signals: StopSignals) -> Non
         config.model_name_or_path, model_type=config.model_type, from_scratch=config.starts_from_scratch
     )
     refuse_other_family(source, config.family)
+    refuse_cased(source)
     pieces = WordPiece.from_file(source.vocab_file)
     data = open_data(config, world, pieces, limits_of(source.config))
     device = start_device(config.device, world)

@@ -1,0 +1,49 @@
+"""Recompute: an encoder layer keeps its input alone, and runs again when its gradient is wanted.
+
+The second run draws the dropout of the first: the same gradients as without, to the last bit. Paddle
+knows how to rewind its random numbers on a GPU alone, so it is done here.
+"""
+
+from typing import Callable
+
+import paddle
+from paddle.distributed.fleet.utils import recompute
+
+
+def recompute_layers(model, is_wanted: bool) -> None:
+    """Let each encoder layer of a `PairClassifier` forget, or not, what lies between its two ends."""
+    for layer in model.layers():
+        vars(layer).pop("forward", None)  # of an earlier run
+        if is_wanted:
+            layer.forward = _Forgetful(layer.forward)
+
+
+class _Forgetful:
+    def __init__(self, forward: Callable):
+        self.forward = forward
+
+    def __call__(self, states, *others, **named):
+        """``states`` without a gradient are those of an evaluation, or stand above what is frozen."""
+        if states.stop_gradient:
+            return self.forward(states, *others, **named)
+        forward = _Twice(self.forward)
+        # Reentrant, Paddle's other way, lets DataParallel see a gradient before it is whole.
+        return recompute(forward, states, *others, use_reentrant=False, preserve_rng_state=False, **named)
+
+
+class _Twice:
+    """Runs the second time with the random numbers of the first, and leaves no trace of it."""
+
+    def __init__(self, forward: Callable):
+        self.forward, self.numbers = forward, None
+
+    def __call__(self, *given, **named):
+        if self.numbers is None:
+            self.numbers = paddle.get_rng_state()
+            return self.forward(*given, **named)
+        later = paddle.get_rng_state()
+        paddle.set_rng_state(self.numbers)
+        try:
+            return self.forward(*given, **named)
+        finally:
+            paddle.set_rng_state(later)

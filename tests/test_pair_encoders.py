@@ -1,0 +1,417 @@
+"""Every encoder that the pair classifier takes, against PaddleNLP's own classifier and tokenizer of it."""
+
+import json
+
+import numpy as np
+import paddle
+import pytest
+from paddlenlp import transformers
+from paddlenlp.transformers import AutoModelForSequenceClassification, AutoTokenizer
+from tiny_pair import VOCAB, write_model
+
+from data_tools.errors import CheckpointError, InputError
+from ernie_pair import model_folder
+from ernie_pair.model_config import FAMILIES, longest_of, stranger_of
+from ernie_pair.model_folder import open_model, tokenizer_class
+from ernie_pair.new_model import NewModelConfig, new_model
+from ernie_pair.pair.config import EvaluateConfig
+from ernie_pair.pair.encoders import ENCODERS
+from ernie_pair.pair.export import ExportConfig, export_pair
+from ernie_pair.pair.model import load_start, load_trained
+from ernie_pair.pair.model import new_model as new_classifier
+from ernie_pair.pair_rows import encode_texts, open_tokenizer
+from ernie_pair.predictor import PairPredictor
+from ernie_pair.pretrain.model import ernie_config
+from ernie_pair.runtime import quiet_libraries
+from ernie_pair.tokenizer_config import trained_length
+
+quiet_libraries()
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+IDS = np.array([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0], [1, 12, 13, 14, 2, 15, 2]])
+TYPES = np.array([[0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 1, 1]])
+POOLINGS = ("cls", "mean")
+
+
+def write_new(folder, family, **flags):
+    """The folder that `ernie-pair new-model` makes; its weights are to differ clearly from each other."""
+    vocab_file = folder.with_name(f"{folder.name}.txt")
+    vocab_file.write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    sizes = {**SIZES, "max_position_embeddings": 64, **flags}
+    new_model(NewModelConfig(str(vocab_file), str(folder), model_type=family, **sizes))
+    config = json.loads((folder / "config.json").read_text())
+    spread = 0.1 if family == "mobilebert" else 0.5  # that one has no norms
+    (folder / "config.json").write_text(json.dumps({**config, "initializer_range": spread}))
+    return folder
+
+
+@pytest.fixture
+def make(tmp_path):
+    def fresh(family, pooling="cls", dropout=0.1):
+        folder = tmp_path / f"new-{family}"
+        if not folder.exists():
+            write_new(folder, family)
+        source = open_model(str(folder), model_type=family, from_scratch=True)
+        return new_classifier(source, family, 7, dropout, pooling)
+
+    def saved(model, name="saved", max_seq_len=0):
+        folder = tmp_path / name
+        folder.mkdir()
+        model.write(folder, tmp_path / f"new-{model.family}" / "vocab.txt", max_seq_len)
+        return folder
+
+    fresh.saved = saved
+    return fresh
+
+
+def logits_of(model, ids=IDS, types=TYPES):
+    model.eval()
+    with paddle.no_grad():
+        return model(paddle.to_tensor(ids), paddle.to_tensor(types)).numpy()
+
+
+def logits_of_peer(peer, family, ids=IDS, types=TYPES):
+    """What PaddleNLP's model says; the mask is what its tokenizer gives, where it makes none."""
+    way, asked = ENCODERS[family], {}
+    if way.takes_types:
+        asked["token_type_ids"] = paddle.to_tensor(types)
+    if not way.makes_mask:
+        asked["attention_mask"] = paddle.to_tensor((ids != 0).astype("float32"))
+    peer.eval()
+    with paddle.no_grad():
+        answer = peer(paddle.to_tensor(ids), **asked)
+    return (answer[0] if isinstance(answer, tuple) else answer).numpy()
+
+
+def peer_of(family, kind, settings):
+    peer_class = getattr(transformers, FAMILIES[family] + kind)
+    return peer_class(peer_class.config_class.from_dict(dict(settings)))
+
+
+def save_peer(peer, folder):
+    peer.save_pretrained(str(folder))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_folder_is_the_same_model_in_paddlenlp_and_here(make, family):
+    model = make(family)
+    folder = make.saved(model)
+    peer = AutoModelForSequenceClassification.from_pretrained(str(folder))
+    assert type(peer).__name__ == f"{FAMILIES[family]}ForSequenceClassification"
+    shapes = {name: value.shape for name, value in peer.state_dict().items()}
+    assert {name: value.shape for name, value in model.state_dict().items()} == shapes
+    expected = logits_of_peer(peer, family)
+    assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
+    assert np.array_equal(logits_of(model), expected)
+    assert np.array_equal(logits_of(load_trained(str(folder))[0]), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_of_paddlenlp_is_the_same_here(make, tmp_path, family):
+    peer = peer_of(family, "ForSequenceClassification", make(family).config)
+    ours, _ = load_trained(str(save_peer(peer, tmp_path / "theirs")))
+    assert np.array_equal(logits_of(ours), logits_of_peer(peer, family))
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_saved_by_itself_starts_a_classifier(make, tmp_path, family, pooling):
+    model = make(family, pooling)
+    peer = peer_of(family, "Model", model.config)
+    source = open_model(str(save_peer(peer, tmp_path / "encoder")), model_type=family, from_scratch=False)
+    head = model.classifier.state_dict()
+    head = {name: value.numpy() for name, value in head.items()}
+    assert "the classifier is new" in load_start(model, source)
+    ours, theirs = model.encoder.state_dict(), peer.state_dict()
+    assert all(np.array_equal(value.numpy(), theirs[name].numpy()) for name, value in ours.items())
+    assert all(np.array_equal(model.classifier.state_dict()[name].numpy(), head[name]) for name in head)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_and_the_rows_beside_it_do_not_change_a_row(make, family, pooling):
+    model = make(family, pooling)
+    alone = logits_of(model, IDS[1:2, :5], TYPES[1:2, :5])
+    longer = np.pad(IDS, [(0, 0), (0, 6)]), np.pad(TYPES, [(0, 0), (0, 6)])
+    assert np.abs(logits_of(model)[1] - alone).max() < 1e-5
+    assert np.abs(logits_of(model, *longer) - logits_of(model)).max() < 1e-5
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_that_trains_has_a_gradient_and_the_second_text_counts(make, family, pooling):
+    model = make(family, pooling, dropout=0.0)
+    model.train()
+    model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).square().sum().backward()
+    without = [n for n, p in model.named_parameters() if not p.stop_gradient and p.grad is None]
+    assert not without  # or DataParallel would wait for them
+    swapped = logits_of(model, IDS[:1, [0, 4, 5, 3, 1, 2, 6]], TYPES[:1])
+    assert np.abs(logits_of(model)[:1] - swapped).max() > 1e-4
+
+
+def test_relative_positions_that_paddlenlp_never_asks_do_not_train(tmp_path):
+    folder = write_model(tmp_path / "m", rel_pos_size=8)
+    source = open_model(str(folder), model_type="ernie_gram", from_scratch=True)
+    model = new_classifier(source, "ernie_gram", 0, 0.0)
+    idle = [name for name, parameter in model.named_parameters() if parameter.stop_gradient]
+    assert idle == ["ernie_gram.embeddings.rel_pos_embeddings.weight"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_mean_is_that_of_the_hidden_states_and_is_remembered(make, family):
+    model = make(family, "mean")
+    folder = make.saved(model)
+    ids = paddle.to_tensor(IDS)
+    model.eval()
+    way, asked = ENCODERS[family], {}
+    if way.takes_types:
+        asked["token_type_ids"] = paddle.to_tensor(TYPES)
+    if not way.makes_mask:
+        asked["attention_mask"] = (ids != 0).astype("float32")
+    states = model.encoder(ids, **asked)
+    states = (states[0] if way.gives_pooled else states).numpy()
+    means = np.stack([row[kept].mean(axis=0) for row, kept in zip(states, IDS != 0)])
+    expected = means @ model.classifier.weight.numpy() + model.classifier.bias.numpy()
+    assert np.abs(logits_of(model) - expected).max() < 1e-4
+    again, _ = load_trained(str(folder))
+    assert again.pooling == "mean" and np.array_equal(logits_of(again), logits_of(model))
+    assert json.loads((folder / "config.json").read_text())["pooling"] == "mean"
+
+
+def test_a_classifier_of_means_is_no_model_of_paddlenlp(make):
+    folder = make.saved(make("bert", "mean"))
+    with pytest.raises(Exception):  # noqa: B017 - any, but no answer
+        AutoModelForSequenceClassification.from_pretrained(str(folder))
+    assert transformers.BertModel.from_pretrained(str(folder)) is not None
+
+
+@pytest.mark.parametrize("family", ["ernie_gram", "electra"])
+def test_another_pooling_starts_with_a_new_classifier(make, family):
+    model, other = make(family), make(family, "mean")
+    for name, first, second in (("a", model, make(family, "mean")), ("b", other, make(family))):
+        folder = make.saved(first, name)
+        source = open_model(str(folder), model_type=family, from_scratch=False)
+        assert "the classifier is new" in load_start(second, source)
+        states = (m.encoder.embeddings.word_embeddings.weight.numpy() for m in (first, second))
+        assert np.array_equal(*states)
+
+
+@pytest.mark.parametrize(
+    "family, pooling", [("bert", "mean"), ("electra", "cls"), ("nezha", "mean"), ("distilbert", "cls")]
+)
+@pytest.mark.parametrize("format", ["paddle", "onnx"])
+def test_an_export_answers_as_the_model_does(make, tmp_path, capfd, family, pooling, format):
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+    folder = make.saved(make(family, pooling), max_seq_len=24)
+    export_pair(ExportConfig(str(folder), str(tmp_path / "ship"), format))
+    predictor = PairPredictor(tmp_path / "ship", format)
+    assert predictor.shipped.max_seq_len == 24
+    pairs = [("今天好", "你坏"), ("我他她" * 9, "多少上下"), ("好", "好")]
+    model, vocab_file = load_trained(str(folder))
+    pieces = open_tokenizer(vocab_file, model.config, 24)
+    batch = encode_texts(*zip(*pairs), None, pieces, 24).batch(np.arange(3))
+    assert np.abs(predictor.logits(pairs) - logits_of(model, *batch[:2])).max() < 1e-4
+
+
+def test_a_format_that_cannot_run_the_model_is_refused(make, tmp_path, capfd):
+    folder = make.saved(make("mobilebert"), max_seq_len=24)
+    with pytest.raises(CheckpointError, match=r"the paddle model does not run \(.*; pass another --format"):
+        export_pair(ExportConfig(str(folder), str(tmp_path / "ship"), "paddle"))
+    assert not (tmp_path / "ship").exists()
+
+
+CASED = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "a", "É", "é", "e", "##É", "##é", "##e", "##a"),
+    *("##A", "o", "##o", "ø", "Ø", "中", "国", "豈", "!", "，", "µ", "²", "##\u0301", "\u0301", "ß", "ss"),
+    *("Ŋ", "ŋ", "Ʊ", "ʊ", "q", "##q", "Q", "##Q", "ⓐ", "Ⓐ", "ｑ", "Ｑ", "##ø", "##Ø", "İ", "i", "##i"),
+]
+TEXTS = [
+    *("Aéa É 中国Qq!", "ØøaØ，ŋŊ Ʊʊ", "a\u0301Q²µ", "ß ẞ ﬁ İi", "豈Ⓐⓐ Ｑｑ", "A\u200ba\u00adÉ", "", " \t\n"),
+    *("é" * 120, "𝅘𝅥 Q🙂A", "A\U000e0100a \U000e0100", "a\ufffdA\x00q", "Q\u2028a\x85q\x1cA"),
+    "\u0301 A\u0301q",
+]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_token_ids_are_those_of_the_models_own_tokenizer(tmp_path, family, lower_case):
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{token}\n" for token in CASED), encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower_case}))
+    theirs = tokenizer_class(family)(str(path), do_lower_case=lower_case)
+    pieces = open_tokenizer(path, {"vocab_size": len(CASED)}, 64)
+    for text in TEXTS:
+        expected = theirs.convert_tokens_to_ids(theirs.tokenize(text))
+        assert pieces.encode(text) == expected, text
+
+
+def test_every_kind_of_character_has_the_ids_of_a_cased_tokenizer(tmp_path):
+    characters = sorted({chr(point) for point in range(33, 0x2100)} - set("\x85\u2028\u2029"))
+    tokens = [*CASED[:5], *(c for c in characters if not c.isspace()), *("##" + c for c in characters)]
+    path = tmp_path / "vocab.txt"
+    path.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+    theirs = transformers.BertTokenizer(str(path), do_lower_case=False)
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    pieces = open_tokenizer(path, {"vocab_size": len(tokens)}, 64)
+    for point in [*range(0x2100), *range(0x2100, 0x110000, 499), *range(0xE00F0, 0xE0200, 7)]:
+        if not 0xD800 <= point < 0xE000:
+            text = f"a{chr(point)}B 中{chr(point)}\u0316"
+            expected = theirs.convert_tokens_to_ids(theirs.tokenize(text))
+            assert pieces.encode(text) == expected, hex(point)
+
+
+def test_a_cased_reading_has_another_name_than_the_uncased_one(tmp_path):
+    folder = write_new(tmp_path / "m", "bert")
+    config = json.loads((folder / "config.json").read_text())
+    uncased = open_tokenizer(folder / "vocab.txt", config, 64).sha256
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    assert open_tokenizer(folder / "vocab.txt", config, 64).sha256 != uncased  # encoded rows are cached by it
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_saved_tokenizer_is_loaded_by_paddlenlp_and_remembers_the_length(make, family):
+    folder = make.saved(make(family), max_seq_len=24)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    assert tokenizer("今天", "你好")["input_ids"] == [1, 10, 11, 2, 5, VOCAB.index("好"), 2]
+    assert tokenizer.model_max_length == 24
+    assert trained_length(folder, json.loads((folder / "config.json").read_text())) == 24
+
+
+def test_a_cased_model_stays_cased_through_training_and_export(tmp_path, capfd):
+    folder = write_new(tmp_path / "m", "bert", do_lower_case=False)
+    source = open_model(str(folder), model_type="bert", from_scratch=True)
+    model = new_classifier(source, "bert", 0, 0.0)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    model.write(saved, source.vocab_file, 16)
+    assert json.loads((saved / "tokenizer_config.json").read_text()) == {
+        **{"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 16}
+    }
+    export_pair(ExportConfig(str(saved), str(tmp_path / "ship")))
+    assert not PairPredictor(tmp_path / "ship", "paddle")._pieces.lower_case
+
+
+@pytest.mark.parametrize(
+    "settings, reason",
+    [
+        ({"use_jieba": True}, "use_jieba is True"),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize is False"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False"),
+        ({"strip_accents": False}, "strip_accents is False"),
+        ({"tokenizer_class": "ErnieTinyTokenizer"}, "tokenizer_class is 'ErnieTinyTokenizer'"),
+        ({"do_lower_case": "yes"}, "do_lower_case is 'yes'; write true or false"),
+        ([], "1: not a JSON object"),
+    ],
+)
+def test_another_way_to_cut_words_is_refused(tmp_path, settings, reason):
+    folder = write_new(tmp_path / "m", "roformer")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=reason) as caught:
+        open_tokenizer(folder / "vocab.txt", {"vocab_size": len(VOCAB)}, 64)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"model_type": "gpt"}, {"model_type": "ernie_m"}, {"architectures": ["ErnieMModel"]}]
+)
+def test_a_model_that_reads_no_word_pieces_is_refused_naming_what_can_be_taken(tmp_path, changes):
+    folder = write_model(tmp_path / "m", **changes)
+    with pytest.raises(InputError, match="take an encoder that reads word pieces: ernie, .*distilbert$"):
+        open_model(str(folder), model_type="", from_scratch=True)
+    assert stranger_of(changes) and not stranger_of({"architectures": ["BertForMaskedLM"]})
+
+
+def test_a_model_of_another_family_is_refused_even_without_weights(make, tmp_path):
+    make("bert")
+    source = open_model(str(tmp_path / "new-bert"), model_type="ernie", from_scratch=True)
+    with pytest.raises(CheckpointError, match="holds bert weights; pass --model_type bert"):
+        new_classifier(source, "ernie", 0, 0.0)
+
+
+def test_pretraining_takes_an_ernie_alone(make):
+    settings = make("bert").config
+    with pytest.raises(InputError, match="bert is not pretrained here; give an ernie or an ernie_gram"):
+        ernie_config(settings, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def test_pretraining_takes_no_cased_model(tmp_path):
+    for name, lower_case in (("uncased", True), ("cased", False)):
+        write_new(tmp_path / name, "ernie", do_lower_case=lower_case)
+    model_folder.refuse_cased(open_model(str(tmp_path / "uncased"), model_type="ernie", from_scratch=True))
+    with pytest.raises(InputError, match="keeps case .*; give another model"):
+        model_folder.refuse_cased(open_model(str(tmp_path / "cased"), model_type="ernie", from_scratch=True))
+
+
+@pytest.mark.parametrize(
+    "name, family, is_cased",
+    [
+        ("bert-base-chinese", "bert", True),
+        ("bert-base-uncased", "bert", False),
+        ("hfl/roberta-wwm-ext", "roberta", False),
+        ("nezha-base-chinese", "nezha", True),
+        ("albert-chinese-tiny", "albert", True),
+        ("roformer-chinese-char-base", "roformer", False),
+        ("ppminilm-6l-768h", "ppminilm", False),
+        ("ernie-health-chinese", "electra", False),
+    ],
+)
+def test_a_built_in_name_brings_its_family_and_its_reading(monkeypatch, tmp_path, name, family, is_cased):
+    def download(name, address):
+        path = tmp_path / address.rsplit("/", 1)[-1]
+        path.write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+        return path
+
+    monkeypatch.setattr(model_folder, "_download", download)
+    source = open_model(name, model_type="", from_scratch=False)
+    assert source.config["model_type"] == family and source.weights is not None
+    assert open_tokenizer(source.vocab_file, source.config, 64).lower_case is not is_cased
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("ernie-tiny", "has no word pieces or no weights; give another model"),
+        ("roformer-chinese-base", "use_jieba is True"),
+        ("albert-base-v1", "has no word pieces"),
+        ("gpt2-en", "neither a folder nor a built-in ernie model"),
+        ("hfl/absent", "is not a folder"),
+    ],
+)
+def test_a_built_in_name_that_cannot_work_is_refused(name, reason):
+    with pytest.raises(InputError, match=reason):
+        open_model(name, model_type="", from_scratch=False)
+
+
+@pytest.mark.parametrize("family, most", [("ernie", 40), ("roberta", 39), ("nezha", 40)])
+def test_no_pair_is_longer_than_the_positions_of_its_model(make, tmp_path, family, most):
+    write_new(tmp_path / f"new-{family}", family, max_position_embeddings=40)
+    model = make(family)
+    assert longest_of(model.config) == most
+    ids = np.full((1, most), 5)
+    assert np.isfinite(logits_of(model, ids, np.zeros_like(ids))).all()
+    with pytest.raises(InputError, match=f"more than the model's {most} positions"):
+        open_tokenizer(tmp_path / f"new-{family}" / "vocab.txt", model.config, most + 1)
+
+
+def test_a_model_with_one_type_of_token_is_refused(make, tmp_path):
+    folder = write_model(tmp_path / "m", type_vocab_size=1)
+    with pytest.raises(InputError, match="type_vocab_size 1 has no type for the second text"):
+        new_classifier(open_model(str(folder), model_type="bert", from_scratch=True), "bert", 0, 0.0)
+
+
+@pytest.mark.parametrize("told, length", [(None, 128), (24, 24), (10**30, 128), (257, 128), ("12", 128)])
+def test_a_folder_that_does_not_say_its_length_has_the_usual_one(tmp_path, told, length):
+    folder = write_model(tmp_path / "m")
+    if told is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": told}))
+    assert trained_length(folder, {"max_position_embeddings": 256}) == length
+    assert trained_length(folder, {"max_position_embeddings": 20}) == 20
+
+
+def test_a_length_without_room_for_two_texts_is_refused_and_none_is_that_of_the_training():
+    asked = {"model_path": "m", "input_file": "i", "output_file": "o", "device": "cpu"}
+    assert EvaluateConfig(**asked).max_seq_len == 0
+    with pytest.raises(InputError, match="--max_seq_len 4 is below 5"):
+        EvaluateConfig(**asked, max_seq_len=4)
