@@ -10,7 +10,7 @@ import pytest
 from tiny_pair import write_model, write_pairs
 
 from data_tools.errors import InputError, NumbersError, Stopped
-from ernie_pair.pair import job as module
+from ernie_pair.pair import objective as module
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.run import train_pair

@@ -1,126 +1,194 @@
 """Updates, evaluation and state of the pair job, on a tiny model; one process."""
 
+import math
+
 import numpy as np
 import paddle
 import pytest
-from tiny_pair import write_model, write_pairs
+from tiny_pair_job import STEPS, difference, run, same, tiny_job, weights, write_files
 
 from data_tools.errors import CheckpointError, NumbersError
-from data_tools.wordpiece import WordPiece
 from ernie_pair.checkpoint import Checkpoints
 from ernie_pair.loop import TrainState
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.data import encode_pairs, training_updates
-from ernie_pair.pair.job import PairJob, _new_optimizer
-from ernie_pair.pair.model import new_model
-from ernie_pair.pair.pair_file import read_pairs
+from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.optimizer import new_optimizer
 from ernie_pair.pair.peers import Alone
 from ernie_pair.pair.scoring import logits_of
 from ernie_pair.world import World
 
-STEPS = 60
+# Rounding of float32, magnified by AdamW's division in the first updates.
+BOUND = 2e-6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
-def make(tmp_path):
-    """make(consumed, **flags) -> a new job on the toy task, its training rows, and the updates to come."""
-    folder = write_model(tmp_path / "model")
-    pieces = WordPiece.from_file(folder / "vocab.txt")
-    files = {
-        name: write_pairs(tmp_path / f"{name}.tsv", 96, seed) for seed, name in enumerate(("train", "dev"))
-    }
-    rows = {name: encode_pairs(read_pairs(path, 2), pieces, 64) for name, path in files.items()}
-    places = {"train_file": "t", "dev_file": "d", "output_dir": "o", "model_name_or_path": str(folder)}
-
-    def build(consumed=0, **flags):
-        settings = {"batch_size": 16, "learning_rate": 5e-3, "dropout": 0.1, "device": "cpu", **flags}
-        config = TrainConfig(**places, **settings)
-        source = open_model(str(folder), model_type="ernie", from_scratch=True)
-        model = new_model(source, "ernie", config.seed, config.dropout)
-        job = PairJob(config, model, rows["dev"], STEPS, Alone())
-        updates = training_updates(rows["train"], config.seed, config.batch_size, World(), consumed)
-        return job, rows["train"], updates
-
-    return build
+def make(folder):
+    return lambda **flags: tiny_job(folder, **flags)
 
 
-def run(job, updates, first, last):
-    return [job.update(batches, step, 0)[0] for step, batches in zip(range(first, last + 1), updates)]
+@pytest.fixture
+def checkpoints(tmp_path):
+    kept = Checkpoints(tmp_path / "out", World(), Alone().add)
+    yield kept
+    kept.close()
 
 
-def weights(job):
-    return {name: parameter.numpy() for name, parameter in job.model.named_parameters()}
-
-
-def same(first, second):
-    return all(np.array_equal(first[name], second[name]) for name in first)
+def state(job):
+    return {name: array for _, arrays in job.state_files() for name, array in arrays.items()}
 
 
 def test_the_toy_task_is_learned(make):
-    job, _, updates = make()
-    metrics = run(job, updates, 1, STEPS)
+    tiny = make()
+    metrics = run(tiny, STEPS)
     assert metrics[0]["loss"] > 0.6 and metrics[-1]["loss"] < 0.1
-    valid = job.evaluate("valid")
+    valid = tiny.job.evaluate("valid")
     assert valid["accuracy"] > 0.95 and valid["f1"] > 0.95 and valid["loss"] < 0.2
 
 
-def test_an_update_reports_the_loss_and_accuracy_before_it(make):
-    job, rows, updates = make(dropout=0.0)
-    (batch,) = batches = next(updates)
-    job.model.eval()
-    logits = job.model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
+def test_an_update_reports_the_loss_accuracy_and_gradient_before_it(make):
+    tiny = make(dropout=0.0)
+    (batch,) = batches = next(tiny.updates)
+    model = tiny.job.model
+    model.eval()
+    logits = model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
     loss = paddle.nn.functional.cross_entropy(logits, paddle.to_tensor(batch.labels))
-    metrics, _ = job.update(batches, 1, 0)
+    loss.backward()
+    norm = math.sqrt(sum(np.square(p.grad.numpy(), dtype=np.float64).sum() for p in model.parameters()))
+    model.clear_gradients()
+    metrics, _ = tiny.job.update(batches, 1, 0)
     assert metrics["loss"] == float(loss)
     assert metrics["accuracy"] == np.mean(logits.numpy().argmax(1) == batch.labels)
     assert metrics["learning_rate"] == pytest.approx(5e-3 / 6)
+    assert metrics["gradient_norm"] == pytest.approx(norm, rel=1e-5) and norm > 0.01
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"batch_size": 8, "gradient_accumulation_steps": 2},
+        {"batch_size": 4, "gradient_accumulation_steps": 4},
+        {"batch_size": 1, "gradient_accumulation_steps": 16},
+    ],
+)
+@pytest.mark.parametrize(
+    "flags", [{}, {"class_weights": "1,2.5"}, {"fgm_epsilon": 0.5}, {"grad_clip": 0.05}, {"bucket": False}]
+)
+def test_several_passes_make_the_update_of_one(make, layout, flags):
+    one, several = make(dropout=0.0, **flags), make(dropout=0.0, **layout, **flags)
+    found, wanted = run(several, 5), run(one, 5)
+    for name in wanted[0].keys() - {"padding_share"}:
+        np.testing.assert_allclose([m[name] for m in found], [m[name] for m in wanted], rtol=2e-5)
+    assert difference(weights(several.job), weights(one.job)) < BOUND
+    assert difference(weights(one.job), weights(make(dropout=0.0).job)) > 1000 * BOUND
+
+
+def test_each_pass_of_an_update_draws_dropout_of_its_own(make):
+    once, twice = make(), make(gradient_accumulation_steps=2)
+    (batch,) = next(once.updates)
+    first, both = (
+        tiny.job.update(rows, 1, 0)[0] for tiny, rows in ((once, [batch]), (twice, [batch, batch]))
+    )
+    assert both["loss"] != first["loss"] and both["loss"] == pytest.approx(first["loss"], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"gradient_accumulation_steps": 4, "batch_size": 4},
+        {"rdrop_alpha": 1.0, "fgm_epsilon": 0.5, "class_weights": "balanced", "grad_clip": 0.1},
+    ],
+)
 @pytest.mark.parametrize("cut", [1, 4, 7])
-def test_a_job_cut_in_two_ends_with_the_same_weights_bit_for_bit(tmp_path, make, cut):
-    job, _, updates = make()
-    whole = run(job, updates, 1, 9)
-    half, _, updates = make()
-    before = run(half, updates, 1, cut)
-    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().add)
-    checkpoints.save(TrainState(cut, cut * 16), {}, half.state_files(), {})
-    rest, _, updates = make(consumed=cut * 16)
-    rest.restore(checkpoints.newest())
-    checkpoints.close()
-    assert before + run(rest, updates, cut + 1, 9) == whole
-    assert same(weights(rest), weights(job))
-    assert dict(rest.state_files()) == dict(job.state_files())
+def test_a_job_cut_in_two_ends_with_the_same_weights_bit_for_bit(make, checkpoints, cut, flags):
+    tiny = make(**flags)
+    whole = run(tiny, 9)
+    half = make(**flags)
+    before = run(half, cut)
+    checkpoints.save(TrainState(cut, cut * 16), {}, half.job.state_files(), {})
+    rest = make(consumed=cut * 16, **flags)
+    rest.job.restore(checkpoints.newest())
+    assert before + run(rest, 9, first=cut + 1) == whole
+    assert same(state(rest.job), state(tiny.job))
+
+
+def test_a_run_goes_on_in_another_layout_of_its_global_batch(make, checkpoints):
+    whole = make(dropout=0.0)
+    run(whole, 8)
+    half = make(dropout=0.0)
+    run(half, 4)
+    checkpoints.save(TrainState(4, 4 * 16), {}, half.job.state_files(), {})
+    rest = make(dropout=0.0, consumed=4 * 16, batch_size=4, gradient_accumulation_steps=4)
+    rest.job.restore(checkpoints.newest())
+    run(rest, 8, first=5)
+    assert difference(weights(rest.job), weights(whole.job)) < BOUND
+
+
+def test_a_second_job_on_the_same_model_goes_on_where_the_first_ended(make, checkpoints):
+    """As in a notebook that trains again; Paddle tells the state of two optimizers apart by name."""
+    whole = make()
+    run(whole, 6)
+    tiny = make()
+    run(tiny, 4)
+    checkpoints.save(TrainState(4, 64), {}, tiny.job.state_files(), {})
+    old = tiny.job
+    again = PairJob(old.config, old.model, old.splits["valid"], STEPS, Alone())
+    again.restore(checkpoints.newest())
+    run(tiny._replace(job=again), 6, first=5)
+    assert same(state(again), state(whole.job))
+
+
+def test_a_state_that_no_update_has_touched_yet_is_saved_as_it_was(make, checkpoints):
+    """A run may be stopped, or skip its updates, right after it was resumed."""
+    tiny = make()
+    run(tiny, 3)
+    checkpoints.save(TrainState(3, 48), {}, tiny.job.state_files(), {})
+    again = make()
+    again.job.restore(checkpoints.newest())
+    assert same(state(again.job), state(tiny.job))
 
 
 def test_an_evaluation_disturbs_nothing(make):
-    quiet, _, updates = make()
-    run(quiet, updates, 1, 4)
-    asked, _, updates = make()
+    quiet, asked = make(), make()
+    run(quiet, 4)
     for step in range(1, 5):
-        asked.evaluate("valid")
-        run(asked, updates, step, step)
-    assert same(weights(quiet), weights(asked))
+        asked.job.evaluate("valid")
+        run(asked, step, first=step)
+    assert same(weights(quiet.job), weights(asked.job))
 
 
-def test_the_state_of_another_model_is_refused_before_anything_is_set(tmp_path, make):
-    job, _, updates = make()
-    run(job, updates, 1, 1)
-    files = dict(job.state_files())
-    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().add)
+def test_a_measure_of_ones_own_sees_all_logits_and_labels(make):
+    seen = []
+
+    def measure(logits, labels):
+        seen.append((logits.shape, labels.tolist()))
+        return {"loss": 0.0, "sum": float(labels.sum())}
+
+    job = make(measure=measure).job
+    assert job.evaluate("valid") == {"loss": 0.0, "sum": 48.0}
+    assert seen == [((96, 2), job.splits["valid"].labels.tolist())]
+
+
+def test_the_state_of_another_model_is_refused_before_anything_is_set(make, checkpoints):
+    tiny = make()
+    run(tiny, 1)
+    files = dict(tiny.job.state_files())
     files["optimizer.safetensors"] = files["model.safetensors"]
     checkpoints.save(TrainState(1, 16), {}, files.items(), {})
-    other, _, _ = make(seed=5)
-    before = weights(other)
+    other = make(seed=5)
+    before = weights(other.job)
     with pytest.raises(CheckpointError, match=r"optimizer\.safetensors holds another model"):
-        other.restore(checkpoints.newest())
-    assert same(weights(other), before)
-    checkpoints.close()
+        other.job.restore(checkpoints.newest())
+    assert same(weights(other.job), before)
 
 
 def test_biases_and_norms_do_not_decay(make):
-    job, _, _ = make()
-    optimizer = _new_optimizer(job.model, weight_decay=0.5)
+    job = make(weight_decay=0.5).job
+    optimizer = new_optimizer(job.model, job.config)
     optimizer.set_lr(0.1)
     before = weights(job)
     for parameter in job.model.parameters():
@@ -132,12 +200,26 @@ def test_biases_and_norms_do_not_decay(make):
         assert np.allclose(after, before[name] * (1 if kept else 0.95), rtol=1e-6), name
 
 
+def test_a_gradient_is_cut_to_the_norm_that_is_asked_for(make):
+    free, clipped, wide = (make(dropout=0.0, grad_clip=clip) for clip in (0.0, 0.05, 1e6))
+    moments = []
+    for tiny in (free, clipped, wide):
+        (metrics,) = run(tiny, 1)
+        assert metrics["gradient_norm"] == pytest.approx(run(make(dropout=0.0), 1)[0]["gradient_norm"])
+        moments.append({n: a for n, a in state(tiny.job).items() if n.endswith("moment1")})
+    share = 0.05 / metrics["gradient_norm"]
+    assert share < 0.9
+    for name, moment in moments[0].items():
+        np.testing.assert_allclose(moments[1][name], moment * share, rtol=1e-4, atol=1e-10)
+    assert same(weights(free.job), weights(wide.job))
+
+
 def test_no_update_has_a_rate_of_zero(make):
-    job, _, _ = make(warmup_rate=0.1)
+    job = make(warmup_rate=0.1).job
     rates = [job.learning_rate(step) for step in range(1, STEPS + 1)]
     assert rates[0] == pytest.approx(5e-3 / 6) and rates[5] == 5e-3
     assert rates[-1] == pytest.approx(5e-3 / (STEPS + 1 - 6))
-    assert make(warmup_rate=0.0)[0].learning_rate(1) < 5e-3
+    assert make(warmup_rate=0.0).job.learning_rate(1) < 5e-3
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -154,7 +236,7 @@ def test_processes_share_an_evaluation_without_changing_a_bit(make, size):
 
 
 def test_logits_that_are_not_numbers_stop_the_run(make):
-    job, rows, _ = make()
+    job = make().job
     job.model.classifier.bias.set_value(np.array([0, np.nan], dtype=np.float32))
     with pytest.raises(
         NumbersError, match=r"the logits of row 0 are \[.*nan\].*; the weights are damaged, train again"

@@ -56,8 +56,8 @@ def padding(folder):
     return [event["padding_share"] for event in events if event["split"] == "train"]
 
 
-def last_state(folder):
-    step = Path(folder) / "checkpoints" / "step_00000012"
+def last_state(folder, step=12):
+    step = Path(folder) / "checkpoints" / f"step_{step:08d}"
     return {path.name: path.read_bytes() for path in step.iterdir() if path.name != MANIFEST}
 
 
@@ -125,19 +125,86 @@ def test_a_killed_streamed_run_ends_as_if_it_had_not_been_killed(tmp_path, confi
     streamed = replace(config, streaming=True, shuffle_buffer=32)
     train_pair(replace(streamed, output_dir=str(tmp_path / "whole")))
     cut = replace(streamed, output_dir=str(tmp_path / "cut"))
-    update = PairJob.update
-
-    def until_killed(self, batches, step, votes):
-        if step > killed_at:
-            raise Killed
-        return update(self, batches, step, votes)
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "update", until_killed)
-        train_pair(cut)
+    kill_at(killed_at, cut, monkeypatch)
     train_pair(cut)
     assert last_state(tmp_path / "cut") == last_state(tmp_path / "whole")
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("killed_at", [3, 7])
+def test_a_killed_run_of_several_passes_ends_as_if_it_had_not_been_killed(
+    tmp_path, config, monkeypatch, killed_at, streaming
+):
+    flags = {"batch_size": 4, "gradient_accumulation_steps": 4, "streaming": streaming, "max_steps": 9}
+    merged = replace(config, **flags)
+    train_pair(replace(merged, output_dir=str(tmp_path / "whole")))
+    cut = replace(merged, output_dir=str(tmp_path / "cut"))
+    kill_at(killed_at, cut, monkeypatch)
+    train_pair(cut)
+    assert last_state(tmp_path / "cut", 9) == last_state(tmp_path / "whole", 9)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+
+
+def test_epochs_and_samples_are_counted_by_the_pairs_of_an_update(tmp_path, config):
+    train_pair(
+        replace(config, max_steps=0, epochs=2, eval_freq=100, batch_size=8, gradient_accumulation_steps=3)
+    )
+    events = list(map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()))
+    assert [event["step"] for event in events if event["split"] == "valid"] == [0, 4, 8]  # 90 pairs, 24 each
+    assert [event["consumed_samples"] for event in events if event["split"] == "train"] == list(
+        range(24, 193, 24)
+    )
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_run_goes_on_in_another_layout_of_its_global_batch(tmp_path, config, monkeypatch, streaming):
+    plain = replace(config, dropout=0.0, streaming=streaming)
+    train_pair(replace(plain, output_dir=str(tmp_path / "whole")))
+    cut = replace(plain, output_dir=str(tmp_path / "cut"))
+    kill_at(9, cut, monkeypatch)
+    with pytest.raises(
+        InputError, match="batch_size x gradient_accumulation_steps x processes was 16 and is now 8"
+    ):
+        train_pair(replace(cut, batch_size=4, gradient_accumulation_steps=2))
+    train_pair(replace(cut, batch_size=4, gradient_accumulation_steps=4))
+    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+    assert losses(tmp_path / "cut")[:8] == losses(tmp_path / "whole")[:8]
+
+
+def kill_at(step, config, monkeypatch):
+    """Train, and die after update ``step``."""
+    update = PairJob.update
+
+    def until_killed(self, batches, now, votes):
+        if now > step:
+            raise Killed
+        return update(self, batches, now, votes)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(PairJob, "update", until_killed)
+        train_pair(config)
+
+
+def test_class_weights_are_counted_told_and_remembered(tmp_path, config, capfd):
+    lines = Path(config.train_file).read_text().splitlines()
+    Path(config.train_file).write_text("\n".join(line for line in lines if line[-1] == "1" or "今" in line))
+    train_pair(replace(config, max_steps=2, class_weights="balanced"))
+    count = sum(line[-1] == "0" and "今" in line for line in lines)
+    rows = count + 45
+    told = f"a pair counts {rows / 2 / count:.4g} of class 0, {rows / 2 / 45:.4g} of class 1"
+    assert told in capfd.readouterr().err and count < 40
+    with pytest.raises(InputError, match="class_weights was 'balanced' and is now '1,2'"):
+        train_pair(replace(config, max_steps=2, class_weights="1,2"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_class_weights_that_fit_no_class_are_refused(tmp_path, config, streaming):
+    with pytest.raises(InputError, match=r"--class_weights 1,2,3 names 3 class\(es\), and there are 2"):
+        train_pair(replace(config, streaming=streaming, class_weights="1,2,3"))
+    with pytest.raises(InputError, match="--class_weights balanced counts the labels of all training pairs"):
+        replace(config, streaming=True, class_weights="balanced")
+    assert not (tmp_path / "out" / "checkpoints").exists()
 
 
 def test_a_stream_needs_to_be_told_its_end_and_reads_no_set(config):

@@ -19,7 +19,7 @@ POOL_BATCHES = 50  # sorted together: more of them pad less, and make batches th
 
 
 class BatchOrder:
-    """``lengths`` of the rows; ``batch_size`` rows make an update, over all processes."""
+    """``lengths`` of the rows; ``batch_size`` rows make an update, over all processes and passes."""
 
     def __init__(self, lengths: np.ndarray, seed: int, batch_size: int, bucket: bool):
         self.lengths, self.seed, self.batch_size, self.bucket = lengths, seed, batch_size, bucket

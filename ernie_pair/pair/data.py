@@ -28,18 +28,21 @@ def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:
 
 
 def training_updates(
-    rows: Rows, seed: int, batch_size: int, world: World, consumed: int, bucket: bool = True
+    rows: Rows, seed: int, batch_size: int, world: World, consumed: int, bucket: bool = True, passes: int = 1
 ) -> Iterator[List[Batch]]:
     """The batches of this rank, without end, from row ``consumed`` of the stream on; see `BatchOrder`.
 
-    An update takes batch_size x ranks rows of it and a rank its slice of those: the same rows for any
-    number of processes.
+    An update takes batch_size x ranks x ``passes`` rows of it: the same rows however they are dealt out.
     """
-    order = BatchOrder(rows.lengths, seed, batch_size * world.size, bucket)
+    order = BatchOrder(rows.lengths, seed, batch_size * world.size * passes, bucket)
     for picked in order.batches(consumed):
-        yield [rows.batch(dealt(picked, world))]
+        yield [rows.batch(part) for part in dealt(picked, world, passes)]
 
 
-def dealt(picked: np.ndarray, world: World) -> np.ndarray:
-    """The share of a rank: a slice, so that rows of like length stay together."""
-    return np.split(picked, world.size)[world.rank]
+def dealt(picked: np.ndarray, world: World, passes: int = 1) -> List[np.ndarray]:
+    """The share of a rank, an array per pass: slices, so that rows of like length stay together.
+
+    Those of a pass lie side by side, so that no rank has all the long ones. Rows 0 to 7, two ranks, two
+    passes: rank 0 has [0 1] and [4 5], rank 1 has [2 3] and [6 7].
+    """
+    return np.split(picked, world.size * passes)[world.rank :: world.size]

@@ -1,34 +1,67 @@
-"""What an update and an evaluation of the pair classifier are; the only part that knows the optimizer."""
+"""What an update and an evaluation of the pair classifier are."""
 
-from typing import Dict, Iterator, List, Tuple
+import math
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
-from paddle.nn import functional as F
 
-from ernie_pair.checkpoint_folder import Checkpoint
-from ernie_pair.model_folder import match_parameters
-from ernie_pair.pair.config import TrainConfig
+from ernie_pair.checkpoint_folder import Checkpoint, Content
+from ernie_pair.pair import job_state
+from ernie_pair.pair.adversarial import Perturbation
+from ernie_pair.pair.config import PairConfig
 from ernie_pair.pair.data import Batch, Rows
+from ernie_pair.pair.group_sharding import Shards
 from ernie_pair.pair.metrics import measure
 from ernie_pair.pair.model import PairClassifier
+from ernie_pair.pair.objective import Objective
+from ernie_pair.pair.optimizer import new_optimizer
+from ernie_pair.pair.precision import Precision, loss_scale_of
+from ernie_pair.pair.replicas import Replicas
 from ernie_pair.pair.scoring import logits_of
 from ernie_pair.schedule import learning_rate
-from ernie_pair.weights import Arrays, from_safetensors, refuse_mismatch, to_safetensors
 from ernie_pair.world import seed_of
 
-MODEL_FILE, OPTIMIZER_FILE = "model.safetensors", "optimizer.safetensors"
-SLOTS = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")  # AdamW's, under Paddle's names
+Measure = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
+
+
+class Sums(NamedTuple):
+    """Of the passes of an update, to be added up over the processes."""
+
+    loss: float = 0.0  # each pass counted by the weight of its rows
+    divergence: float = 0.0  # the same
+    share_correct: float = 0.0
+    adversarial_loss: float = 0.0
+    tokens: int = 0
+    places: int = 0
 
 
 class PairJob:
-    """``valid`` are the rows that ``evaluate("valid")`` measures; ``total_steps`` bounds the schedule."""
+    """Satisfies ``ernie_pair.loop.Job``.
 
-    def __init__(self, config: TrainConfig, model: PairClassifier, valid: Rows, total_steps: int, peers):
-        self.config, self.model, self.peers = config, model, peers
+    ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
+    schedule; ``class_weights``: float32 [C], None where all classes count the same.
+    """
+
+    def __init__(
+        self,
+        config: PairConfig,
+        model: PairClassifier,
+        valid: Rows,
+        total_steps: int,
+        peers,
+        *,
+        measure: Measure = measure,
+        class_weights: Optional[np.ndarray] = None,
+    ):
+        self.config, self.model, self.peers, self.measure = config, model, peers, measure
         self.total_steps, self.splits = total_steps, {"valid": valid}
-        self.parallel = peers.share_gradients(model)
-        self.optimizer = _new_optimizer(model, config.weight_decay)
+        self.precision, self.loss_scale = Precision(config, model), loss_scale_of(config)
+        clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
+        self.optimizer = new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+        self.shared = _shared(config, model, self.optimizer, peers)
+        self.objective = Objective(config.rdrop_alpha, class_weights)
+        self.perturbation = _perturbation(config, model, peers)
         self.skipped_updates = 0
 
     def learning_rate(self, step: int) -> float:
@@ -44,92 +77,121 @@ class PairJob:
     def update(self, batches: List[Batch], step: int, votes: int) -> Tuple[Dict[str, float], int]:
         """Move the weights once; loss and accuracy are means over the batches of all processes.
 
-        With --on_nan skip they stay where a loss or a gradient is not finite, on all processes alike.
+        With --on_nan skip they stay where the loss or the gradient is not finite, and with a scaled loss
+        where the gradient is not: on all processes alike. The schedule does not count such an update.
         """
-        (batch,) = batches
-        rate = self.learning_rate(step)
-        self.optimizer.set_lr(rate)
-        paddle.seed(seed_of(self.config.seed, self.peers.rank, step, 0))
+        rate = self.learning_rate(step - self.skipped_updates)
         self.model.train()
-        logits = self.parallel(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
-        loss = F.cross_entropy(logits, paddle.to_tensor(batch.labels))
-        loss.backward()
-        share_correct = np.mean(logits.numpy().argmax(axis=1) == batch.labels)
-        places, tokens = batch.input_ids.size, np.count_nonzero(batch.input_ids != self.model.pad_id)
-        told = [float(loss), share_correct, self._is_to_be_skipped(loss), votes, tokens, places]
-        total_loss, total_share, skips, votes, tokens, places = self.peers.total(np.array(told))
-        if skips:
-            self.skipped_updates += 1
-        else:
-            self.optimizer.step()
-        self.optimizer.clear_grad()
-        loss, accuracy = float(total_loss / self.peers.size), float(total_share / self.peers.size)
-        metrics = {"loss": loss, "accuracy": accuracy, "learning_rate": rate}
-        metrics["padding_share"] = float(1 - tokens / places)
-        if self.config.on_nan == "skip":
+        weight = self._weight_of_all(batches)
+        sums = self._all_passes(batches, step, weight)
+        if self.loss_scale is not None:
+            self.shared.unscale(self.loss_scale)
+        *sums, squares, votes = self.peers.total(np.array([*sums, self.shared.squares(), votes]))
+        metrics = self._metrics(Sums(*sums), len(batches), weight)
+        norm = math.sqrt(squares)
+        self._move(rate, metrics["loss"], norm)
+        metrics.update(learning_rate=rate, gradient_norm=norm)
+        if self.loss_scale is not None:
+            metrics["loss_scale"] = self.loss_scale.value
+        if self.loss_scale is not None or self.config.on_nan == "skip":
             metrics["skipped_updates"] = self.skipped_updates
         return metrics, int(votes)
 
-    def _is_to_be_skipped(self, loss: paddle.Tensor) -> bool:
-        if self.config.on_nan == "stop":
-            return False  # the loop ends the run
-        squares = [(p.grad * p.grad).sum() for p in self.model.parameters() if p.grad is not None]
-        return not np.isfinite([float(loss), float(paddle.add_n(squares))]).all()
+    def _weight_of_all(self, batches: List[Batch]) -> float:
+        """What the rows of the global batch count; known before the first pass."""
+        if self.objective.class_weights is None:
+            return float(len(batches) * self.peers.size)
+        mine = sum(map(self.objective.weight_of, batches))
+        return float(self.peers.total(np.array([mine]))[0]) or 1.0
+
+    def _all_passes(self, batches: List[Batch], step: int, weight: float) -> Sums:
+        """Forward and backward over the micro batches; with FGM once more, the embedding moved."""
+        if self.perturbation is None:
+            return self._go_through(batches, step, weight)
+        sums = self._go_through(batches, step, weight, is_last_round=False)
+        with self.perturbation.applied():
+            moved = self._go_through(batches, step, weight, first_pass=len(batches))
+        return sums._replace(adversarial_loss=moved.loss)
+
+    def _go_through(
+        self,
+        batches: List[Batch],
+        step: int,
+        weight_of_all: float,
+        first_pass: int = 0,
+        is_last_round: bool = True,
+    ) -> Sums:
+        """Dropout is drawn anew in every pass; the gradients add up to that of the mean over all rows."""
+        sums = np.zeros(len(Sums._fields))
+        for number, batch in enumerate(batches):
+            paddle.seed(seed_of(self.config.seed, self.peers.rank, step, first_pass + number))
+            weight = self.objective.weight_of(batch)
+            with self.shared.passing(is_last_round and number == len(batches) - 1):
+                answer = self.objective(self._forward, batch)
+                part = weight * self.shared.loss_factor / weight_of_all
+                loss = answer.loss if part == 1.0 else answer.loss * part
+                (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
+            tokens = np.count_nonzero(batch.input_ids != self.model.pad_id)
+            sums += Sums(
+                loss=weight * float(answer.loss),
+                divergence=weight * answer.divergence,
+                share_correct=answer.share_correct,
+                tokens=tokens,
+                places=batch.input_ids.size,
+            )
+        return Sums(*sums)
+
+    def _forward(self, input_ids, token_type_ids):
+        with self.precision.casting():
+            return self.shared.forward(input_ids, token_type_ids)
+
+    def _move(self, rate: float, loss: float, norm: float) -> None:
+        is_sound = math.isfinite(norm) or (self.loss_scale is None and self.config.on_nan == "stop")
+        if self.config.on_nan == "skip":
+            is_sound = is_sound and math.isfinite(loss)
+        if is_sound:
+            self.shared.step(rate)
+        else:
+            self.skipped_updates += 1
+        if self.loss_scale is not None:
+            self.loss_scale.judge(is_sound)
+        self.shared.clear()
+
+    def _metrics(self, sums: Sums, num_batches: int, weight: float) -> Dict[str, float]:
+        metrics = {
+            "loss": sums.loss / weight,
+            "accuracy": sums.share_correct / (num_batches * self.peers.size),
+            "padding_share": 1 - sums.tokens / sums.places,
+        }
+        if self.objective.rdrop_alpha:
+            metrics["divergence"] = sums.divergence / weight
+        if self.perturbation is not None:
+            metrics["adversarial_loss"] = sums.adversarial_loss / weight
+        return {name: float(value) for name, value in metrics.items()}
 
     def evaluate(self, split: str) -> Dict[str, float]:
+        """What ``measure`` says of ``split``; every row counts the same there, whatever the class weights."""
         rows = self.splits[split]
-        return measure(logits_of(self.model, rows, self.config.batch_size, self.peers), rows.labels)
+        with self.precision.casting():
+            logits = logits_of(self.model, rows, self.config.batch_size, self.peers)
+        return self.measure(logits, rows.labels)
 
-    def state_files(self) -> Iterator[Tuple[str, bytes]]:
-        """The weights and the optimizer under structured names: `classifier.weight.moment1`."""
-        parameters = dict(self.model.named_parameters())
-        yield MODEL_FILE, to_safetensors({name: p.numpy() for name, p in parameters.items()})
-        state = self.optimizer.state_dict()
-        yield (
-            OPTIMIZER_FILE,
-            to_safetensors(
-                {f"{name}.{s}": state[_slot(p, s)].numpy() for name, p in parameters.items() for s in SLOTS}
-            ),
-        )
+    def state_files(self) -> Iterator[Tuple[str, Content]]:
+        """What this process puts into a checkpoint; see `job_state`."""
+        return job_state.state_files(self)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take the state that ``state_files`` wrote; everything is matched before anything is set."""
-        parameters = dict(self.model.named_parameters())
-        weights, moments = (_read(checkpoint, name) for name in (MODEL_FILE, OPTIMIZER_FILE))
-        chosen = match_parameters(parameters, weights, f"{checkpoint.folder}/{MODEL_FILE}")
-        refuse_mismatch(_slot_shapes(parameters), moments, f"{checkpoint.folder}/{OPTIMIZER_FILE}")
-        self.skipped_updates = checkpoint.state().skipped_updates
-        self.model.set(chosen)
-        self.optimizer.set_state_dict(
-            {
-                _slot(p, s): paddle.to_tensor(moments[f"{name}.{s}"])
-                for name, p in parameters.items()
-                for s in SLOTS
-            }
-        )
+        """Take it back, all processes together. Raises CheckpointError with nothing set."""
+        job_state.restore(self, checkpoint)
 
 
-def _new_optimizer(model: PairClassifier, weight_decay: float):
-    decayed = {p.name for name, p in model.named_parameters() if not ("bias" in name or "norm" in name)}
-    return paddle.optimizer.AdamW(
-        learning_rate=0.0,  # set before every update
-        parameters=model.parameters(),
-        weight_decay=weight_decay,
-        apply_decay_param_fun=decayed.__contains__,
-    )
+def _shared(config: PairConfig, model: PairClassifier, optimizer, peers):
+    if config.sharding == "none":
+        return Replicas(model, optimizer, peers)
+    return Shards(model, optimizer, peers, offload=config.sharding_offload, weight_decay=config.weight_decay)
 
 
-def _slot(parameter, slot: str) -> str:
-    return f"{parameter.name}_{slot}_0"
-
-
-def _slot_shapes(parameters: Dict) -> Dict[str, tuple]:
-    shapes = {}
-    for name, parameter in parameters.items():
-        for slot in SLOTS:
-            shapes[f"{name}.{slot}"] = tuple(parameter.shape) if slot.startswith("moment") else (1,)
-    return shapes
-
-
-def _read(checkpoint: Checkpoint, name: str) -> Arrays:
-    return from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}")
+def _perturbation(config: PairConfig, model: PairClassifier, peers) -> Optional[Perturbation]:
+    if not config.fgm_epsilon:
+        return None
+    return Perturbation(model.encoder.embeddings.word_embeddings.weight, config.fgm_epsilon, peers.average)

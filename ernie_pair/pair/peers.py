@@ -25,6 +25,9 @@ class Alone:
     def total(self, array: np.ndarray) -> np.ndarray:
         return array
 
+    def average(self, tensor) -> None:
+        pass
+
     def share_gradients(self, model):
         return model
 
@@ -68,6 +71,13 @@ class Peers:
         tensor = paddle.to_tensor(array)
         dist.all_reduce(tensor)
         return tensor.numpy()
+
+    def average(self, tensor) -> None:
+        """Make ``tensor``, of Paddle, the mean over all processes, the same bits on each."""
+        import paddle.distributed as dist
+
+        dist.all_reduce(tensor)
+        tensor.scale_(1.0 / self.size)
 
     def share_gradients(self, model):
         """``model`` with its weights made equal to the first rank's and its gradients averaged."""

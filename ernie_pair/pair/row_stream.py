@@ -24,13 +24,14 @@ _POOLS = 1  # sets the draws of the pools apart from those of the buffer
 
 
 class StreamRules(NamedTuple):
-    """``batch_size`` rows make an update, over all processes; ``buffer`` rows wait to be drawn."""
+    """``batch_size`` rows make an update, over all processes and passes; ``buffer`` rows wait to be drawn."""
 
     seed: int
     batch_size: int
     buffer: int
     bucket: bool
     max_seq_len: int
+    passes: int = 1
 
     @property
     def pool_size(self) -> int:
@@ -42,7 +43,7 @@ def streamed_updates(
 ) -> Iterator[List[Batch]]:
     """The batches of this rank, without end, from row ``consumed`` of the stream on.
 
-    The same rows for any number of processes. Raises InputError naming file:line where a row is bad.
+    The same rows however they are dealt out. Raises InputError naming file:line where a row is bad.
     """
     first_pool, done = divmod(consumed, rules.pool_size)
     stream = islice(shuffled(source, rules), first_pool * rules.pool_size, None)
@@ -52,7 +53,7 @@ def streamed_updates(
         texts = [row.left for row in rows], [row.right for row in rows]
         encoded = encode_texts(*texts, labels, pieces, rules.max_seq_len)
         for picked in _batches(encoded.lengths, rules, pool)[done // rules.batch_size :]:
-            yield [encoded.batch(dealt(picked, world))]
+            yield [encoded.batch(part) for part in dealt(picked, world, rules.passes)]
         done = 0
 
 

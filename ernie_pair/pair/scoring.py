@@ -25,7 +25,7 @@ def logits_of(model: PairClassifier, rows: Rows, batch_size: int, peers) -> np.n
         for picked in tqdm(batches, unit="batch", disable=hidden, leave=False):
             batch = rows.batch(picked)
             answer = model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
-            logits[picked] = answer.numpy()
+            logits[picked] = answer.astype("float32").numpy()
     logits = peers.total(logits)
     if not np.isfinite(logits).all():
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])

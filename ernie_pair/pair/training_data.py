@@ -5,7 +5,7 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_folder import ModelSource
 from ernie_pair.pair.audit_start import warn_before_training
-from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.class_weights import class_weights_of
+from ernie_pair.pair.config import PairConfig, TrainConfig
 from ernie_pair.pair.data import open_tokenizer, training_updates
 from ernie_pair.pair.labels import Labels, labels_of
 from ernie_pair.pair.metrics import refuse_undefined
@@ -36,24 +37,33 @@ class PairData(NamedTuple):
     num_rows: int
     dev: Rows
     hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
+    class_weights: Optional[np.ndarray] = None  # float32 [C]; see `Objective`
 
 
 def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
-    """Both files, with a line about each and about what is wrong with them. Raises InputError."""
-    pieces = open_tokenizer(source.vocab_file, source.config, config.max_seq_len)
+    """Both files; see ``open_pairs``."""
     labels, columns = labels_of(source.config), Columns(config.text_a, config.text_b, config.label)
     sources = {
         split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns)
         for split in ("train", "dev")
     }
+    return open_pairs(config, sources, source, world)
+
+
+def open_pairs(
+    config: PairConfig, sources: Dict[str, PairSource], source: ModelSource, world: World
+) -> PairData:
+    """Train and dev, with a line about each and about what is wrong with them. Raises InputError."""
+    pieces = open_tokenizer(source.vocab_file, source.config, config.max_seq_len)
+    labels = labels_of(source.config)
     make = _stream if config.streaming else _hold
     data = make(config, sources, pieces, labels, world)
-    refuse_undefined(config.best_metric, data.dev.labels, len(labels.names), config.dev_file)
+    refuse_undefined(config.best_metric, data.dev.labels, len(labels.names), sources["dev"].name)
     return data._replace(hashes={**data.hashes, "vocabulary": pieces.sha256})
 
 
 def _hold(
-    config: TrainConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+    config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     train, dev = cached_rows(cache_dir, list(sources.values()), pieces, config.max_seq_len)
@@ -61,13 +71,20 @@ def _hold(
         _describe(source, rows, labels)
     if world.is_first:
         warn_before_training(cache_dir, sources)
-    updates = partial(training_updates, train, config.seed, config.batch_size, world, bucket=config.bucket)
+    updates = partial(
+        *(training_updates, train, config.seed, config.batch_size, world),
+        bucket=config.bucket,
+        passes=config.gradient_accumulation_steps,
+    )
     hashes = {source.flag: source.sha256() for source in sources.values()}
-    return PairData(updates, len(train), dev, hashes)
+    weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)
+    if weights is not None:
+        logger.info("a pair counts %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
+    return PairData(updates, len(train), dev, hashes, weights)
 
 
 def _stream(
-    config: TrainConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+    config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
 ) -> PairData:
     train, dev = sources["train"], sources["dev"]
     if not train.is_file:
@@ -77,11 +94,14 @@ def _stream(
     (dev_rows,) = cached_rows(cache_dir, [dev], pieces, config.max_seq_len)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
     _describe(dev, dev_rows, labels)
-    batch_size = config.batch_size * world.size
-    rules = StreamRules(config.seed, batch_size, config.shuffle_buffer, config.bucket, config.max_seq_len)
+    rules = StreamRules(
+        *(config.seed, config.pairs_per_update(world.size), config.shuffle_buffer, config.bucket),
+        *(config.max_seq_len, config.gradient_accumulation_steps),
+    )
     updates = partial(streamed_updates, train, pieces, rules, world)
     hashes = {train.flag: _hash_of_ends(Path(train.name)), dev.flag: dev.sha256()}
-    return PairData(updates, 0, dev_rows, hashes)
+    weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
+    return PairData(updates, 0, dev_rows, hashes, weights)
 
 
 def _hash_of_ends(path: Path) -> str:

@@ -24,28 +24,24 @@ pytestmark = pytest.mark.ranks
 TRAIN = """
 import hashlib, json, os, sys
 from data_tools.command_line import exit_code_of
-from ernie_pair.pair import job, run
+from ernie_pair.pair import objective, run
 from ernie_pair.pair.config import TrainConfig
 
 flags, stop_at, told, poisoned = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-entropy = job.F.cross_entropy
+entropy = objective.F.cross_entropy
 
 class Job(run.PairJob):
     def update(self, batches, step, votes):
         if step == stop_at:
             os._exit(9)
         is_poisoned = step == poisoned and self.peers.rank == 1
-        job.F.cross_entropy = lambda *given: entropy(*given) * (float("nan") if is_poisoned else 1.0)
+        objective.F.cross_entropy = lambda *given: entropy(*given) * (float("nan") if is_poisoned else 1.0)
         return super().update(batches, step, votes)
 
     def evaluate(self, split):
-        weights = dict(self.state_files_of_model())
-        text = hashlib.sha256(weights["model.safetensors"]).hexdigest()
-        open(f"{told}.{self.peers.rank}", "w").write(text)
+        weights = b"".join(parameter.numpy().tobytes() for parameter in self.model.parameters())
+        open(f"{told}.{self.peers.rank}", "w").write(hashlib.sha256(weights).hexdigest())
         return super().evaluate(split)
-
-    def state_files_of_model(self):
-        yield next(iter(self.state_files()))
 
 run.PairJob = Job
 sys.exit(exit_code_of(lambda: run.train_pair(TrainConfig(**flags))))

@@ -1,0 +1,71 @@
+"""What an update makes smaller: the cross entropy, weighted by class, and the divergence of R-Drop.
+
+R-Drop (Liang et al. 2021) lets every pair pass twice, under two draws of dropout. The loss of a pair is
+then the mean of its two cross entropies and ``alpha`` times half of KL(p|q) + KL(q|p). The paper adds the
+two entropies up: its alpha is twice this one. B rows, C classes.
+"""
+
+from typing import Callable, NamedTuple, Optional
+
+import numpy as np
+import paddle
+from paddle.nn import functional as F
+
+from ernie_pair.pair.data import Batch
+
+Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
+
+
+class Answer(NamedTuple):
+    """Of one micro batch: the loss as a tensor to go back from, and numbers for the log."""
+
+    loss: paddle.Tensor  # its mean over the rows, each counted by its weight
+    divergence: float
+    share_correct: float
+
+
+class Objective:
+    """``class_weights``: float32 [C], what a row of each class counts; None: all the same."""
+
+    def __init__(self, rdrop_alpha: float = 0.0, class_weights: Optional[np.ndarray] = None):
+        self.rdrop_alpha, self.class_weights = rdrop_alpha, class_weights
+
+    def weight_of(self, batch: Batch) -> float:
+        """What the batch counts among others of its size; without class weights all count the same."""
+        return 1.0 if self.class_weights is None else _sum(self.class_weights[batch.labels])
+
+    def __call__(self, forward: Forward, batch: Batch) -> Answer:
+        copies = 2 if self.rdrop_alpha else 1
+        ids_BS, types_BS, labels_B = (np.concatenate([array] * copies) for array in batch)
+        logits_BC = _wide(forward(paddle.to_tensor(ids_BS), paddle.to_tensor(types_BS)))
+        loss, divergence = self._mean_entropy(logits_BC, labels_B), 0.0
+        if self.rdrop_alpha:
+            divergence = self._mean(_divergences(*logits_BC.chunk(2)), batch.labels)
+            loss, divergence = loss + self.rdrop_alpha * divergence, float(divergence)
+        return Answer(loss, divergence, np.mean(logits_BC.numpy().argmax(axis=1) == labels_B))
+
+    def _mean_entropy(self, logits_BC: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
+        if self.class_weights is None:
+            return F.cross_entropy(logits_BC, paddle.to_tensor(labels_B))
+        return self._mean(F.cross_entropy(logits_BC, paddle.to_tensor(labels_B), reduction="none"), labels_B)
+
+    def _mean(self, values_B: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
+        if self.class_weights is None:
+            return values_B.mean()
+        weights_B = self.class_weights[labels_B]
+        shares_B = (weights_B / (_sum(weights_B) or 1.0)).astype(np.float32)
+        return (values_B * paddle.to_tensor(shares_B)).sum()
+
+
+def _sum(weights: np.ndarray) -> float:
+    return float(weights.sum(dtype=np.float64))
+
+
+def _wide(logits: paddle.Tensor) -> paddle.Tensor:
+    return logits if logits.dtype == paddle.float32 else logits.astype("float32")
+
+
+def _divergences(first_BC: paddle.Tensor, second_BC: paddle.Tensor) -> paddle.Tensor:
+    """(KL(p|q) + KL(q|p)) / 2 = sum (p - q) (log p - log q) / 2 of every row, float32 [B]."""
+    log_p, log_q = F.log_softmax(first_BC), F.log_softmax(second_BC)
+    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(axis=1) / 2

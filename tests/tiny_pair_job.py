@@ -1,0 +1,82 @@
+"""A pair job on the toy task, for this process or for one of several."""
+
+from pathlib import Path
+from typing import Iterator, List, NamedTuple
+
+import numpy as np
+from tiny_pair import write_model, write_pairs
+
+from data_tools.wordpiece import WordPiece
+from ernie_pair.model_folder import open_model
+from ernie_pair.pair.class_weights import class_weights_of
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.data import encode_pairs, training_updates
+from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.model import new_model
+from ernie_pair.pair.pair_file import read_pairs
+from ernie_pair.pair.peers import Alone
+from ernie_pair.pair.recompute import recompute_layers
+from ernie_pair.pair_rows import Batch, Rows
+from ernie_pair.world import World
+
+STEPS = 60
+PLACES = {"train_file": "t", "dev_file": "d", "output_dir": "o"}
+SETTINGS = {"model_type": "ernie", "batch_size": 16, "learning_rate": 5e-3, "dropout": 0.1, "device": "cpu"}
+
+
+class Tiny(NamedTuple):
+    job: PairJob
+    rows: Rows  # to train on
+    updates: Iterator[List[Batch]]
+
+
+def write_files(folder: Path) -> Path:
+    """What ``tiny_job`` reads."""
+    write_model(folder / "model")
+    for seed, name in enumerate(("train", "dev")):
+        write_pairs(folder / f"{name}.tsv", 96, seed)
+    return folder
+
+
+def tiny_config(folder: Path, **flags) -> TrainConfig:
+    return TrainConfig(**PLACES, model_name_or_path=str(folder / "model"), **{**SETTINGS, **flags})
+
+
+def tiny_job(folder: Path, peers=None, consumed: int = 0, prepare=None, measure=None, **flags) -> Tiny:
+    """A new job and the updates from ``consumed`` on; ``prepare`` sees its model before it is made."""
+    config, peers = tiny_config(folder, **flags), peers or Alone()
+    pieces = WordPiece.from_file(folder / "model" / "vocab.txt")
+    train, dev = (
+        encode_pairs(read_pairs(folder / f"{name}.tsv", 2), pieces, 64) for name in ("train", "dev")
+    )
+    source = open_model(str(folder / "model"), model_type=config.model_type, from_scratch=True)
+    model = new_model(source, config.model_type, config.seed, config.dropout)
+    recompute_layers(model, config.use_recompute)
+    if prepare:
+        prepare(model)
+    weights = class_weights_of(config.class_weights, 2, train.labels, "train.tsv")
+    more = {"measure": measure} if measure else {}
+    job = PairJob(config, model, dev, STEPS, peers, class_weights=weights, **more)
+    updates = training_updates(
+        *(train, config.seed, config.batch_size, World(peers.rank, peers.size), consumed, config.bucket),
+        passes=config.gradient_accumulation_steps,
+    )
+    return Tiny(job, train, updates)
+
+
+def run(tiny: Tiny, last: int, first: int = 1):
+    """The metrics of the updates ``first`` to ``last``."""
+    steps = range(first, last + 1)
+    return [tiny.job.update(batches, step, 0)[0] for step, batches in zip(steps, tiny.updates)]
+
+
+def weights(job: PairJob):
+    return {name: parameter.numpy() for name, parameter in job.model.named_parameters()}
+
+
+def same(first, second) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def difference(first, second) -> float:
+    return max(float(np.abs(first[name] - second[name]).max()) for name in first)
