@@ -1,0 +1,42 @@
+"""Start the processes that a file asks for; this one becomes their launcher."""
+
+import os
+import sys
+from typing import Dict, List, Sequence
+
+from ernie_pair.pair.launch_config import LaunchConfig, read_launch, shown
+from ernie_pair.runtime import default_device
+
+
+def launch(words: Sequence[str]) -> None:
+    """``FILE [flags]``. Does not return: signals reach the launcher, and its exit code is that of the run.
+
+    Raises InputError before anything is started.
+    """
+    config, flags = read_launch(words)
+    command = launcher_words(config, flags)
+    sys.stderr.write(f"{shown(command)}\n")
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os.execve(sys.executable, command, {**os.environ, **environment_of(config)})
+
+
+def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
+    """A command line of `paddle.distributed.launch`, or without it that of a single process."""
+    run = [sys.executable, "-u", "-m", "ernie_pair", config.command, *flags]
+    if config.is_alone:
+        return run
+    words = [sys.executable, "-m", "paddle.distributed.launch", "--log_dir", config.logs]
+    on_each = str(config.on_each_machine)
+    words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", on_each]
+    if config.nnodes > 1:
+        words += ["--nnodes", str(config.nnodes), "--master", config.master]
+    return words + run
+
+
+def environment_of(config: LaunchConfig) -> Dict[str, str]:
+    """Where there are GPUs that are not wanted, the launcher has to be told so."""
+    if config.gpus or config.is_alone or default_device() == "cpu":
+        return {}
+    none_of_them = ",".join(["-1"] * config.on_each_machine)
+    return {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": none_of_them}

@@ -1,0 +1,201 @@
+"""Two processes, whichever way they are started: one engine, one result."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from tiny_pair import toy_rows, write_model, write_pairs
+
+from data_tools.errors import InputError
+from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
+from ernie_pair.checkpoint_folder import MANIFEST
+from ernie_pair.world import launched_world
+
+pytestmark = pytest.mark.ranks
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    **{"model_type": "ernie", "from_scratch": True, "max_steps": 8, "batch_size": 8, "learning_rate": 5e-3},
+    **{"eval_freq": 3, "logging_freq": 1, "checkpoint_steps": 4, "device": "cpu"},
+}
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ways")
+    return {
+        "model_name_or_path": str(write_model(folder / "model")),
+        "train_file": str(write_pairs(folder / "train.tsv", 90, seed=0)),
+        "dev_file": str(write_pairs(folder / "dev.tsv", 41, seed=1)),
+        **SETTINGS,
+    }
+
+
+def run(words, folder):
+    done = subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    logs = "".join(path.read_text()[-2000:] for path in sorted(Path(folder).glob("**/workerlog.*")))
+    return done.returncode, done.stdout + done.stderr + logs
+
+
+def train(flags, folder, changes=None, compute_metrics=None, callbacks=()):
+    """What a notebook's function does: a trainer in each process."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    names = ("model_name_or_path", "train_file", "dev_file")
+    settings = {name: value for name, value in flags.items() if name not in names}
+    config = PairConfig(folder, **{**settings, **(changes or {})})
+    given = [flags[name] for name in names]
+    trainer = PairTrainer(given[0], config, *given[1:], compute_metrics=compute_metrics, callbacks=callbacks)
+    result = trainer.train()
+    assert trainer.evaluate() == result.metrics
+    predicted = trainer.predict(list(toy_rows(9, seed=2)))
+    return result, predicted
+
+
+@pytest.fixture(scope="module")
+def notebook(flags, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("notebook")
+    return folder, *notebook_launcher(train, (flags, str(folder)))
+
+
+def events(folder):
+    timed = ("samples_per_second", "data_wait_share", "memory_gb")
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in event.items() if name not in timed} for event in read]
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
+
+
+def assert_same_run(ours, theirs):
+    assert events(ours) == events(theirs)
+    assert files_of(ours / "model_last") == files_of(theirs / "model_last")
+
+
+def test_the_first_process_brings_back_what_it_has(notebook):
+    folder, result, predicted = notebook
+    assert (result.step, result.is_done) == (8, True) and result.best_model.is_dir()
+    assert predicted.logits.shape == (9, 2) and predicted.labels.tolist() == [0, 1] * 4 + [0]
+    assert json.loads((folder / "model_last" / MANIFEST).read_text())["topology"]["processes"] == 2
+
+
+def test_the_script_under_the_launcher_makes_the_same_run(flags, notebook, tmp_path):
+    words = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
+    words += ["--log_dir", str(tmp_path / "log"), str(ROOT / "scripts" / "train_pair.py")]
+    words += [f"--{name}={value}" for name, value in flags.items()]
+    code, said = run([*words, f"--output_dir={tmp_path / 'out'}"], tmp_path)
+    assert code == 0, said
+    assert_same_run(tmp_path / "out", notebook[0])
+
+
+def test_a_launch_file_makes_the_same_run_and_passes_exit_codes_on(flags, notebook, tmp_path):
+    of_file = {"launch": {"processes": 2}, **flags, "output_dir": str(tmp_path / "out")}
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(of_file))
+    words = [sys.executable, "-m", "ernie_pair", "launch", "pair.yaml"]
+    code, said = run(words, tmp_path)
+    assert code == 0, said
+    assert_same_run(tmp_path / "out", notebook[0])
+    assert sorted(path.name for path in (tmp_path / "out" / "log").glob("workerlog.*"))[1] == "workerlog.1"
+    code, said = run([*words, "--train_file=absent.tsv"], tmp_path)
+    # 143: the first one was still starting when Paddle's launcher saw the other end, and ended it.
+    assert code in (2, 143) and "error: absent.tsv: no such file" in said
+
+
+class Notes(PairCallback):
+    """Called on the first rank alone, it stops all of them."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def on_log(self, state, metrics):
+        with open(self.folder / f"heard.{launched_world().rank}", "a") as heard:
+            heard.write(f"{state.step} ")
+        if state.step == 5:
+            self.stop()
+
+
+def counted(prediction):
+    assert launched_world().is_first
+    return {"rows": len(prediction.label_ids)}
+
+
+def test_callbacks_and_own_metrics_are_asked_on_the_first_and_heard_by_all(flags, notebook, tmp_path):
+    settings = {"compute_metrics": counted, "callbacks": [Notes(tmp_path)]}
+    result, _ = notebook_launcher(train, (flags, str(tmp_path / "out"), None, *settings.values()))
+    assert (result.step, result.is_done, result.metrics["rows"]) == (5, False, 41)
+    assert [path.name for path in tmp_path.glob("heard.*")] == ["heard.0"]
+    assert (tmp_path / "heard.0").read_text() == "1 2 3 4 5 "
+    notebook_launcher(train, (flags, str(tmp_path / "out")))
+    assert files_of(tmp_path / "out" / "model_last") == files_of(notebook[0] / "model_last")
+
+
+def test_both_stop_early_at_the_same_update(flags, tmp_path):
+    idle = {"learning_rate": 1e-12, "eval_freq": 1, "early_stopping_patience": 3}
+    result, _ = notebook_launcher(train, (flags, str(tmp_path / "out"), idle))
+    assert (result.step, result.is_done) == (4, False)
+    assert (tmp_path / "out" / "model_last").resolve().name == "step_00000004"
+
+
+class Broken(PairCallback):
+    def on_evaluate(self, state, metrics):
+        if state.step:
+            raise LookupError("no such thing")
+
+
+def test_an_error_of_a_callback_ends_both(flags, tmp_path):
+    with pytest.raises(LookupError, match="no such thing"):
+        notebook_launcher(train, (flags, str(tmp_path / "out"), None, None, [Broken()]))
+
+
+def test_bad_input_is_the_error_it_is_with_one_process(flags, tmp_path):
+    with pytest.raises(InputError, match="absent.tsv: no such file; give"):
+        notebook_launcher(train, ({**flags, "train_file": "absent.tsv"}, str(tmp_path / "out")))
+
+
+# A notebook whose run never ends by itself.
+ENDLESS = """
+import sys, json
+sys.path.insert(0, sys.argv[1])
+from ernie_pair import notebook_launcher
+from test_notebook_launcher import train
+notebook_launcher(train, (json.loads(sys.argv[2]), sys.argv[3], {"max_steps": 10**6}))
+"""
+
+
+def test_an_interrupted_notebook_lets_its_run_save(flags, tmp_path):
+    words = [
+        sys.executable,
+        "-c",
+        ENDLESS,
+        str(Path(__file__).parent),
+        json.dumps(flags),
+        str(tmp_path / "out"),
+    ]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    notebook = subprocess.Popen(
+        words,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in notebook.stdout:
+        if "train step 6/" in line:
+            notebook.send_signal(signal.SIGINT)
+            break
+    shown, said = notebook.communicate(timeout=120)
+    assert "KeyboardInterrupt" in said
+    newest = max(path.name for path in (tmp_path / "out" / "checkpoints").iterdir())
+    assert f"stopped by SIGTERM after step {int(newest[5:])}, saved" in shown

@@ -1,0 +1,273 @@
+"""The file of a launch: asked for, read, turned into processes."""
+
+import io
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+from tiny_pair import write_model, write_pairs
+
+from data_tools.command_line import exit_code_of, parse_config
+from data_tools.errors import InputError
+from ernie_pair.pair import launch as launching
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.launch import environment_of, launch, launcher_words
+from ernie_pair.pair.launch_config import read_launch
+from ernie_pair.pair.launch_questions import QuestionsConfig, write_launch_file
+
+FLAGS = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "out"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "model")
+    write_pairs(tmp_path / "train.tsv", 90, seed=0)
+    write_pairs(tmp_path / "dev.tsv", 41, seed=1)
+    return tmp_path
+
+
+def write(folder, block=None, **flags):
+    text = yaml.safe_dump(
+        {**({"launch": block} if block is not None else {}), **FLAGS, **flags}, sort_keys=False
+    )
+    (folder / "pair.yaml").write_text(text)
+    return "pair.yaml"
+
+
+def started(*words):
+    """What would be run, without the interpreter."""
+    config, flags = read_launch(words)
+    return [word for word in launcher_words(config, flags) if word != sys.executable]
+
+
+LAUNCHER = ["-m", "paddle.distributed.launch", "--log_dir", "out/log"]
+
+
+def run(**flags):
+    given = {**FLAGS, **flags}.items()
+    return ["-u", "-m", "ernie_pair", "train", *(f"--{name}={value}" for name, value in given)]
+
+
+@pytest.mark.parametrize(
+    "block, device, words",
+    [
+        (None, "cpu", []),
+        ({"processes": 1}, "gpu", []),
+        ({"processes": 2}, "cpu", [*LAUNCHER, "--nproc_per_node", "2"]),
+        ({"gpus": "2,3"}, "gpu", [*LAUNCHER, "--gpus", "2,3"]),
+        ({"gpus": "3"}, "gpu", [*LAUNCHER, "--gpus", "3"]),
+        (
+            {"processes": 4, "nnodes": 2, "master": "10.0.0.1:8090", "log_dir": "said"},
+            "cpu",
+            [*LAUNCHER[:3], "said", "--nproc_per_node", "4", "--nnodes", "2", "--master", "10.0.0.1:8090"],
+        ),
+    ],
+)
+def test_a_file_becomes_the_words_of_a_launcher(folder, block, device, words):
+    assert started(write(folder, block, device=device, epochs=5)) == [*words, *run(device=device, epochs=5)]
+
+
+def test_flags_win_over_the_file(folder):
+    file = write(folder, {"processes": 2}, device="cpu", learning_rate=1e-3)
+    words = started(file, "--learning-rate", "0.01", "--processes=3", "--bucket")
+    assert words[:6] == [*LAUNCHER, "--nproc_per_node", "3"]
+    assert [word for word in words if "rate" in word] == ["--learning_rate=0.01"] and "--bucket=true" in words
+
+
+def test_what_is_started_is_what_the_file_says(folder):
+    file = write(
+        folder, {"processes": 2}, label_map="0=no,1=yes", learning_rate=5e-5, bucket=False, device="cpu"
+    )
+    words = started(file)
+    assert words[words.index("ernie_pair") + 1] == "train"
+    config = parse_config(TrainConfig, words[words.index("train") + 1 :])
+    assert (config.label_map, config.learning_rate, config.bucket) == ("0=no,1=yes", 5e-5, False)
+
+
+def test_evaluation_and_prediction_are_started_too(folder):
+    flags = {"model_path": "model", "input_file": "dev.tsv", "output_file": "o", "device": "cpu"}
+    for command in ("evaluate", "predict"):
+        block = {"command": command, "processes": 2}
+        (folder / "ask.yaml").write_text(yaml.safe_dump({"launch": block, **flags}))
+        words = started("ask.yaml")
+        assert words[3] == "log" and words[8:10] == ["ernie_pair", command] and "--model_path=model" in words
+        assert started("ask.yaml", "--command", "predict", "--processes=1")[3] == "predict"
+
+
+@pytest.mark.parametrize(
+    "block, flags, words, reason",
+    [
+        ({"proceses": 2}, {}, [], "pair.yaml:2: proceses is no flag; did you mean --processes?"),
+        ({}, {"epoch": 2}, [], "pair.yaml:6: epoch is no flag; did you mean --epochs?"),
+        ({}, {"file": "x"}, [], "pair.yaml:6: file is no flag"),
+        ({}, {"epochs": [1]}, [], "pair.yaml:6: epochs has no single value"),
+        ({"processes": None}, {}, [], "pair.yaml:2: processes has no single value"),
+        ({"processes": "two"}, {}, [], "--processes takes a whole number"),
+        ({}, {"epochs": 0}, [], "--epochs 0 is below 1"),
+        ({}, {}, ["--epoch=2"], "did you mean --epochs?"),
+        ({"processes": -1}, {}, [], "--processes -1 is below 1"),
+        ({"gpus": "a"}, {"device": "gpu"}, [], "--gpus a is no list of numbers"),
+        ({"gpus": "0"}, {"device": "cpu"}, [], "--gpus 0 and --device cpu exclude each other"),
+        ({"gpus": "0,1", "processes": 3}, {"device": "gpu"}, [], "--gpus 0,1 and --processes 3 differ"),
+        ({"processes": 2}, {"device": "gpu"}, [], "name a GPU for each"),
+        ({"nnodes": 2}, {"device": "cpu"}, [], "--master '' is no address"),
+        ({}, {}, ["--processes=2", "--processes=3"], "--processes is given twice"),
+        ({"command": "sing"}, {}, [], "--command takes one of train, evaluate, predict"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block, flags, words, reason):
+    monkeypatch.setattr(launching.os, "execve", None)
+    with pytest.raises(InputError) as caught:
+        launch([write(folder, block, **flags), *words])
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        ([], "give the file first"),
+        (["--epochs=3"], "give the file first"),
+        (["absent.yaml"], "absent.yaml: no such file; ernie-pair config makes one"),
+    ],
+)
+def test_without_a_file_nothing_starts(words, reason):
+    with pytest.raises(InputError, match=reason):
+        launch(words)
+
+
+def test_the_same_file_alone_would_be_another_run_and_is_refused(folder):
+    file = write(folder, {"processes": 2})
+    with pytest.raises(InputError, match="pair.yaml:1: launch: is for `ernie-pair launch pair.yaml`"):
+        parse_config(TrainConfig, ["--config", file])
+
+
+def test_gpus_that_are_not_wanted_are_hidden_from_the_launcher(folder, monkeypatch):
+    config, _ = read_launch([write(folder, {"processes": 2}, device="cpu")])
+    monkeypatch.setattr(launching, "default_device", lambda: "cpu")
+    assert environment_of(config) == {}
+    monkeypatch.setattr(launching, "default_device", lambda: "gpu")
+    assert environment_of(config) == {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": "-1,-1"}
+
+
+def answer(monkeypatch, *answers, **settings):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{answer}\n" for answer in answers)))
+    write_launch_file(QuestionsConfig(**settings))
+
+
+ON_CPU = ("cpu", "2", "", "8", "", "model", "ernie", "train.tsv", "dev.tsv", "")
+
+
+def test_answers_make_a_file_that_launches(folder, monkeypatch, capsys):
+    answer(monkeypatch, *ON_CPU)
+    assert yaml.safe_load((folder / "pair.yaml").read_text()) == {
+        "launch": {"processes": 2, "nnodes": 1},
+        **{"device": "cpu", "batch_size": 8, "gradient_accumulation_steps": 1},
+        **{"model_name_or_path": "model", "model_type": "ernie"},
+        **{"train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "output"},
+    }
+    assert capsys.readouterr().out.endswith("pair.yaml is written; start it: ernie-pair launch pair.yaml\n")
+    assert started("pair.yaml")[:2] == ["-m", "paddle.distributed.launch"]
+
+
+def test_for_gpus_more_is_asked(folder, monkeypatch):
+    words = ("gpu", "0, 1", "2", "10.0.0.1:8090", "float16", "32", "1", "stage2", "yes")
+    answer(monkeypatch, *words, "ernie-gram-zh", "", "lcqmc", "", "out", output_file="gpus.yaml")
+    read = yaml.safe_load((folder / "gpus.yaml").read_text())
+    assert read["launch"] == {"gpus": "0,1", "nnodes": 2, "master": "10.0.0.1:8090"}
+    assert (read["use_amp"], read["amp_dtype"], read["amp_level"]) == (True, "float16", "O2")
+    assert (read["sharding"], read["sharding_offload"], read["model_type"]) == ("stage2", True, "ernie_gram")
+    assert (read["train_file"], read["dev_file"], read["device"]) == ("lcqmc", "lcqmc", "gpu")
+    words = started("gpus.yaml")
+    assert words[4:10] == ["--gpus", "0,1", "--nnodes", "2", "--master", "10.0.0.1:8090"]
+
+
+@pytest.mark.parametrize(
+    "place, wrong, reason",
+    [
+        (0, "tpu", "'tpu' is none of cpu, gpu"),
+        (1, "0", "'0' is no whole number of 1 or more"),
+        (2, "two", "'two' is no whole number"),
+        (5, "absent/model", "absent/model is not a folder"),
+        (6, "gpt", "'gpt' is none of ernie"),
+        (7, "absent.tsv", "absent.tsv: no such file"),
+        (7, "", "it needs an answer"),
+        (9, "dev.tsv", "dev.tsv is a file"),
+    ],
+)
+def test_a_wrong_answer_from_a_pipe_is_an_error_at_once(folder, monkeypatch, place, wrong, reason):
+    answers = list(ON_CPU)
+    answers[place] = wrong
+    with pytest.raises(InputError) as caught:
+        answer(monkeypatch, *answers)
+    assert reason in str(caught.value) and not (folder / "pair.yaml").exists()
+
+
+def test_answers_that_end_too_soon_are_an_error(folder, monkeypatch):
+    with pytest.raises(InputError, match="the answers end before 'Training pairs"):
+        answer(monkeypatch, *ON_CPU[:7])
+    assert not list(folder.glob("pair.yaml*"))
+
+
+def test_a_file_that_is_there_is_kept(folder, monkeypatch):
+    (folder / "pair.yaml").write_text("mine")
+    with pytest.raises(InputError, match="pair.yaml exists; pass --overwrite"):
+        answer(monkeypatch, *ON_CPU)
+    assert (folder / "pair.yaml").read_text() == "mine"
+    answer(monkeypatch, *ON_CPU, overwrite=True)
+    assert "train.tsv" in (folder / "pair.yaml").read_text()
+
+
+def test_on_a_terminal_a_wrong_answer_is_asked_for_again(folder):
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "ernie_pair", "config"]
+    asking = subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.write(ours, "".join(f"{answer}\n" for answer in ("tpu", *ON_CPU)).encode())
+    said, errors = asking.communicate(timeout=60)
+    assert asking.returncode == 0, errors
+    assert "'tpu' is none of cpu, gpu; answer with one of them" in said and said.count("cpu or gpu?") == 2
+    assert yaml.safe_load((folder / "pair.yaml").read_text())["train_file"] == "train.tsv"
+
+
+SHORT = {"from_scratch": True, "model_type": "ernie", "max_steps": 2, "batch_size": 16, "device": "cpu"}
+
+
+def test_one_process_is_launched_without_a_launcher_and_its_exit_code_is_passed_on(folder):
+    file = write(folder, {"processes": 1}, **SHORT)
+    words = [sys.executable, "-m", "ernie_pair", "launch", file]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "out" / "checkpoints" / "step_00000002").is_dir()
+    bad = subprocess.run([*words, "--train_file", "absent.tsv"], capture_output=True, text=True)
+    assert bad.returncode == 2 and bad.stderr.splitlines()[-1].startswith("error: absent.tsv: no such file")
+
+
+def test_a_signal_reaches_the_run(folder):
+    file = write(folder, {"processes": 1}, **{**SHORT, "max_steps": 10**6, "logging_freq": 1})
+    words = [sys.executable, "-m", "ernie_pair", "launch", file]
+    running = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    for line in running.stderr:
+        if "train step 3/" in line:
+            running.send_signal(signal.SIGINT)
+            break
+    rest = running.communicate(timeout=60)[1]
+    assert running.returncode == 130 and "stopped by SIGINT after step" in rest and ", saved" in rest
+
+
+def test_the_command_line_knows_both(capsys, monkeypatch):
+    from ernie_pair.__main__ import _run
+
+    monkeypatch.setattr(sys, "argv", ["ernie-pair"])
+    assert exit_code_of(lambda: _run([])) == 0
+    said = capsys.readouterr().out
+    assert "config " in said and "launch " in said
+    assert exit_code_of(lambda: _run(["launch"])) == 2
+    assert "give the file first" in capsys.readouterr().err
+    assert exit_code_of(lambda: _run(["lunch"])) == 2
+    with pytest.raises(SystemExit) as stop:
+        _run(["launch", "--help"])
+    assert stop.value.code == 0 and "--gpus" in capsys.readouterr().out
