@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tiny_pair import write_model, write_pairs
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(1200)]
 
@@ -18,11 +19,10 @@ SHORTER = {
 }
 
 
-def commands():
-    """The logical lines of the README's recipe block."""
-    block = re.search(
-        r"<!-- recipe -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S
-    )[1]
+def commands(mark="recipe"):
+    """The logical lines of a block of the README."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = re.search(rf"<!-- {mark} -->\n```sh\n(.*?)```", readme, re.S)[1]
     lines = block.replace("\\\n", " ").splitlines()
     return [line for line in lines if line.strip() and not line.startswith("#")]
 
@@ -70,6 +70,52 @@ def test_the_seven_commands(environment, tmp_path):
 def paths(folder):
     """What prepare_data.sh takes in place of its defaults, which are the quickstart's."""
     return {"TEXT": str(folder / "sample" / "corpus.txt"), "OUT": str(folder / "corpus")}
+
+
+def test_the_recipes_for_pairs(environment, tmp_path):
+    """On the device and the files that are here, and shorter."""
+    train, dev = (write_pairs(tmp_path / name, 40) for name in ("train.tsv", "dev.tsv"))
+    gram, ernie, bert = (
+        write_model(tmp_path / family, model_type=family) for family in ("ernie_gram", "ernie", "bert")
+    )
+    here = {"--gpus 0,1": f"--nproc_per_node 2 --log_dir {tmp_path}/log", "output/": f"{tmp_path}/"}
+    here.update({"ernie-gram-zh": gram, "ernie-1.0": ernie, "mrpc.yaml": tmp_path / "mrpc.yaml"})
+    here.update({f"--train_file {name}": f"--train_file {train}" for name in ("lcqmc", "afqmc")})
+    here.update({f"--dev_file {name}": f"--dev_file {dev}" for name in ("lcqmc", "afqmc")})
+    found = commands("pair recipes")
+    assert len(found) == 4
+    answers = "\n".join(map(str, ["cpu", 2, 1, 8, 2, bert, "bert", train, dev, tmp_path / "out"]))
+    for command in found:
+        for name, value in here.items():
+            command = command.replace(name, str(value))
+        if " config " in command:
+            command = f"printf '%s\n' '{answers}' | {command}"
+        else:
+            command = re.sub(r"--epochs \d+", "", command) + " --max_steps 4 --from_scratch true"
+        if "train_pair.py" in command:
+            command += " --device cpu --max_seq_len 32"
+        sh(command, environment)
+    runs = {"lcqmc": "accuracy", "afqmc": "accuracy", "mrpc_launch": "f1"}
+    assert all(list((tmp_path / name).glob(f"best-{metric}-*")) for name, metric in runs.items())
+
+
+def test_the_recipe_in_python(environment, tmp_path):
+    program = next(
+        block
+        for block in re.findall(
+            r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S
+        )
+        if "PairTrainer" in block
+    )
+    train, dev = (write_pairs(tmp_path / name, 40) for name in ("train.tsv", "dev.tsv"))
+    model = write_model(tmp_path / "bert", model_type="bert")
+    here = {'"output/mrpc"': f'"{tmp_path}/out", from_scratch=True, max_steps=4, max_seq_len=32'}
+    here.update({"bert-base-uncased": model, '"mrpc", "mrpc"': f'"{train}", "{dev}"'})
+    for name, value in here.items():
+        assert name in program
+        program = program.replace(name, str(value))
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    assert "'f1':" in sh(f"python {tmp_path / 'program.py'}", environment)
 
 
 def test_the_quickstart_and_its_repetition(environment, tmp_path):

@@ -1,0 +1,223 @@
+"""What training and asking a pair classifier costs on this machine, as a table.
+
+python scripts/bench_pair.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt
+
+The model has random weights of the size that is asked for. Each figure is the median of several runs;
+training is measured without its first logged updates.
+"""
+
+import json
+import logging
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Callable, Iterator, List, NamedTuple
+
+from data_tools.command_line import option, run_command
+from data_tools.errors import InputError
+from data_tools.wordpiece import WordPiece
+from ernie_pair.new_model import NewModelConfig, new_model
+from ernie_pair.pair.config import PredictConfig, TrainConfig
+from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.row_stream import StreamRules, streamed_updates
+from ernie_pair.pair.start import open_start
+from ernie_pair.pair.training_data import open_data
+from ernie_pair.world import World
+
+TRAIN = Path(__file__).resolve().parent / "train_pair.py"
+DEV_ROWS, STREAMED_COPIES, UPDATES_PER_LINE, UNLOGGED = 1000, 20, 10, 1
+# In a process of its own, whose peak of memory is that of the stream.
+STREAM = "import sys; sys.path.insert(0, sys.argv[1]); import bench_pair; bench_pair.stream(*sys.argv[2:])"
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Measure training and prediction; nothing is left on the disk."""
+
+    pair_file: str = option(help="labelled pairs: text TAB text TAB label")
+    vocab_file: str = option(help="the vocab.txt of the model")
+    rows: int = option(20_000, help="pairs that are trained on and asked about")
+    hidden_size: int = option(312, help="width of the model")
+    num_hidden_layers: int = option(4, help="its layers")
+    batch_size: int = option(64, help="pairs in one forward pass")
+    max_seq_len: int = option(64, help="tokens per pair")
+    updates: int = option(60, help="updates of one measurement of training")
+    runs: int = option(3, help="measurements of each kind, of which the median is shown")
+
+    def __post_init__(self):
+        if self.updates < 3 * UPDATES_PER_LINE or self.runs < 1 or self.rows < 2 * DEV_ROWS:
+            raise InputError(
+                f"--updates is {3 * UPDATES_PER_LINE} or more, --rows {2 * DEV_ROWS} or more, --runs 1 or "
+                "more; mend them"
+            )
+
+
+class Row(NamedTuple):
+    what: str
+    figure: str
+    goal: str = ""
+
+
+def bench(config: BenchConfig) -> None:
+    """Print a line as soon as its figure is known."""
+    logging.disable(logging.WARNING)  # what is wrong with the pairs is not asked here
+    with tempfile.TemporaryDirectory(prefix="bench_pair.") as name:
+        folder = Path(name)
+        with redirect_stdout(StringIO()):
+            _prepare(config, folder)
+        for row in _measured(config, folder):
+            print(f"{row.what:<66}{row.figure:>14}   {row.goal}", flush=True)
+
+
+def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    yield Row(f"{config.rows} pairs", f"median of {config.runs}", "goal")
+    yield from _first_batch(config, folder)
+    yield from _training(config, folder)
+    yield from _prediction(config, folder)
+    yield from _streaming(config, folder)
+
+
+def _prepare(config: BenchConfig, folder: Path) -> None:
+    """A model folder, and the first rows of the file as training and dev pairs."""
+    sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers}
+    width = {"num_attention_heads": config.hidden_size // 26, "intermediate_size": 4 * config.hidden_size}
+    new_model(
+        NewModelConfig(
+            vocab_file=config.vocab_file,
+            output_dir=str(folder / "model"),
+            model_type="ernie_gram",
+            **sizes,
+            **width,
+        )
+    )
+    with open(config.pair_file, encoding="utf-8") as file:
+        lines = list(islice(file, config.rows + DEV_ROWS))
+    if len(lines) < config.rows + DEV_ROWS:
+        raise InputError(f"{config.pair_file} has {len(lines)} rows; pass --rows {len(lines) - DEV_ROWS}")
+    (folder / "train.tsv").write_text("".join(lines[: config.rows]), encoding="utf-8")
+    (folder / "dev.tsv").write_text("".join(lines[config.rows :]), encoding="utf-8")
+
+
+def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict:
+    return {
+        "model_name_or_path": str(folder / "model"),
+        "from_scratch": True,
+        "train_file": str(folder / "train.tsv"),
+        "dev_file": str(folder / "dev.tsv"),
+        "output_dir": str(folder / output),
+        "cache_dir": str(folder / "cache"),
+        "batch_size": config.batch_size,
+        "max_seq_len": config.max_seq_len,
+        "max_steps": config.updates,
+        "logging_freq": UPDATES_PER_LINE,
+        "eval_freq": 10**6,
+        "checkpoint_steps": 10**6,
+        "device": "cpu",
+        **changes,
+    }
+
+
+def _first_batch(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    run = TrainConfig(**_settings(config, folder, "first"))
+    start = open_start(run, run.model_name_or_path)
+    cold, warm = [], []
+    for _ in range(config.runs):
+        shutil.rmtree(folder / "cache", ignore_errors=True)
+        for seconds in (cold, warm):
+            seconds.append(_seconds(lambda: next(open_data(run, start.source, World()).updates(0))))
+    yield Row("to the first batch, nothing cached: s", f"{median(cold):.2f}")
+    yield Row("to the first batch, from a warm cache: s", f"{median(warm):.2f}", "3 at most")
+
+
+def _training(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    speeds, padding = {}, {}
+    for _ in range(config.runs):
+        for bucket in (True, False):
+            events = _train(_settings(config, folder, "run", bucket=bucket))
+            speeds.setdefault(bucket, []).append(median(event["samples_per_second"] for event in events))
+            padding[bucket] = sum(event["padding_share"] for event in events) / len(events)
+    yield Row("training: pairs/s", f"{median(speeds[True]):,.0f}")
+    yield Row("the same without buckets of like length", f"{median(speeds[False]):,.0f}")
+    yield Row("padding share", f"{padding[True]:.1%}", "6 % at most")
+    yield Row("the same without buckets", f"{padding[False]:.1%}")
+
+
+def _train(flags: dict) -> List[dict]:
+    """The training events of a run in a process of its own, without the first."""
+    output = Path(flags["output_dir"])
+    shutil.rmtree(output, ignore_errors=True)
+    words = [word for name, value in flags.items() for word in (f"--{name}", _text_of(value))]
+    done = subprocess.run([sys.executable, str(TRAIN), *words], capture_output=True, text=True)
+    if done.returncode:
+        raise InputError(f"a run ended with code {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
+    lines = (output / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["split"] == "train"][UNLOGGED:]
+
+
+def _text_of(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _prediction(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    """By the model that the last run of training left, its start and its files included."""
+    (model,) = (folder / "run").glob("best-*")
+    ask = PredictConfig(
+        model_path=str(model),
+        input_file=str(folder / "train.tsv"),
+        output_file=str(folder / "predictions.tsv"),
+        batch_size=config.batch_size,
+        device="cpu",
+    )
+    seconds = median(_seconds(lambda: predict_pair(ask)) for _ in range(config.runs))
+    yield Row("prediction: pairs/s", f"{config.rows / seconds:,.0f}")
+
+
+def _streaming(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    text = (folder / "train.tsv").read_text(encoding="utf-8")
+    (folder / "many.tsv").write_text(text * STREAMED_COPIES, encoding="utf-8")
+    peaks = {}
+    for name, rows in (("train.tsv", config.rows), ("many.tsv", config.rows * STREAMED_COPIES)):
+        words = [str(folder / name), config.vocab_file, str(rows), str(config.max_seq_len)]
+        command = [sys.executable, "-c", STREAM, str(TRAIN.parent), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks[rows] = float(done.stdout)
+        yield Row(f"peak memory, {rows:,} pairs streamed: MB", f"{peaks[rows]:.0f}")
+    few, many = peaks.values()
+    yield Row("the second over the first", f"{many / few:.2f}", "1: memory does not follow the rows")
+
+
+def stream(path: str, vocab_file: str, rows: str, max_seq_len: str) -> None:
+    """Take every row of ``path`` as training does, and print the most memory that was held, in MB."""
+    source = PairSource("train_file", path, "train", labels_of({}), Columns("", "", ""))
+    rules = StreamRules(seed=0, batch_size=64, buffer=10_000, bucket=True, max_seq_len=int(max_seq_len))
+    updates = streamed_updates(source, WordPiece.from_file(vocab_file), rules, World(), 0)
+    for _ in islice(updates, int(rows) // rules.batch_size):
+        pass
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    with redirect_stderr(StringIO()):
+        action()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    run_command(bench, BenchConfig)
+
+
+if __name__ == "__main__":
+    main()
