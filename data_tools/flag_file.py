@@ -2,31 +2,62 @@
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Dict, Iterable, get_args
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, get_args
 
 import yaml
 
 from data_tools.errors import InputError
 
+LAUNCH = "launch"
+
+
+class Entry(NamedTuple):
+    """A line of the file: what it names, its value as YAML has it, and file:line."""
+
+    name: str
+    value: yaml.Node
+    where: str
+
 
 def check_flag_file(path: str, hints: Dict[str, object]) -> None:
     """Raises InputError with file:line for what is no mapping of ``hints``' names to single values."""
-    root = _read(path)
-    if root is None:
+    for name, value, where in entries_of(path, _read(path)):
+        if name == LAUNCH and isinstance(value, yaml.MappingNode):
+            raise InputError(
+                f"{where}: {LAUNCH}: is for `ernie-pair launch {path}`; start it so, or remove it"
+            )
+        refuse_entry(name, value, where, hints)
+
+
+def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
+    """What stands in the block `launch:` of the file, and the flags beside it. Raises InputError."""
+    entries = list(entries_of(path, _read(path)))
+    block = next((value for name, value, _ in entries if name == LAUNCH), None)
+    return list(entries_of(path, block)), [entry for entry in entries if entry.name != LAUNCH]
+
+
+def entries_of(path: str, node: Optional[yaml.Node]) -> Iterator[Entry]:
+    """Of a mapping each name once; of None nothing. Raises InputError."""
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
         return
-    if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}:{_line(root)}: not a list of flags; write lines like max_steps: 1000")
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"{path}:{_line(node)}: not a list of flags; write lines like max_steps: 1000")
     lines: Dict[str, int] = {}
-    for key, value in root.value:
+    for key, value in node.value:
         name, where = str(key.value), f"{path}:{_line(key)}"
-        if name not in hints:
-            raise InputError(f"{where}: {name[:40]} is no flag; {nearest([name], hints)}")
         if name in lines:
             raise InputError(f"{where}: {name} stands in line {lines[name]} already; keep one")
-        is_empty = value.tag.endswith(":null") and type(None) not in get_args(hints[name])
-        if is_empty or not isinstance(value, yaml.ScalarNode):
-            raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
         lines[name] = _line(key)
+        yield Entry(name, value, where)
+
+
+def refuse_entry(name: str, value: yaml.Node, where: str, hints: Dict[str, object]) -> None:
+    """Raises InputError unless it is a flag of ``hints`` with a single value."""
+    if name not in hints:
+        raise InputError(f"{where}: {name[:40]} is no flag; {nearest([name], hints)}")
+    is_empty = value.tag.endswith(":null") and type(None) not in get_args(hints[name])
+    if is_empty or not isinstance(value, yaml.ScalarNode):
+        raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
 
 
 def nearest(words: Iterable[str], names: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """ERNIE pretraining in static graph and sentence-pair classification in dynamic graph, on Paddle."""
 
 import warnings
+from importlib import import_module
 
 from ernie_pair.cpu_math import prepare_cpu_math
 
@@ -8,3 +9,22 @@ from ernie_pair.cpu_math import prepare_cpu_math
 warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
 
 prepare_cpu_math()  # here, because it has no effect once Paddle is loaded
+
+# What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
+_OFFERED = {
+    "EvalPrediction": "ernie_pair.pair.own_metrics",
+    "PairCallback": "ernie_pair.pair.callbacks",
+    "PairConfig": "ernie_pair.pair.config",
+    "PairTrainer": "ernie_pair.pair.trainer",
+    "notebook_launcher": "ernie_pair.notebook",
+}
+
+
+def __getattr__(name: str):
+    if name not in _OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_OFFERED[name]), name)
+
+
+def __dir__():
+    return sorted({*globals(), *_OFFERED})

@@ -45,6 +45,12 @@ COMMANDS = {
         "repeats, leaks, contradictions of labelled pairs",
     ),
     "train": ("ernie_pair.pair.run", "train_pair", "TrainConfig", "train a sentence-pair classifier"),
+    "config": (
+        "ernie_pair.pair.launch_questions",
+        "write_launch_file",
+        "QuestionsConfig",
+        "questions that make the file of launch",
+    ),
     "evaluate": (
         "ernie_pair.pair.evaluate",
         "evaluate_pair",
@@ -79,6 +85,9 @@ COMMANDS = {
 }
 
 
+LAUNCH = ("launch", "FILE [flags]: train in several processes")  # its flags follow from FILE
+
+
 def main() -> None:
     sys.exit(exit_code_of(lambda: _run(sys.argv[1:])))
 
@@ -87,15 +96,20 @@ def _run(words) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
         return
+    if words[0] == LAUNCH[0]:
+        import_module("ernie_pair.pair.launch").launch(words[1:])
+        return
     if words[0] not in COMMANDS:
-        raise InputError(f"{words[0]} is no command of ernie-pair; use one of {', '.join(COMMANDS)}")
+        known = ", ".join([*COMMANDS, LAUNCH[0]])
+        raise InputError(f"{words[0]} is no command of ernie-pair; use one of {known}")
     module_name, function, config_class, _ = COMMANDS[words[0]]
     module = import_module(module_name)
     getattr(module, function)(parse_config(getattr(module, config_class), words[1:]))
 
 
 def _usage() -> str:
-    lines = [f"  {name:<14} {purpose}" for name, (_, _, _, purpose) in COMMANDS.items()]
+    purposes = [(name, purpose) for name, (_, _, _, purpose) in COMMANDS.items()]
+    lines = [f"  {name:<14} {purpose}" for name, purpose in [*purposes, LAUNCH]]
     return "\n".join(["usage: ernie-pair COMMAND [--help] [flags]", "", *lines])
 
 

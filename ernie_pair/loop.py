@@ -20,6 +20,8 @@ class TrainState:
     best_metric: Optional[float] = None
     skipped_updates: int = 0
     owes_evaluation: bool = False  # what was due after the last update is still to be done
+    metric_to_beat: Optional[float] = None  # of early stopping
+    stale_evaluations: int = 0  # in a row that have not beaten it
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ class Rhythm:
             return False
         done, before = step * self.global_batch_size, (step - 1) * self.global_batch_size
         return done // self.samples_per_epoch > before // self.samples_per_epoch
+
+
+def never(state: TrainState) -> bool:
+    return False
 
 
 def _every(step: int, steps: int) -> bool:
@@ -94,6 +100,7 @@ def train(
     judge: Callable[[TrainState, Dict[str, float]], None],
     votes: Callable[[], int],
     watch: Watch,
+    enough: Callable[[TrainState], bool] = never,
 ) -> None:
     """Update until ``rhythm.max_steps``, starting wherever ``state`` stands.
 
@@ -102,6 +109,8 @@ def train(
     ``votes``: what this rank has heard of signals. When a rank has, all save after the update they
     are in and raise Stopped; what was due after it is done by the next start. In the last update it
     comes too late to change anything.
+    ``enough``, equal on every rank, is asked when all that is due after an update has been done: once it
+    says so the run is saved and ends there, now as at any later start.
     Raises NumbersError when the loss is not finite: nothing is published from it.
     """
     visit = _Visits(rhythm, job, log, export, judge)
@@ -111,7 +120,7 @@ def train(
         state.owes_evaluation = False
         visit(state)
     skipped_in_a_row, started = 0, time.monotonic()
-    for batches in _remaining(updates, rhythm, state):
+    for batches in _remaining(updates, rhythm, state, enough):
         waited = time.monotonic() - started
         metrics, stop = job.update(batches, state.step + 1, votes())
         state.step += 1
@@ -128,7 +137,7 @@ def train(
                 state.owes_evaluation = visit.is_due(state.step)
             else:
                 visit(state)
-            if stop or rhythm.saves_at(state.step):
+            if stop or rhythm.saves_at(state.step) or enough(state):
                 save(state)  # last, so that a run killed before it does all of the above again
         if stop:
             raise_stopped(stop, f"after step {state.step}, saved")
@@ -157,12 +166,12 @@ class _Visits:
             self.export(state)
 
 
-def _remaining(updates: Iterable[List], rhythm: Rhythm, state: TrainState) -> Iterable[List]:
-    if state.step >= rhythm.max_steps:
+def _remaining(updates: Iterable[List], rhythm: Rhythm, state: TrainState, enough) -> Iterable[List]:
+    if state.step >= rhythm.max_steps or enough(state):
         return
     for batches in updates:
         yield batches
-        if state.step >= rhythm.max_steps:
+        if state.step >= rhythm.max_steps or enough(state):
             return
 
 

@@ -7,6 +7,7 @@ that reached only one of them at the same step, and no collective is spent on it
 import ctypes
 import os
 import signal
+import threading
 from typing import NoReturn, Optional
 
 from data_tools.errors import Stopped
@@ -20,10 +21,13 @@ class StopSignals:
     """Within it a signal raises Stopped at once, or is only noted once ``wait_for_the_update`` was called.
 
     Signals that come again change nothing. What handled them before is put back at the end, unless
-    the end is that the process stops.
+    the end is that the process stops; one that ``goes_on``, a notebook's, gets them back in any case.
+    Outside the main thread, which alone may listen, no signal is heard.
     """
 
-    def __init__(self):
+    def __init__(self, goes_on: bool = False):
+        self._goes_on = goes_on
+        self._is_deaf = threading.current_thread() is not threading.main_thread()
         self._seen: Optional[int] = None
         self._patient = False
         self._before = {}
@@ -34,13 +38,14 @@ class StopSignals:
         return self
 
     def __exit__(self, kind, *reason) -> None:
-        for number, handler in self._before.items():
+        is_leaving = kind is Stopped and not self._goes_on
+        for number, handler in () if self._is_deaf else self._before.items():
             # A signal that comes again must not spoil the exit code of a process that is leaving.
-            signal.signal(number, signal.SIG_IGN if kind is Stopped else handler)
+            signal.signal(number, signal.SIG_IGN if is_leaving else handler)
 
     def listen(self) -> None:
         """To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away."""
-        for number in VOTES:
+        for number in () if self._is_deaf else VOTES:
             signal.signal(number, self._note)
 
     def wait_for_the_update(self) -> None:

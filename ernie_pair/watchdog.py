@@ -135,10 +135,14 @@ class Watchdog:
         for rank in range(self.world.size):
             peer = self._peers.setdefault(rank, _Peer())
             fate = peer.look(self._path(rank), seconds) if rank != self.world.rank else ""
-            if fate:
+            if fate and not self._is_the_cause_of(peer):
                 advice = "start the same command again to go on from the newest checkpoint"
                 return f"rank {rank} {fate}; {advice}", peer.hangs
         return None
+
+    def _is_the_cause_of(self, peer: "_Peer") -> bool:
+        """It has ended because this rank told it to (see `together`), which is about to say why itself."""
+        return peer.record is not None and peer.record["error"].startswith(f"rank {self.world.rank}: ")
 
     def _all_are_here(self) -> bool:
         places = (peer.record["place"] for peer in self._peers.values() if peer.record)

@@ -21,6 +21,7 @@ NO_PADDLE = (
     *("loop.py", "schedule.py", "world.py", "weights.py", "runlog.py", "cpu_math.py"),
     *("checkpoint.py", "checkpoint_folder.py", "manifest.py", "together.py", "signals.py", "watchdog.py"),
     *("pair_rows.py", "pair_scores.py", "temperature.py", "shipped_model.py", "backends.py", "predictor.py"),
+    *("notebook.py", "notebook_rank.py", "notebook_ranks.py", "__init__.py"),
 )
 
 # Flags whose type is the whole check, or that are handed on together by asdict().
@@ -89,6 +90,8 @@ def configs():
     from ernie_pair.pair.compare import CompareConfig
     from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
     from ernie_pair.pair.export import ExportConfig
+    from ernie_pair.pair.launch_config import LaunchConfig
+    from ernie_pair.pair.launch_questions import QuestionsConfig
     from ernie_pair.pair.run_shipped import RunConfig
     from ernie_pair.pretrain.config import PretrainConfig
     from ernie_pair.pretrain.convert import ConvertConfig
@@ -98,7 +101,7 @@ def configs():
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
-        *(ExportConfig, RunConfig, ServeConfig),
+        *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig),
     ]
 
 

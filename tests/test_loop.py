@@ -4,7 +4,7 @@ from itertools import count
 import pytest
 
 from data_tools.errors import NumbersError, Stopped
-from ernie_pair.loop import MOST_SKIPPED_IN_A_ROW, Rhythm, TrainState, train
+from ernie_pair.loop import MOST_SKIPPED_IN_A_ROW, Rhythm, TrainState, never, train
 
 NAN = float("nan")
 TERM = 1 << 20
@@ -62,13 +62,14 @@ class Watch:
 class Run:
     """A run, with everything that it did."""
 
-    def __init__(self, max_steps, job=None, state=None, votes=lambda step: 0, **changes):
+    def __init__(self, max_steps, job=None, state=None, votes=lambda step: 0, enough=never, **changes):
         self.job, self.state = job or SumJob(), state or TrainState()
         self.log, self.watch = ListLog(), Watch()
         self.saved, self.exported, self.judged = [], [], []
         settings = {"logging_freq": 2, "eval_freq": 3, "checkpoint_steps": 4, "global_batch_size": 2}
         self.rhythm = Rhythm(max_steps=max_steps, **{**settings, **changes})
         self.votes = lambda: votes(self.state.step + 1)
+        self.enough = enough
 
     def __call__(self):
         train(
@@ -82,6 +83,7 @@ class Run:
             judge=lambda state, metrics: self.judged.append(state.step),
             votes=self.votes,
             watch=self.watch,
+            enough=self.enough,
         )
         return self
 
@@ -188,3 +190,29 @@ def test_too_many_skips_in_a_row_end_the_run():
         run()
     scattered = [step for step in range(1, 200) if step % MOST_SKIPPED_IN_A_ROW]
     assert Run(200, SumJob(odd=scattered, skips=True))().state.step == 200
+
+
+def after(step):
+    return lambda state: state.step >= step
+
+
+@pytest.mark.parametrize("step", [3, 5, 8, 10])
+def test_a_run_that_has_enough_is_saved_and_ends_when_all_that_was_due_is_done(step):
+    whole, run = Run(10)(), Run(10, enough=after(step))()
+    state, seen = run.saved[-1]
+    assert run.state.step == state.step == step and len(seen) == 2 * step
+    assert run.log.events == [event for event in whole.log.events if event[1] <= step]
+    assert run.judged == [judged for judged in whole.judged if judged <= step]
+    assert len({state.step for state, _ in run.saved}) == len(run.saved)
+    again = Run(10, SumJob(seen), TrainState(**vars(state)), enough=after(step))()
+    assert again.job.seen == seen and not again.log.events and not again.saved
+    more = Run(10, SumJob(seen), TrainState(**vars(state)))()
+    assert more.job.seen == whole.job.seen
+
+
+def test_what_was_owed_may_be_what_makes_it_enough():
+    run = Run(10, votes=lambda now: TERM * (now == 3))
+    stopped(run, "after step 3")
+    state, seen = run.saved[-1]
+    again = Run(10, SumJob(seen), state, enough=lambda state: not state.owes_evaluation)()
+    assert again.judged == [3] and again.job.seen == seen and not again.saved

@@ -2,9 +2,10 @@
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
+import yaml
 from filelock import FileLock
 from tiny_pair import VOCAB, write_model, write_pairs
 
@@ -112,6 +113,64 @@ def test_a_killed_run_started_again_ends_as_if_it_had_not_been_killed(
     assert list(map(timeless, events(cut))) == list(map(timeless, events(whole)))
     (best,), (again,) = whole.glob("best-*"), cut.glob("best-*")
     assert best.name == again.name and files_of(best) == files_of(again)
+
+
+@pytest.fixture
+def idle(config):
+    """Its evaluations do not get better: at the third the run ends."""
+    return replace(config, learning_rate=1e-12, eval_freq=2, early_stopping_patience=2)
+
+
+def test_a_run_that_gets_no_better_is_saved_and_ends_before_its_time(tmp_path, idle, capfd):
+    train_pair(idle)
+    out, said = (
+        tmp_path / "out",
+        "stopped early after step 6: 2 evaluations in a row without a better accuracy than",
+    )
+    assert [event["step"] for event in events(out, "valid")] == [0, 2, 4, 6]
+    assert (out / "model_last").resolve().name == "step_00000006"
+    assert said in capfd.readouterr().err
+    before = files_of(out / "checkpoints" / "step_00000006")
+    train_pair(idle)
+    assert files_of(out / "checkpoints" / "step_00000006") == before and len(events(out, "train")) == 6
+    assert said in capfd.readouterr().err
+    train_pair(replace(idle, early_stopping_patience=3))
+    assert [event["step"] for event in events(out, "valid")] == [0, 2, 4, 6, 8]
+
+
+def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatch):
+    train_pair(replace(idle, output_dir=str(tmp_path / "whole")))
+    update = PairJob.update
+
+    def until_killed(self, batches, step, votes):
+        if step == 6:
+            raise Killed
+        return update(self, batches, step, votes)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(PairJob, "update", until_killed)
+        train_pair(idle)
+    train_pair(idle)
+    states = [tmp_path / folder / "model_last" / "state.json" for folder in ("out", "whole")]
+    assert states[0].read_bytes() == states[1].read_bytes()
+    assert json.loads(states[0].read_text())["stale_evaluations"] == 2
+
+
+def test_a_metric_that_was_turned_round_is_another_run(tmp_path, config):
+    train_pair(replace(config, max_steps=1))
+    with pytest.raises(
+        InputError, match=r"best_metric was 'accuracy' and is now 'accuracy \(lower is better\)'"
+    ):
+        train_pair(replace(config, max_steps=1, greater_is_better=False))
+    train_pair(replace(config, max_steps=1, greater_is_better=True))
+
+
+def test_the_flags_may_come_from_a_file(tmp_path, config):
+    flags = {name: value for name, value in asdict(config).items() if value is not None}
+    (tmp_path / "pair.yaml").write_text(yaml.safe_dump(flags))
+    with pytest.raises(SystemExit) as stop:
+        run_command(train_pair, TrainConfig, ["--config", str(tmp_path / "pair.yaml"), "--max_steps", "1"])
+    assert stop.value.code == 0 and (tmp_path / "out" / "checkpoints" / "step_00000001").is_dir()
 
 
 def test_a_run_that_is_done_does_nothing_more(tmp_path, config):
@@ -346,7 +405,7 @@ def test_two_runs_do_not_share_an_output_dir(tmp_path, config):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (["--model_type", "bert"], "--model_type takes one of ernie_gram, ernie"),
+        (["--model_type", "gpt"], "--model_type takes one of ernie, ernie_gram, bert"),
         (["--learning_rate", "fast"], "--learning_rate takes a number"),
         (["--lerning_rate", "1"], "did you mean --learning_rate"),
         (["--epochs", "0"], "--epochs 0"),

@@ -16,7 +16,7 @@ RANK = """
 import sys, time
 from pathlib import Path
 from data_tools.command_line import exit_code_of
-from data_tools.errors import NumbersError, Stopped
+from data_tools.errors import NumbersError, PeerError, Stopped
 from ernie_pair import watchdog
 from ernie_pair.world import World
 
@@ -44,6 +44,11 @@ def run():
         elif action == "meets a broken collective":
             time.sleep(0.3)
             raise RuntimeError("Connection closed by peer")
+        elif action == "is told of an error of the other":
+            raise PeerError("rank 0: LookupError: a bug")
+        elif action == "has that error":
+            time.sleep(1.5)  # more than it takes to see the other one's end
+            raise LookupError("a bug")
         elif action == "hangs in an update":
             for step in range(3):
                 time.sleep(0.01)
@@ -111,6 +116,13 @@ def test_a_stopped_rank_ends_the_other_with_the_stacks(ranks):
     code, said = end_of(first)
     assert code == 6 and f"rank 1 (pid {second.pid})" in said and "no sign of life for" in said
     assert "Current thread" in said and "time.sleep" not in said.splitlines()[0]
+
+
+def test_the_rank_whose_error_ended_the_others_keeps_it(ranks):
+    first, second = ranks("has that error", "is told of an error of the other")
+    assert end_of(second) == (6, "error: rank 0: LookupError: a bug\n")
+    code, said = end_of(first)
+    assert code == 1 and said.endswith("LookupError: a bug\n") and "Traceback" in said
 
 
 def test_a_rank_that_fails_tells_the_other_why(ranks):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Callable, Dict, Optional
 
 from ernie_pair.loop import TrainState
-from ernie_pair.pair.metrics import LOWER_IS_BETTER
 from ernie_pair.published_folder import publish_folder
 from ernie_pair.together import Add, together
 from ernie_pair.world import World
@@ -30,21 +29,23 @@ class BestModel:
         world: World,
         add: Add,
         metric: str = "accuracy",
+        lower_is_better: bool = False,
     ):
         self.output_dir, self.write, self.metric = Path(output_dir), write, metric
-        self.world, self.add = world, add
+        self.world, self.add, self.lower_is_better = world, add, lower_is_better
 
-    def judge(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """See one evaluation; ``state.best_metric`` is the best so far."""
+    def judge(self, state: TrainState, metrics: Dict[str, float]) -> bool:
+        """Is this evaluation the best? ``state.best_metric`` is the best so far."""
         value = metrics[self.metric]
         if state.best_metric is not None and not self._is_better(value, state.best_metric):
-            return
+            return False
         state.best_metric = value
         folder = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         together(self.add, self.world, lambda: self._publish(folder) if self.world.is_first else None)
+        return True
 
     def _is_better(self, value: float, best: float) -> bool:
-        return value < best if self.metric in LOWER_IS_BETTER else value > best
+        return value < best if self.lower_is_better else value > best
 
     def folder(self) -> Optional[Path]:
         """Where the best model lies, if there is one."""

@@ -1,27 +1,33 @@
 """The flags of pair training, evaluation and prediction."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal, Optional
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
-from ernie_pair.pair.metrics import METRICS
+from ernie_pair.pair.encoder_config import EncoderConfig
+from ernie_pair.pair.metrics import LOWER_IS_BETTER, METRICS
+from ernie_pair.pair.update_config import UpdateConfig
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR
 from ernie_pair.runtime import default_device
 
 LARGEST_SEED = 2**31 - 1
+METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """Fine-tune ErnieGram or ERNIE on sentence pairs. Start it again to resume."""
+class OutputConfig:
+    """A base by itself, which makes its field the first of all: PairConfig("output") is understood."""
 
-    model_name_or_path: str = option(help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
-    train_file: str = option(help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc")
-    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set")
     output_dir: str = option(help="checkpoints, the best model, metrics and VisualDL logs go here")
-    model_type: Literal["ernie_gram", "ernie"] = option("ernie_gram", help="the family of the model")
+
+
+@dataclass(frozen=True)
+class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
+    """How a pair classifier is trained; what it is trained on, `TrainConfig` or `PairTrainer` says."""
+
     from_scratch: bool = option(False, help="start from random weights: config.json and vocab.txt are enough")
     text_a: str = option("", help="the column of the first text; empty: a known name, or the first column")
     text_b: str = option("", help="the column of the second text")
@@ -33,7 +39,7 @@ class TrainConfig:
     bucket: bool = option(True, help="batches of pairs of like length, which pads little")
     epochs: int = option(3, help="passes over the training pairs")
     max_steps: int = option(0, help="updates in all; 0: as many as --epochs takes")
-    batch_size: int = option(64, help="pairs per process in one update")
+    batch_size: int = option(64, help="pairs per process in one forward pass")
     max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
     learning_rate: float = option(5e-5, help="highest learning rate, at the end of warm-up")
     warmup_rate: float = option(0.1, help="share of the updates spent on warm-up")
@@ -44,6 +50,13 @@ class TrainConfig:
     checkpoint_steps: int = option(500, help="updates between checkpoints")
     seed: int = option(1234, help="of weights, data order and dropout")
     best_metric: Literal[METRICS] = option("accuracy", help="of the dev file; chooses the best model")
+    greater_is_better: Optional[bool] = option(
+        None, help="is a best_metric that is greater better? none: yes, unless it is the loss"
+    )
+    early_stopping_patience: int = option(
+        0, help="end after that many evaluations in a row without a better best_metric; 0: never"
+    )
+    early_stopping_min_delta: float = option(0.0, help="what is better by no more than this is not")
     allow_change: str = option("", help="what may differ from the checkpoint's run: learning_rate,seed")
     on_nan: Literal["stop", "skip"] = option(
         "stop", help="a loss that is not finite ends the run, or its update is left out"
@@ -56,6 +69,12 @@ class TrainConfig:
         _refuse_below(self, "shuffle_buffer", 1)
         for name in ("max_steps", "seed", "weight_decay"):
             _refuse_below(self, name, 0)
+        for name in ("early_stopping_patience", "early_stopping_min_delta"):
+            _refuse_below(self, name, 0)
+        if not METRIC_NAME.fullmatch(self.best_metric):
+            raise InputError(
+                f"--best_metric {self.best_metric} names a folder: use letters, digits, _ and - alone"
+            )
         for name in ("warmup_rate", "dropout"):
             _refuse_outside_one(self, name)
         if self.streaming and not self.max_steps:
@@ -65,6 +84,24 @@ class TrainConfig:
         if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
             raise InputError(f"--learning_rate {self.learning_rate} is not above 0; use 5e-5, for example")
         _refuse_short_pairs(self)
+        self.refuse_update()
+        self.refuse_encoder()
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Of ``best_metric``."""
+        if self.greater_is_better is None:
+            return self.best_metric in LOWER_IS_BETTER
+        return not self.greater_is_better
+
+
+@dataclass(frozen=True)
+class TrainConfig(PairConfig):
+    """Fine-tune ErnieGram, ERNIE, BERT or their like on sentence pairs. Start it again to resume."""
+
+    model_name_or_path: str = option(help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder")
+    train_file: str = option(help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc")
+    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set")
 
 
 @dataclass(frozen=True)
@@ -78,12 +115,13 @@ class AskConfig:
     text_b: str = option("", help="the column of the second text")
     label: str = option("", help="the column of the label")
     batch_size: int = option(64, help="pairs in one forward pass")
-    max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included")
+    max_seq_len: int = option(0, help="tokens per pair, [CLS] and [SEP] included; 0: as in training")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):
         _refuse_below(self, "batch_size", 1)
-        _refuse_short_pairs(self)
+        if self.max_seq_len:
+            _refuse_short_pairs(self)
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,31 @@
-"""One training run from its flags to its last line."""
+"""One training run from its flags to its last line: the engine of the command and of `PairTrainer`."""
 
 import hashlib
 import json
 import logging
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Dict
+from typing import Dict, Optional, Sequence
 
 from ernie_pair.checkpoint import Checkpoints
 from ernie_pair.checkpoint_folder import words_of
 from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.loop import Rhythm, TrainState, train
-from ernie_pair.model_folder import ModelSource, open_model
+from ernie_pair.model_folder import ModelSource
 from ernie_pair.pair.best import BestModel
-from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.callbacks import Callbacks, PairCallback, ToldLog
+from ernie_pair.pair.config import PairConfig, TrainConfig
+from ernie_pair.pair.early_stopping import EarlyStopping
+from ernie_pair.pair.freezing import freeze
 from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.labels import labels_of, with_labels
-from ernie_pair.pair.model import load_start, new_model
+from ernie_pair.pair.metrics import LOWER_IS_BETTER
+from ernie_pair.pair.own_metrics import ComputeMetrics, Measure
 from ernie_pair.pair.peers import join_peers
+from ernie_pair.pair.recompute import recompute_layers
+from ernie_pair.pair.start import Start, open_start
 from ernie_pair.pair.training_data import PairData, open_data
+from ernie_pair.pair.update_config import SAME_UPDATE
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.signals import StopSignals, stop_with_the_launcher
@@ -40,81 +45,139 @@ def train_pair(config: TrainConfig) -> None:
     with StopSignals() as signals:
         if world.size > 1:
             stop_with_the_launcher()
-        _train_pair(config, world, signals)
+        quiet_libraries()
+        device = start_device(config.device, world)
+        start = open_start(config, config.model_name_or_path)
+        PairRun(config, start, open_data(config, start.source, world), world, device).train(signals)
 
 
-def _train_pair(config: TrainConfig, world: World, signals: StopSignals) -> None:
-    quiet_libraries()
-    device = start_device(config.device, world)
-    source = open_model(
-        config.model_name_or_path, model_type=config.model_type, from_scratch=config.from_scratch
-    )
-    if config.label_map:
-        source = replace(source, config=with_labels(source.config, labels_of({}, config.label_map)))
-    model = new_model(source, config.model_type, config.seed, config.dropout)
-    beginning = load_start(model, source)
-    data = open_data(config, source, world)
-    steps = total_steps(config, data.num_rows, world)
-    peers = join_peers(world)
-    peers.barrier()  # reading and tokenising take each process its own time
-    logger.info("on %s, %d process(es)", device, world.size)
-    job = PairJob(config, model, data.dev, steps, peers)
-    output_dir = Path(config.output_dir)
-    write = partial(model.write, vocab_file=source.vocab_file)
-    best = BestModel(output_dir, write, world, peers.add, config.best_metric)
-    checkpoints = Checkpoints(output_dir, world, peers.add)
-    try:
-        with Watchdog(output_dir, world) as watch:
-            fingerprint = fingerprint_of(config, source, data.hashes, job, world)
-            topology = topology_of(config, world)
-            state = _resume(config, job, checkpoints, fingerprint, topology, beginning)
+class PairRun:
+    """One run, opened; made and trained by every rank alike.
 
-            def save(state: TrainState) -> None:
-                checkpoints.save(state, fingerprint, job.state_files() if world.is_first else (), topology)
+    ``compute_metrics`` and ``callbacks`` are a person's own; see `own_metrics` and `callbacks`.
+    """
 
-            _train(config, world, data, job, state, best, save, signals, watch)
-    finally:
-        checkpoints.close()
-    logger.info("best %s %.4f: %s", config.best_metric, state.best_metric, best.folder())
-
-
-def _train(
-    config: TrainConfig, world: World, data: PairData, job: PairJob, state, best, save, signals, watch
-) -> None:
-    log = open_log(Path(config.output_dir), world, resumed=state, max_steps=job.total_steps)
-    updates = data.updates(state.consumed_samples)
-    try:
-        signals.wait_for_the_update()
-        train(
-            _rhythm(config, data.num_rows, job.total_steps, world),
-            job,
-            updates,
-            state,
-            log,
-            save=save,
-            export=lambda state: None,  # the best model is the export
-            judge=best.judge,
-            votes=signals.votes,
-            watch=watch,
+    def __init__(
+        self,
+        config: PairConfig,
+        start: Start,
+        data: PairData,
+        world: World,
+        device: str,
+        compute_metrics: Optional[ComputeMetrics] = None,
+        callbacks: Sequence[PairCallback] = (),
+    ):
+        self.config, self.start, self.data, self.world = config, start, data, world
+        self.peers = join_peers(world)
+        self.peers.barrier()  # reading and tokenising take each process its own time
+        logger.info("on %s, %d process(es)", device, world.size)
+        logger.info("%s", freeze(start.model, config))
+        recompute_layers(start.model, config.use_recompute)
+        measure = Measure(compute_metrics, config.best_metric, world, self.peers.add)
+        steps = total_steps(config, data.num_rows, world)
+        self.job = PairJob(
+            *(config, start.model, data.dev, steps, self.peers),
+            measure=measure,
+            class_weights=data.class_weights,
         )
-    finally:
-        log.close()
+        written_with = {"vocab_file": start.source.vocab_file, "max_seq_len": config.max_seq_len}
+        write = partial(start.model.write, **written_with)
+        self.best = BestModel(
+            *(Path(config.output_dir), write, world, self.peers.add),
+            *(config.best_metric, config.lower_is_better),
+        )
+        self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
+        self.stopping = EarlyStopping(
+            config.early_stopping_patience, config.early_stopping_min_delta, config.lower_is_better
+        )
+        self.callbacks = Callbacks(callbacks, world, self.peers.add)
+
+    def train(self, signals: StopSignals) -> TrainState:
+        """To its end, from wherever ``output_dir`` stands."""
+        output_dir = Path(self.config.output_dir)
+        checkpoints = Checkpoints(output_dir, self.world, self.peers.add)
+        try:
+            with Watchdog(output_dir, self.world) as watch:
+                state = self._resume_and_loop(checkpoints, signals, watch)
+        finally:
+            checkpoints.close()
+        if state.best_metric is not None:
+            logger.info("best %s %.4f: %s", self.config.best_metric, state.best_metric, self.best.folder())
+        return state
+
+    def _resume_and_loop(self, checkpoints: Checkpoints, signals: StopSignals, watch: Watchdog) -> TrainState:
+        config, job = self.config, self.job
+        fingerprint = fingerprint_of(config, self.start.source, self.data.hashes, job, self.world)
+        topology = topology_of(config, self.world)
+        state = _resume(config, job, checkpoints, fingerprint, topology, self.start.beginning)
+
+        def save(state: TrainState) -> None:
+            checkpoints.save(state, fingerprint, job.state_files(), topology)
+            self.callbacks.call("on_save", state, (checkpoints.output_dir / "model_last").resolve())
+
+        self._loop(state, save, signals, watch)
+        self._tell_why_it_ended(state)
+        self.callbacks.call("on_train_end", state)
+        return state
+
+    def _loop(self, state: TrainState, save, signals: StopSignals, watch: Watchdog) -> None:
+        config, job = self.config, self.job
+        log = open_log(Path(config.output_dir), self.world, resumed=state, max_steps=job.total_steps)
+        updates = self.data.updates(state.consumed_samples)
+        try:
+            signals.wait_for_the_update()
+            train(
+                _rhythm(config, self.data.num_rows, job.total_steps, self.world),
+                job,
+                updates,
+                state,
+                ToldLog(log, self.callbacks, watch),
+                save=save,
+                export=lambda state: None,  # the best model is the export
+                judge=self._judge,
+                votes=signals.votes,
+                watch=watch,
+                enough=self.is_enough,
+            )
+        finally:
+            log.close()
+
+    def _judge(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        if self.best.judge(state, metrics):
+            self.best_metrics = metrics
+        self.stopping.judge(state, metrics[self.config.best_metric])
+
+    def is_enough(self, state: TrainState) -> bool:
+        return self.stopping.is_due(state) or self.callbacks.stop_is_asked
+
+    def _tell_why_it_ended(self, state: TrainState) -> None:
+        if state.step == self.job.total_steps:
+            return
+        if self.stopping.is_due(state):
+            logger.info(
+                "stopped early after step %d: %d evaluations in a row without a better %s than %.4f",
+                *(state.step, state.stale_evaluations, self.config.best_metric, state.metric_to_beat),
+            )
+        else:
+            logger.info("a callback stopped the run after step %d; train again to go on", state.step)
 
 
-def total_steps(config: TrainConfig, num_rows: int, world: World) -> int:
-    return config.max_steps or math.ceil(config.epochs * num_rows / (config.batch_size * world.size))
+def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
+    return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_update(world.size))
 
 
 def fingerprint_of(
-    config: TrainConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
+    config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
 ) -> Dict[str, object]:
     """What must not change between a checkpoint and the run that goes on from it."""
     model = json.dumps(source.config, sort_keys=True).encode()
     flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
-    flags += ("best_metric", "text_a", "text_b", "label")
+    flags += ("text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE)
     return {
         **{name: getattr(config, name) for name in flags},
-        "batch_size x processes": config.batch_size * world.size,
+        "best_metric": config.best_metric + _if_turned_round(config),
+        "pooling": job.model.pooling,
+        "batch_size x gradient_accumulation_steps x processes": config.pairs_per_update(world.size),
         "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
         "updates in all (--epochs, --max_steps)": job.total_steps,
         "config.json (sha256)": hashlib.sha256(model).hexdigest(),
@@ -122,22 +185,33 @@ def fingerprint_of(
     }
 
 
-def _order_of(config: TrainConfig) -> str:
+def _if_turned_round(config: PairConfig) -> str:
+    if config.lower_is_better == (config.best_metric in LOWER_IS_BETTER):
+        return ""
+    return f" ({'lower' if config.lower_is_better else 'greater'} is better)"
+
+
+def _order_of(config: PairConfig) -> str:
     sorted_ = "in buckets of like length" if config.bucket else "of any length"
     return sorted_ + (f", streamed through {config.shuffle_buffer} rows" if config.streaming else "")
 
 
 # No --allow_change makes the weights, or the best metric so far, fit these.
-FIXED = ("model_type", "config.json", "vocabulary", "best_metric")
+FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
 
 
-def topology_of(config: TrainConfig, world: World) -> Dict[str, object]:
+def topology_of(config: PairConfig, world: World) -> Dict[str, object]:
     """What may change on resume, with a line about it."""
-    return {"processes": world.size, "batch_size": config.batch_size, "threads": cpu_threads()}
+    names = ("batch_size", "gradient_accumulation_steps", "sharding")
+    return {
+        "processes": world.size,
+        **{name: getattr(config, name) for name in names},
+        "threads": cpu_threads(),
+    }
 
 
 def _resume(
-    config: TrainConfig, job: PairJob, checkpoints: Checkpoints, fingerprint, topology, beginning: str
+    config: PairConfig, job: PairJob, checkpoints: Checkpoints, fingerprint, topology, beginning: str
 ) -> TrainState:
     """1. the newest checkpoint; 2. otherwise the weights that were given; 3. fresh ones, when asked for."""
     checkpoint = checkpoints.resume(fingerprint, topology, words_of(config.allow_change), FIXED)
@@ -150,10 +224,10 @@ def _resume(
     return state
 
 
-def _rhythm(config: TrainConfig, num_rows: int, steps: int, world: World) -> Rhythm:
+def _rhythm(config: PairConfig, num_rows: int, steps: int, world: World) -> Rhythm:
     return Rhythm(
         max_steps=steps,
-        global_batch_size=config.batch_size * world.size,
+        global_batch_size=config.pairs_per_update(world.size),
         logging_freq=config.logging_freq,
         eval_freq=config.eval_freq,
         checkpoint_steps=config.checkpoint_steps,

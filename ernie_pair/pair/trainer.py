@@ -1,0 +1,207 @@
+"""Training, evaluation and prediction from Python; the engine is that of the commands."""
+
+import contextlib
+import logging
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from data_tools.errors import InputError, Stopped
+from ernie_pair.loop import TrainState
+from ernie_pair.model_folder import open_model
+from ernie_pair.pair.callbacks import PairCallback
+from ernie_pair.pair.config import PairConfig
+from ernie_pair.pair.data import encode_pairs, open_tokenizer
+from ernie_pair.pair.given_pairs import GivenPairs
+from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.model import PairClassifier, load_start
+from ernie_pair.pair.own_metrics import ComputeMetrics, Measure
+from ernie_pair.pair.pair_columns import Columns
+from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.peers import join_peers
+from ernie_pair.pair.run import PairRun
+from ernie_pair.pair.scoring import logits_of
+from ernie_pair.pair.start import given_start, open_start
+from ernie_pair.pair.training_data import open_pairs
+from ernie_pair.runlog import start_console
+from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.signals import StopSignals, stop_with_the_launcher
+from ernie_pair.world import launched_world
+
+# A file, a set such as lcqmc, a Hugging Face dataset, dictionaries, or (text, text, label).
+PairDataset = Union[str, Path, Iterable]
+
+
+class TrainResult(NamedTuple):
+    """What a run ended with: its last update, and its best model with the metrics of that one."""
+
+    step: int
+    metrics: Dict[str, float]
+    best_metric: Optional[float]
+    best_model: Optional[Path]
+    is_done: bool  # False: stopped early, or by a callback
+
+
+class Predictions(NamedTuple):
+    """In the order of the rows. Without labels, ``labels`` is None and ``metrics`` empty."""
+
+    predictions: np.ndarray  # int64 [N]: classes
+    logits: np.ndarray  # float32 [N, C]
+    labels: Optional[np.ndarray]  # int64 [N]
+    metrics: Dict[str, float]
+
+
+class PairTrainer:
+    """A pair classifier that learns from ``train_dataset`` and is chosen by ``eval_dataset``.
+
+        from ernie_pair import PairConfig, PairTrainer
+
+        config = PairConfig("output", epochs=3, batch_size=64, early_stopping_patience=5)
+        trainer = PairTrainer("ernie-gram-zh", config, "train.tsv", "dev.tsv")
+        print(trainer.train().metrics)
+        print(trainer.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")]).predictions)
+
+    ``model``: a name or a folder as the command takes it, or a PairClassifier with its ``vocab_file``; that
+    one keeps its own dropout, whatever ``config`` says. A dataset: a file or set as the command takes it, a
+    Hugging Face dataset, or a list of dictionaries or of (text, text, label). ``compute_metrics`` is given
+    an EvalPrediction and returns a dictionary that is added to the built-in metrics; best_metric may be one
+    of its names. ``callbacks``: see PairCallback.
+
+    In a process of `paddle.distributed.launch` or `notebook_launcher` all processes make the same calls.
+    Whatever a person can mend raises InputError or its kin; errors come at the call, on all processes.
+    """
+
+    def __init__(
+        self,
+        model: Union[str, Path, PairClassifier],
+        config: PairConfig,
+        train_dataset: Optional[PairDataset] = None,
+        eval_dataset: Optional[PairDataset] = None,
+        *,
+        compute_metrics: Optional[ComputeMetrics] = None,
+        callbacks: Sequence[PairCallback] = (),
+        vocab_file: Union[str, Path, None] = None,
+    ):
+        self.config = _as_it_is(config, model) if isinstance(model, PairClassifier) else config
+        self.callbacks, self.compute_metrics = list(callbacks), compute_metrics
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.world = launched_world()
+        if not logging.getLogger("ernie_pair").handlers:
+            start_console(self.world)
+        quiet_libraries()
+        self._device = start_device(config.device, self.world)
+        self._open = partial(_start_of, model, config, vocab_file)
+        self._start = self._open()
+        self._has_begun, self._casting = False, contextlib.nullcontext
+
+    @property
+    def model(self) -> PairClassifier:
+        """After `train` the best one; before it, and in its callbacks, as it stands."""
+        return self._start.model
+
+    def train(self) -> TrainResult:
+        """Train, or go on from the newest checkpoint in ``config.output_dir``; nothing, if that is done.
+
+        Ctrl-C ends the update it is in, saves, and raises KeyboardInterrupt.
+        """
+        if self._has_begun:
+            self._start = self._open()  # an earlier call may have moved the weights
+        self._has_begun = True
+        try:
+            with StopSignals(goes_on=True) as signals:
+                if self.world.size > 1:
+                    stop_with_the_launcher()
+                return self._train(signals)
+        except Stopped as stop:
+            if stop.exit_code == 130:
+                raise KeyboardInterrupt(str(stop)) from None
+            logging.getLogger(__name__).warning("%s", stop)
+            raise SystemExit(stop.exit_code) from None
+
+    def evaluate(self, eval_dataset: Optional[PairDataset] = None) -> Dict[str, float]:
+        """The metrics of the model on labelled pairs, equal on all processes."""
+        pairs = self._pairs_of("dev", self.eval_dataset if eval_dataset is None else eval_dataset).read()
+        return self._measure()(self._logits_of(pairs), pairs.labels)
+
+    def predict(self, dataset: PairDataset) -> Predictions:
+        """The labels are used if the first row has one that is a class of the model."""
+        source = self._pairs_of("test", dataset)
+        if not _is_labelled(source):
+            source = self._pairs_of("test", dataset, labelled=False)
+        pairs = source.read()
+        logits = self._logits_of(pairs)
+        metrics = {} if pairs.labels is None else self._measure()(logits, pairs.labels)
+        return Predictions(logits.argmax(axis=1), logits, pairs.labels, metrics)
+
+    def _train(self, signals: StopSignals) -> TrainResult:
+        config, start = self.config, self._start
+        sources = {
+            "train": self._pairs_of("train", self.train_dataset),
+            "dev": self._pairs_of("dev", self.eval_dataset),
+        }
+        if config.streaming and isinstance(sources["train"], GivenPairs):
+            raise InputError("streaming reads a file, and train_dataset is in memory; leave it out")
+        data = open_pairs(config, sources, start.source, self.world)
+        own = {"compute_metrics": self.compute_metrics, "callbacks": self.callbacks}
+        run = PairRun(config, start, data, self.world, self._device, **own)
+        self._casting = run.job.precision.casting
+        return self._result(run, run.train(signals))
+
+    def _result(self, run: PairRun, state: TrainState) -> TrainResult:
+        best = run.best.folder()
+        metrics = run.best_metrics
+        if best is not None:
+            load_start(self.model, open_model(str(best), model_type="", from_scratch=False))
+            metrics = metrics or self.evaluate()
+        is_done = state.step == run.job.total_steps
+        return TrainResult(state.step, metrics, state.best_metric, best, is_done)
+
+    def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
+        """A source of pairs; see `PairSource`."""
+        if given is None:
+            name = {"train": "train_dataset", "dev": "eval_dataset"}[split]
+            raise InputError(f"there is no {name}; give it to PairTrainer")
+        config = self.config
+        labels = labels_of(self._start.source.config) if labelled else None
+        columns = Columns(config.text_a, config.text_b, config.label)
+        if isinstance(given, (str, Path)):
+            return PairSource(f"{split}_file", str(given), split, labels, columns)
+        name = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}[split]
+        return GivenPairs(name, given, labels, columns)
+
+    def _logits_of(self, pairs) -> np.ndarray:
+        source = self._start.source
+        pieces = open_tokenizer(source.vocab_file, source.config, self.config.max_seq_len)
+        rows = encode_pairs(pairs, pieces, self.config.max_seq_len)
+        peers = join_peers(self.world)
+        peers.barrier()
+        with self._casting():
+            return logits_of(self.model, rows, self.config.batch_size, peers)
+
+    def _measure(self) -> Measure:
+        add = join_peers(self.world).add
+        return Measure(self.compute_metrics, self.config.best_metric, self.world, add)
+
+
+def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
+    """What is decided already is not for the flags to say."""
+    dropout = model.config.get("hidden_dropout_prob", config.dropout)
+    return replace(config, model_type=model.family, pooling=model.pooling, dropout=dropout)
+
+
+def _start_of(model, config: PairConfig, vocab_file):
+    if not isinstance(model, PairClassifier):
+        return open_start(config, str(model))
+    if vocab_file is None:
+        raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
+    return given_start(model, Path(vocab_file))
+
+
+def _is_labelled(source) -> bool:
+    try:
+        return next(source.rows()).label is not None
+    except InputError:  # what else is wrong is said when it is read without labels
+        return False

@@ -1,0 +1,349 @@
+"""Training from Python: the runs are those of the command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+from tiny_pair import toy_rows, write_model, write_pairs
+
+from data_tools.errors import InputError
+from ernie_pair import PairCallback, PairConfig, PairTrainer
+from ernie_pair.checkpoint_folder import MANIFEST
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.model import load_trained
+from ernie_pair.pair.run import train_pair
+
+TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
+SETTINGS = {
+    **{"model_type": "ernie", "from_scratch": True, "epochs": 2, "batch_size": 16, "learning_rate": 5e-3},
+    **{"eval_freq": 5, "logging_freq": 1, "checkpoint_steps": 4, "device": "cpu"},
+}
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def files(tmp_path):
+    return str(write_pairs(tmp_path / "train.tsv", 90, seed=0)), str(
+        write_pairs(tmp_path / "dev.tsv", 41, seed=1)
+    )
+
+
+@pytest.fixture
+def make(tmp_path, model):
+    """A trainer on the pairs as tuples, unless the test says otherwise."""
+
+    def trainer(*datasets, own=None, folder="out", **settings):
+        config = PairConfig(str(tmp_path / folder), **{**SETTINGS, **settings})
+        return PairTrainer(model, config, *(datasets or (TRAIN, DEV)), **(own or {}))
+
+    return trainer
+
+
+def events(folder, split=None):
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    timed = ("samples_per_second", "data_wait_share", "memory_gb")
+    return [
+        {name: value for name, value in event.items() if name not in timed}
+        for event in read
+        if split in (None, event["split"])
+    ]
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
+
+
+def as_dicts(rows):
+    return [{"query": a, "title": b, "label": label} for a, b, label in rows]
+
+
+def as_dataset(rows):
+    features = Features(query=Value("string"), title=Value("string"), label=ClassLabel(names=["no", "yes"]))
+    return Dataset.from_list(as_dicts(rows), features=features)
+
+
+def test_importing_what_is_offered_loads_paddle_only_for_the_trainer():
+    text = "import sys, ernie_pair; from ernie_pair import PairCallback, PairConfig, notebook_launcher"
+    text += (
+        "; print('paddle' in sys.modules, hasattr(ernie_pair, 'PairRun'), 'PairTrainer' in dir(ernie_pair))"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False", "True"]
+
+
+def test_the_command_has_each_flag_of_the_config_once_and_its_files():
+    ours, theirs = ([item.name for item in fields(config)] for config in (PairConfig, TrainConfig))
+    assert theirs[: len(ours)] == ours and ours[0] == "output_dir"
+    assert theirs[len(ours) :] == ["model_name_or_path", "train_file", "dev_file"]
+
+
+def test_a_run_from_python_is_the_run_of_the_command(tmp_path, model, files, make):
+    config = {
+        **SETTINGS,
+        "train_file": files[0],
+        "dev_file": files[1],
+        "output_dir": str(tmp_path / "command"),
+    }
+    train_pair(TrainConfig(model_name_or_path=str(model), **config))
+    result = make(*files).train()
+    ours, theirs = tmp_path / "out", tmp_path / "command"
+    assert events(ours) == events(theirs)
+    for folder in ("checkpoints/step_00000012", result.best_model.name):
+        assert files_of(ours / folder) == files_of(theirs / folder)
+    assert result.step == 12 and result.is_done
+    assert result.best_model.name == f"best-accuracy-{result.best_metric:.4f}"
+    assert result.metrics in [{n: e[n] for n in result.metrics} for e in events(ours, "valid")]
+
+
+def test_what_the_command_began_goes_on_in_python(tmp_path, model, files, make):
+    config = {**SETTINGS, "train_file": files[0], "dev_file": files[1], "output_dir": str(tmp_path / "out")}
+    train_pair(TrainConfig(model_name_or_path=str(model), **config))
+    before = events(tmp_path / "out")
+    result = make(*files).train()
+    assert result.step == 12 and events(tmp_path / "out") == before
+    assert result.metrics["accuracy"] == result.best_metric
+
+
+@pytest.mark.parametrize("given", [as_dicts, as_dataset])
+def test_the_same_pairs_make_the_same_run_however_they_are_given(tmp_path, make, given):
+    make(folder="tuples", max_steps=3).train()
+    make(given(TRAIN), given(DEV), max_steps=3).train()
+    assert events(tmp_path / "out") == events(tmp_path / "tuples")
+    assert make(given(TRAIN), given(DEV), folder="tuples", max_steps=3).train().step == 3  # the same run
+
+
+def test_after_training_the_model_is_the_best_one(make):
+    trainer = make(epochs=8)
+    result = trainer.train()
+    metrics = trainer.evaluate()
+    assert metrics["accuracy"] == pytest.approx(result.best_metric) and metrics == result.metrics
+    assert metrics["accuracy"] > 0.85
+    found = trainer.predict([row[:2] for row in DEV])
+    assert found.predictions.tolist() == found.logits.argmax(axis=1).tolist()
+    assert found.labels is None and found.metrics == {}
+    right = np.mean(found.predictions == [label for *_, label in DEV])
+    assert right == pytest.approx(metrics["accuracy"])
+
+
+def test_a_second_call_of_train_does_nothing_more(tmp_path, make):
+    trainer = make()
+    first = trainer.train()
+    before = events(tmp_path / "out")
+    assert trainer.train() == first and events(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("labels, known", [([1, 0], True), ([-1, -1], False), ([None, None], False)])
+def test_labels_are_used_where_they_are_classes(make, labels, known):
+    rows = [{"text_a": "今天", "text_b": "明天", "label": label} for label in labels]
+    found = make().predict(rows)
+    assert (found.labels is not None) == known == bool(found.metrics)
+    assert found.labels is None or found.labels.tolist() == labels
+
+
+def test_files_are_predicted_and_evaluated_too(files, make):
+    trainer = make()
+    found = trainer.predict(files[1])
+    assert found.metrics == trainer.evaluate(files[1]) == trainer.evaluate()
+    assert found.labels.tolist() == [label for *_, label in DEV] and found.logits.shape == (41, 2)
+
+
+def agreement(prediction):
+    """As for the Trainer of Transformers."""
+    logits, labels = prediction
+    assert prediction.predictions is logits and prediction.label_ids is labels
+    return {"agreement": np.mean(logits.argmax(axis=1) == labels), "mcc": 7}
+
+
+def test_own_metrics_stand_beside_the_built_in_ones_and_choose_the_best_model(tmp_path, make):
+    trainer = make(own={"compute_metrics": agreement}, best_metric="agreement", max_steps=6)
+    result = trainer.train()
+    assert result.best_model.name.startswith("best-agreement-")
+    for event in events(tmp_path / "out", "valid"):
+        assert event["agreement"] == event["accuracy"] and event["mcc"] == 7
+    assert result.metrics["agreement"] == result.best_metric == trainer.evaluate()["agreement"]
+
+
+def test_of_an_own_metric_less_may_be_better(tmp_path, make):
+    values = iter([0.5, 0.4, 0.6, 0.3, 0.2, 0.1, 0.1, 0.1])
+
+    def falling(prediction):
+        return {"error": next(values)}
+
+    settings = {"best_metric": "error", "greater_is_better": False, "max_steps": 4, "eval_freq": 1}
+    assert make(own={"compute_metrics": falling}, **settings).train().best_metric == 0.2
+
+
+@pytest.mark.parametrize(
+    "own, best_metric, reason",
+    [
+        (None, "kappa", "best_metric kappa is none of loss, accuracy"),
+        (lambda prediction: {"kappa": float("nan")}, "kappa", "returned kappa nan"),
+        (lambda prediction: 0.5, "accuracy", "compute_metrics returned 0.5; return a dictionary"),
+        (lambda prediction: {"a": "b"}, "accuracy", "return a dictionary of numbers"),
+    ],
+)
+def test_metrics_that_choose_nothing_are_refused_before_the_first_update(
+    tmp_path, make, own, best_metric, reason
+):
+    with pytest.raises(InputError, match=reason):
+        make(own={"compute_metrics": own}, best_metric=best_metric).train()
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+
+
+class Notes(PairCallback):
+    """Writes down what it is told; asks for a stop at ``stop_at``."""
+
+    def __init__(self, stop_at=None):
+        self.stop_at, self.heard = stop_at, []
+
+    def note(self, event, state, *more):
+        self.heard.append((event, state.step, *more))
+        state.step = -1  # a copy: the run does not care
+        if self.stop_at == self.heard[-1][:2]:
+            self.stop()
+
+    def on_log(self, state, metrics):
+        assert metrics["loss"] > 0
+        self.note("log", state)
+
+    def on_evaluate(self, state, metrics):
+        assert 0 <= metrics["accuracy"] <= 1
+        self.note("evaluate", state)
+
+    def on_save(self, state, folder):
+        self.note("save", state, folder.name, (folder / MANIFEST).is_file())
+
+    def on_train_end(self, state):
+        self.note("end", state)
+
+
+def test_callbacks_hear_of_what_happens_in_its_order(make):
+    notes = Notes()
+    make(own={"callbacks": [notes]}, logging_freq=3, max_steps=6).train()
+    saved = [("save", step, f"step_0000000{step}", True) for step in (4, 6)]
+    assert notes.heard == [
+        *(("evaluate", 0), ("log", 3), saved[0], ("evaluate", 5)),
+        *(("log", 6), ("evaluate", 6), saved[1], ("end", 6)),
+    ]
+
+
+@pytest.mark.parametrize("asked", [("log", 3), ("evaluate", 5), ("save", 4)])
+def test_a_callback_stops_the_run_which_then_goes_on_as_if_it_had_not(tmp_path, make, asked):
+    make(folder="whole").train()
+    notes = Notes(stop_at=asked)
+    trainer = make(own={"callbacks": [notes]})
+    result = trainer.train()
+    assert (result.step, result.is_done) == (asked[1], False)
+    assert notes.heard[-1] == ("end", asked[1])
+    notes.stop_at = None
+    assert trainer.train().is_done
+    ours, theirs = tmp_path / "out", tmp_path / "whole"
+    assert files_of(ours / "model_last") == files_of(theirs / "model_last") and events(ours) == events(theirs)
+
+
+def test_an_error_of_a_callback_ends_the_run_and_is_raised_as_it_is(make):
+    class Broken(PairCallback):
+        def on_log(self, state, metrics):
+            raise LookupError("no such thing")
+
+    with pytest.raises(LookupError, match="no such thing"):
+        make(own={"callbacks": [Broken()]}).train()
+
+
+def test_an_interrupt_ends_the_update_saves_and_leaves_the_keyboard_as_it_was(tmp_path, make):
+    class Interrupt(PairCallback):
+        def on_log(self, state, metrics):
+            if state.step == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT after step 3, saved"):
+        make(own={"callbacks": [Interrupt()]}).train()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    make(folder="whole").train()
+    assert make().train().is_done
+    assert files_of(tmp_path / "out" / "model_last") == files_of(tmp_path / "whole" / "model_last")
+
+
+def test_a_run_that_failed_begins_again_with_the_weights_it_was_to_begin_with(tmp_path, make):
+    class Broken(PairCallback):
+        def on_log(self, state, metrics):
+            if state.step == 2:
+                raise LookupError
+
+    trainer = make(own={"callbacks": [Broken()]}, max_steps=3)
+    with pytest.raises(LookupError):
+        trainer.train()
+    trainer.callbacks.clear()
+    trainer.train()
+    make(folder="whole", max_steps=3).train()
+    assert events(tmp_path / "out") == events(tmp_path / "whole")
+
+
+def test_a_model_in_memory_is_trained_itself(tmp_path, make):
+    best = make(max_steps=6).train().best_model
+    classifier, vocab_file = load_trained(str(best))
+    config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 2})
+    before = classifier.classifier.weight.numpy().copy()
+    trainer = PairTrainer(classifier, config, TRAIN, DEV, vocab_file=vocab_file)
+    trainer.train()
+    assert trainer.model is classifier and not np.array_equal(classifier.classifier.weight.numpy(), before)
+    with pytest.raises(InputError, match="give its vocab_file"):
+        PairTrainer(classifier, config, TRAIN, DEV)
+
+
+BAD_PAIRS = [
+    (None, "there is no train_dataset; give it to PairTrainer"),
+    ([], "train_dataset has no pairs"),
+    ([("今", "天", 1), ("今", "天", 7)], r"train_dataset\[1\]: label 7 is not one of 0, 1"),
+    ([("今", "天", 1), ("今", "  ", 1)], r"train_dataset\[1\]: sentence2 is empty"),
+    ([("今", "天", 1), "今天"], r"train_dataset\[1\]: '今天' is no pair"),
+    ([("今",)], r"train_dataset\[0\]: \('今',\) is no pair"),
+    ([("今", "天")], r"train_dataset\[0\]: no label"),
+    ([("今", "\ud800", 1)], r"train_dataset\[0\]: half of a character"),
+    ([{"text_a": "今", "text_b": None, "label": 1}], r"train_dataset\[0\]: sentence2 is None, not a text"),
+    ({"train": [], "test": []}, r"train_dataset is a dictionary \(train, test\); give one of its parts"),
+    ("absent.tsv", "absent.tsv: no such file"),
+]
+
+
+@pytest.mark.parametrize("pairs, reason", BAD_PAIRS, ids=range(len(BAD_PAIRS)))
+def test_bad_pairs_are_named_and_leave_nothing(tmp_path, make, pairs, reason):
+    with pytest.raises(InputError, match=reason):
+        make(pairs, DEV).train()
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_in_memory_is_not_streamed(make):
+    with pytest.raises(InputError, match="streaming reads a file, and train_dataset is in memory"):
+        make(streaming=True, max_steps=3).train()
+
+
+def test_a_model_that_is_not_there_is_named_at_once():
+    with pytest.raises(InputError, match="absent/model is not a folder"):
+        PairTrainer("absent/model", PairConfig("out", device="cpu"))
+
+
+def test_a_best_metric_that_names_no_folder_is_refused():
+    with pytest.raises(InputError, match="--best_metric eval/f1 names a folder"):
+        PairConfig("out", best_metric="eval/f1")
+
+
+def test_the_example_of_the_docstring_runs(tmp_path, model, files, monkeypatch, capsys):
+    example = textwrap.dedent(PairTrainer.__doc__.split("\n\n", 1)[1].split("``model``")[0])
+    settings = 'PairConfig("output", model_type="ernie", from_scratch=True, device="cpu", max_steps=1, '
+    monkeypatch.chdir(tmp_path)
+    exec(example.replace('PairConfig("output", ', settings).replace("ernie-gram-zh", str(model)), {})
+    metrics, predictions = capsys.readouterr().out.splitlines()
+    assert "'accuracy'" in metrics and len(predictions.strip("[]").split()) == 2
