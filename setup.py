@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension, build_ext
-from setuptools import setup
+from setuptools import find_packages, setup
 
 
 class OptionalBuild(build_ext):
@@ -88,10 +88,10 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.9,<3.13",
-    packages=["data_tools", "ernie_pair", "ernie_pair.pair", "ernie_pair.pretrain", "ernie_pair.serve"],
+    packages=find_packages(include=["data_tools", "ernie_pair", "ernie_pair.*"]),
     package_data={
         "data_tools": ["helpers.cpp"],
-        "ernie_pair.pair": ["report.html"],
+        "ernie_pair.pair.evaluation": ["report.html"],
         "ernie_pair.serve": ["page.html"],
     },
     install_requires=REQUIRES,

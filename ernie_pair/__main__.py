@@ -39,33 +39,33 @@ COMMANDS = {
         "static weights to a dynamic model",
     ),
     "audit-pairs": (
-        "ernie_pair.pair.audit",
+        "ernie_pair.pair.audit.audit_pairs",
         "audit_pairs",
         "AuditPairsConfig",
         "repeats, leaks, contradictions of labelled pairs",
     ),
     "train": ("ernie_pair.pair.run", "train_pair", "TrainConfig", "train a sentence-pair classifier"),
     "config": (
-        "ernie_pair.pair.launch_questions",
+        "ernie_pair.pair.launch.launch_questions",
         "write_launch_file",
         "QuestionsConfig",
         "questions that make the file of launch",
     ),
     "evaluate": (
-        "ernie_pair.pair.evaluate",
+        "ernie_pair.pair.evaluation.evaluate_pair",
         "evaluate_pair",
         "EvaluateConfig",
         "its metrics on labelled pairs",
     ),
     "predict": ("ernie_pair.pair.predict", "predict_pair", "PredictConfig", "its labels for pairs"),
     "compare-starts": (
-        "ernie_pair.pair.compare",
+        "ernie_pair.pair.compare.compare_starts",
         "compare_starts",
         "CompareConfig",
         "do several starts make classifiers that differ?",
     ),
     "export": (
-        "ernie_pair.pair.export",
+        "ernie_pair.pair.export.export_pair",
         "export_pair",
         "ExportConfig",
         "a folder that runs without training",
@@ -97,7 +97,7 @@ def _run(words) -> None:
         print(_usage())
         return
     if words[0] == LAUNCH[0]:
-        import_module("ernie_pair.pair.launch").launch(words[1:])
+        import_module("ernie_pair.pair.launch.launch").launch(words[1:])
         return
     if words[0] not in COMMANDS:
         known = ", ".join([*COMMANDS, LAUNCH[0]])

@@ -27,11 +27,11 @@ from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
 from ernie_pair.new_model import NewModelConfig, new_model
 from ernie_pair.pair.config import PredictConfig, TrainConfig
-from ernie_pair.pair.labels import labels_of
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.data.labels import labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
 from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.row_stream import StreamRules, streamed_updates
 from ernie_pair.pair.start import open_start
 from ernie_pair.pair.training_data import open_data
 from ernie_pair.world import World

@@ -6,7 +6,7 @@ python scripts/evaluate_pair.py --model_path output/best-accuracy-0.8962 \
 
 from data_tools.command_line import run_command
 from ernie_pair.pair.config import EvaluateConfig
-from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 
 
 def main() -> None:

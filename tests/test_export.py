@@ -12,8 +12,9 @@ from tiny_ship import MAX_SEQ_LEN, ship, write_trained
 
 from data_tools.command_line import exit_code_of
 from data_tools.errors import CheckpointError, InputError
-from ernie_pair.pair import export, export_formats
-from ernie_pair.pair.export import ExportConfig, export_pair
+from ernie_pair.pair.export import export_pair as export
+from ernie_pair.pair.export import formats as export_formats
+from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.predictor import PairPredictor
 from ernie_pair.temperature import write_temperature
 

@@ -10,11 +10,11 @@ from tiny_pair import write_model
 from data_tools.command_line import exit_code_of, parse_config
 from data_tools.errors import InputError
 from ernie_pair.__main__ import _run
-from ernie_pair.pair.audit import AuditPairsConfig, audit_of, audit_pairs, same_of
-from ernie_pair.pair.audit_findings import coded
-from ernie_pair.pair.audit_report import report_lines, warnings_of
-from ernie_pair.pair.labels import Labels
-from ernie_pair.pair.pair_file import read_file
+from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
+from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.report import report_lines, warnings_of
+from ernie_pair.pair.data.labels import Labels
+from ernie_pair.pair.data.pair_file import read_file
 
 CLEAN = ["今天 天气 1", "明天 昨天 0", "大小 多少 1", "上下 左右 0"]
 

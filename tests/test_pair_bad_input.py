@@ -16,10 +16,10 @@ from data_tools.command_line import exit_code_of
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
-from ernie_pair.pair.data import encode_pairs, evaluation_batches
-from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, evaluation_batches
+from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.model import new_model
-from ernie_pair.pair.pair_file import read_pairs
 from ernie_pair.pair.predict import predict_pair
 from ernie_pair.pair.run import train_pair
 

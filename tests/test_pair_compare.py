@@ -15,11 +15,11 @@ from data_tools.errors import CheckpointError, InputError
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.model_folder import open_model
-from ernie_pair.pair import compare_runs
-from ernie_pair.pair.compare import CompareConfig, compare_starts
-from ernie_pair.pair.compare_report import compare, table_lines
+from ernie_pair.pair.compare import runs as compare_runs
+from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
+from ernie_pair.pair.compare.domain_loss import domain_loss
+from ernie_pair.pair.compare.report import compare, table_lines
 from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.domain_loss import domain_loss
 from ernie_pair.pair.metrics import METRICS, measure
 
 

@@ -9,16 +9,16 @@ from tiny_pair import VOCAB, write_model, write_pairs
 
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.batch_order import BatchOrder
 from ernie_pair.pair.config import EvaluateConfig, TrainConfig
-from ernie_pair.pair.data import (
+from ernie_pair.pair.data.batch_order import BatchOrder
+from ernie_pair.pair.data.encoded_pairs import (
     encode_pairs,
     evaluation_batches,
     kept_lengths,
     open_tokenizer,
     training_updates,
 )
-from ernie_pair.pair.pair_file import read_pairs
+from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.world import World
 
 ALONE = World()

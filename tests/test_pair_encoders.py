@@ -16,7 +16,7 @@ from ernie_pair.model_folder import open_model, tokenizer_class
 from ernie_pair.new_model import NewModelConfig, new_model
 from ernie_pair.pair.config import EvaluateConfig
 from ernie_pair.pair.encoders import ENCODERS
-from ernie_pair.pair.export import ExportConfig, export_pair
+from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.pair.model import load_start, load_trained
 from ernie_pair.pair.model import new_model as new_classifier
 from ernie_pair.pair_rows import encode_texts, open_tokenizer

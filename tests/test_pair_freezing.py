@@ -17,13 +17,13 @@ from ernie_pair.model_folder import open_model
 from ernie_pair.new_model import NewModelConfig
 from ernie_pair.new_model import new_model as write_new_model
 from ernie_pair.pair.config import EvaluateConfig, PairConfig, PredictConfig, TrainConfig
-from ernie_pair.pair.data import encode_pairs, training_updates
-from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_updates
+from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.freezing import freeze
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.model import new_model
 from ernie_pair.pair.optimizer import new_optimizer, optimizer_arrays
-from ernie_pair.pair.pair_file import read_pairs
 from ernie_pair.pair.peers import Alone
 from ernie_pair.pair.recompute import recompute_layers
 from ernie_pair.pair.run import train_pair

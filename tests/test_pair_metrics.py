@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics as sk
 
 from data_tools.errors import InputError
-from ernie_pair.pair.calibration import (
+from ernie_pair.pair.evaluation.calibration import (
     BINS,
     Bin,
     calibration_error,
@@ -15,10 +15,10 @@ from ernie_pair.pair.calibration import (
     fit_temperature,
     said_and_true,
 )
-from ernie_pair.pair.intervals import CountedRows, intervals, resamples
+from ernie_pair.pair.evaluation.intervals import CountedRows, intervals, resamples
+from ernie_pair.pair.evaluation.slices import is_negated, overlap, slice_table
+from ernie_pair.pair.evaluation.thresholds import at_precision, best_f1, threshold_curve
 from ernie_pair.pair.metrics import METRICS, cross_entropies, log_odds, measure, refuse_undefined
-from ernie_pair.pair.slices import is_negated, overlap, slice_table
-from ernie_pair.pair.thresholds import at_precision, best_f1, threshold_curve
 from ernie_pair.pair_scores import probabilities
 
 

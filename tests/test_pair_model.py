@@ -12,9 +12,9 @@ from data_tools.errors import CheckpointError, InputError
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import FAMILIES, PRETRAINED
 from ernie_pair.model_folder import open_model
-from ernie_pair.pair.data import encode_pairs
+from ernie_pair.pair.data.encoded_pairs import encode_pairs
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.model import load_start, load_trained, new_model
-from ernie_pair.pair.pair_file import Pairs
 from ernie_pair.runtime import quiet_libraries
 
 quiet_libraries()

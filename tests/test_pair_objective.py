@@ -7,7 +7,7 @@ from scipy.special import log_softmax
 
 from data_tools.errors import InputError
 from ernie_pair.pair.class_weights import class_weights_in, class_weights_of
-from ernie_pair.pair.data import Batch
+from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.pair.objective import Objective
 
 IDS = np.arange(1, 16).reshape(5, 3)

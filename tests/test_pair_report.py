@@ -12,11 +12,11 @@ from tiny_pair import toy_rows, write_model, write_pairs
 
 from data_tools.errors import InputError
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
-from ernie_pair.pair.evaluate import evaluate_pair
-from ernie_pair.pair.evaluation import Answers, Fitted, evaluation_of
-from ernie_pair.pair.pair_file import Pairs
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.evaluation.report import FILES, worst_rows, write_report
 from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.report import FILES, worst_rows, write_report
 from ernie_pair.pair.run import train_pair
 from ernie_pair.temperature import CALIBRATION, read_temperature
 

@@ -11,14 +11,14 @@ from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
 
 from data_tools.errors import InputError, MachineError
 from data_tools.wordpiece import WordPiece
-from ernie_pair.pair import row_cache
-from ernie_pair.pair.data import encode_pairs
-from ernie_pair.pair.labels import Labels
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_file import Row
-from ernie_pair.pair.pair_source import PairSource
-from ernie_pair.pair.row_cache import cached_rows
-from ernie_pair.pair.row_stream import StreamRules, shuffled, streamed_updates
+from ernie_pair.pair.data import row_cache
+from ernie_pair.pair.data.encoded_pairs import encode_pairs
+from ernie_pair.pair.data.labels import Labels
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Row
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.row_cache import cached_rows
+from ernie_pair.pair.data.row_stream import StreamRules, shuffled, streamed_updates
 from ernie_pair.world import World
 
 TWO = Labels.numbered(2)

@@ -15,7 +15,7 @@ from ernie_pair.checkpoint_folder import MANIFEST
 from ernie_pair.loop import TrainState
 from ernie_pair.pair.best import BestModel
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
-from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.predict import predict_pair

@@ -6,11 +6,11 @@ import json
 import pytest
 
 from data_tools.errors import InputError
-from ernie_pair.pair import pair_file
-from ernie_pair.pair.labels import Labels, labels_of, with_labels
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_file import rows_of
-from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.data import pair_file
+from ernie_pair.pair.data.labels import Labels, labels_of, with_labels
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import rows_of
+from ernie_pair.pair.data.pair_source import PairSource
 
 TWO = Labels.numbered(2)
 THREE = [("左", "右", 1), ("上", "下", 0), ("前", "后", 1)]
@@ -226,7 +226,7 @@ def sets(monkeypatch):
     """sets(splits) puts them in place of PaddleNLP's."""
     import paddlenlp.datasets
 
-    from ernie_pair.pair import pair_source
+    from ernie_pair.pair.data import pair_source
 
     pair_source._content_of_set.cache_clear()
 
@@ -279,7 +279,7 @@ def test_the_keys_of_glue_and_a_change_of_content_are_noticed(sets):
     sets({"train": [{"sentence1": "左", "sentence2": "右", "labels": 1}]})
     first = source_of("mrpc").read()
     assert first.labels.tolist() == [1]
-    from ernie_pair.pair.pair_source import _content_of_set
+    from ernie_pair.pair.data.pair_source import _content_of_set
 
     _content_of_set.cache_clear()
     sets({"train": [{"sentence1": "左", "sentence2": "右", "labels": 0}]})

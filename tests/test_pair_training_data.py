@@ -11,9 +11,10 @@ from tiny_pair import toy_rows, write_model, write_pairs
 from data_tools.errors import InputError
 from ernie_pair.checkpoint_folder import MANIFEST
 from ernie_pair.model_folder import open_model
-from ernie_pair.pair import audit_start, row_cache
+from ernie_pair.pair.audit import before_training
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
-from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.data import row_cache
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.predict import predict_pair
 from ernie_pair.pair.run import train_pair
@@ -68,7 +69,7 @@ def test_a_second_run_takes_the_rows_and_the_warnings_from_the_cache(tmp_path, c
         train_pair(replace(config, output_dir=str(tmp_path / name), cache_dir=str(tmp_path / "cache")))
         warned.append([line[9:] for line in capfd.readouterr().err.splitlines() if "train: " in line])
         monkeypatch.setattr(row_cache, "encode_pairs", None)
-        monkeypatch.setattr(audit_start, "audit_of", None)
+        monkeypatch.setattr(before_training, "audit_of", None)
     assert warned[0] == warned[1] == ["train: 1 rows (1.09 %) repeat an earlier pair, label and all"]
     assert last_state(tmp_path / "one") == last_state(tmp_path / "two")
     assert not (tmp_path / "one" / "cache").exists()

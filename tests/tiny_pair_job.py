@@ -10,10 +10,10 @@ from data_tools.wordpiece import WordPiece
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.class_weights import class_weights_of
 from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.data import encode_pairs, training_updates
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_updates
+from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.model import new_model
-from ernie_pair.pair.pair_file import read_pairs
 from ernie_pair.pair.peers import Alone
 from ernie_pair.pair.recompute import recompute_layers
 from ernie_pair.pair_rows import Batch, Rows

@@ -8,7 +8,7 @@ from tiny_pair import CHARACTERS, write_model
 
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_folder import open_model
-from ernie_pair.pair.export import ExportConfig, export_pair
+from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.pair.model import load_trained, new_model
 from ernie_pair.pair.peers import Alone
 from ernie_pair.pair.scoring import logits_of

@@ -10,7 +10,7 @@ from ernie_pair.checkpoint_folder import Checkpoint, Content
 from ernie_pair.pair import job_state
 from ernie_pair.pair.adversarial import Perturbation
 from ernie_pair.pair.config import PairConfig
-from ernie_pair.pair.data import Batch, Rows
+from ernie_pair.pair.data.encoded_pairs import Batch, Rows
 from ernie_pair.pair.group_sharding import Shards
 from ernie_pair.pair.metrics import measure
 from ernie_pair.pair.model import PairClassifier

@@ -17,9 +17,9 @@ from paddle.nn import functional as F
 from data_tools.errors import InputError
 from ernie_pair.model_config import CONFIG, FAMILIES, family_of
 from ernie_pair.model_folder import VOCAB, ModelSource, match_parameters, open_model, refuse_other_family
+from ernie_pair.pair.data.labels import num_classes_of
 from ernie_pair.pair.encoders import ENCODERS, hidden_states, new_encoder, own_head, settings_of
 from ernie_pair.pair.half_weights import set_weight, widened
-from ernie_pair.pair.labels import num_classes_of
 from ernie_pair.tokenizer_config import TOKENIZER, read_tokenizer, tokenizer_json
 from ernie_pair.weights import Arrays, as_float32, read_weights
 from ernie_pair.world import seed_of

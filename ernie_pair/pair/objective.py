@@ -11,7 +11,7 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from ernie_pair.pair.data import Batch
+from ernie_pair.pair.data.encoded_pairs import Batch
 
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
 

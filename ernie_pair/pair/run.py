@@ -1,7 +1,5 @@
 """One training run from its flags to its last line: the engine of the command and of `PairTrainer`."""
 
-import hashlib
-import json
 import logging
 import math
 from functools import partial
@@ -10,22 +8,19 @@ from typing import Dict, Optional, Sequence
 
 from ernie_pair.checkpoint import Checkpoints
 from ernie_pair.checkpoint_folder import words_of
-from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.loop import Rhythm, TrainState, train
-from ernie_pair.model_folder import ModelSource
 from ernie_pair.pair.best import BestModel
 from ernie_pair.pair.callbacks import Callbacks, PairCallback, ToldLog
 from ernie_pair.pair.config import PairConfig, TrainConfig
 from ernie_pair.pair.early_stopping import EarlyStopping
+from ernie_pair.pair.fingerprint import FIXED, fingerprint_of, topology_of
 from ernie_pair.pair.freezing import freeze
 from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.metrics import LOWER_IS_BETTER
 from ernie_pair.pair.own_metrics import ComputeMetrics, Measure
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.pair.recompute import recompute_layers
 from ernie_pair.pair.start import Start, open_start
 from ernie_pair.pair.training_data import PairData, open_data
-from ernie_pair.pair.update_config import SAME_UPDATE
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.signals import StopSignals, stop_with_the_launcher
@@ -164,50 +159,6 @@ class PairRun:
 
 def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
     return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_update(world.size))
-
-
-def fingerprint_of(
-    config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
-) -> Dict[str, object]:
-    """What must not change between a checkpoint and the run that goes on from it."""
-    model = json.dumps(source.config, sort_keys=True).encode()
-    flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
-    flags += ("text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE)
-    return {
-        **{name: getattr(config, name) for name in flags},
-        "best_metric": config.best_metric + _if_turned_round(config),
-        "pooling": job.model.pooling,
-        "batch_size x gradient_accumulation_steps x processes": config.pairs_per_update(world.size),
-        "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
-        "updates in all (--epochs, --max_steps)": job.total_steps,
-        "config.json (sha256)": hashlib.sha256(model).hexdigest(),
-        **{f"{name} (sha256)": value for name, value in hashes.items()},
-    }
-
-
-def _if_turned_round(config: PairConfig) -> str:
-    if config.lower_is_better == (config.best_metric in LOWER_IS_BETTER):
-        return ""
-    return f" ({'lower' if config.lower_is_better else 'greater'} is better)"
-
-
-def _order_of(config: PairConfig) -> str:
-    sorted_ = "in buckets of like length" if config.bucket else "of any length"
-    return sorted_ + (f", streamed through {config.shuffle_buffer} rows" if config.streaming else "")
-
-
-# No --allow_change makes the weights, or the best metric so far, fit these.
-FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
-
-
-def topology_of(config: PairConfig, world: World) -> Dict[str, object]:
-    """What may change on resume, with a line about it."""
-    names = ("batch_size", "gradient_accumulation_steps", "sharding")
-    return {
-        "processes": world.size,
-        **{name: getattr(config, name) for name in names},
-        "threads": cpu_threads(),
-    }
 
 
 def _resume(

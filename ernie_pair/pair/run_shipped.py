@@ -11,8 +11,8 @@ from tqdm import tqdm
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_file import read_file
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.prediction_file import prediction_lines
 from ernie_pair.pair.result_file import publish_file, refuse_unusable
 from ernie_pair.predictor import PairPredictor, TextPair

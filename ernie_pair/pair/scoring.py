@@ -7,7 +7,7 @@ import paddle
 from tqdm import tqdm
 
 from data_tools.errors import NumbersError
-from ernie_pair.pair.data import Rows, evaluation_batches
+from ernie_pair.pair.data.encoded_pairs import Rows, evaluation_batches
 from ernie_pair.pair.model import PairClassifier
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ernie_pair.model_folder import ModelSource, open_model
 from ernie_pair.pair.config import PairConfig
-from ernie_pair.pair.labels import labels_of, with_labels
+from ernie_pair.pair.data.labels import labels_of, with_labels
 from ernie_pair.pair.model import PairClassifier, load_start, new_model
 
 

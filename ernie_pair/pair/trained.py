@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from ernie_pair.pair.config import AskConfig
-from ernie_pair.pair.data import encode_pairs, open_tokenizer
-from ernie_pair.pair.labels import Labels, labels_of
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, open_tokenizer
+from ernie_pair.pair.data.labels import Labels, labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.model import load_trained
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_file import Pairs
-from ernie_pair.pair.pair_source import PairSource
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.pair.result_file import refuse_unusable
 from ernie_pair.pair.scoring import logits_of

@@ -14,13 +14,13 @@ from ernie_pair.loop import TrainState
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.callbacks import PairCallback
 from ernie_pair.pair.config import PairConfig
-from ernie_pair.pair.data import encode_pairs, open_tokenizer
-from ernie_pair.pair.given_pairs import GivenPairs
-from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, open_tokenizer
+from ernie_pair.pair.data.given_pairs import GivenPairs
+from ernie_pair.pair.data.labels import labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.model import PairClassifier, load_start
 from ernie_pair.pair.own_metrics import ComputeMetrics, Measure
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_source import PairSource
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.pair.run import PairRun
 from ernie_pair.pair.scoring import logits_of

@@ -12,16 +12,16 @@ import numpy as np
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_folder import ModelSource
-from ernie_pair.pair.audit_start import warn_before_training
+from ernie_pair.pair.audit.before_training import warn_before_training
 from ernie_pair.pair.class_weights import class_weights_of
 from ernie_pair.pair.config import PairConfig, TrainConfig
-from ernie_pair.pair.data import open_tokenizer, training_updates
-from ernie_pair.pair.labels import Labels, labels_of
+from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_updates
+from ernie_pair.pair.data.labels import Labels, labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.row_cache import cached_rows
+from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
 from ernie_pair.pair.metrics import refuse_undefined
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_source import PairSource
-from ernie_pair.pair.row_cache import cached_rows
-from ernie_pair.pair.row_stream import StreamRules, streamed_updates
 from ernie_pair.pair_rows import Batch, Rows
 from ernie_pair.world import World
 

@@ -12,9 +12,9 @@ import pytest
 from tiny_pair import write_model, write_pairs
 
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
-from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.pair.evaluation.report import FILES
 from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.report import FILES
 from ernie_pair.pair.run import train_pair
 from ernie_pair.weights import from_safetensors
 
@@ -51,7 +51,7 @@ ASK = """
 import json, sys
 from data_tools.command_line import exit_code_of
 from ernie_pair.pair.config import EvaluateConfig, PredictConfig
-from ernie_pair.pair.evaluate import evaluate_pair
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.predict import predict_pair
 
 def ask():

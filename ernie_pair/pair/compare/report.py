@@ -7,7 +7,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional
 import numpy as np
 
 from data_tools.publish import published
-from ernie_pair.pair.intervals import CountedRows, percentile_interval, resamples
+from ernie_pair.pair.evaluation.intervals import CountedRows, percentile_interval, resamples
 from ernie_pair.pair.metrics import METRICS
 
 JSON_FILE, PICTURE_FILE = "compare.json", "compare.png"

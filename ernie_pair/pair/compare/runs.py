@@ -22,8 +22,8 @@ from data_tools.errors import CheckpointError, InputError, MachineError, Numbers
 from data_tools.publish import published
 from ernie_pair.model_folder import ModelSource
 from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.pair_file import Pairs
-from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.signals import StopSignals
 
 PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"

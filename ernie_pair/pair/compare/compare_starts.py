@@ -12,15 +12,15 @@ from data_tools.errors import InputError
 from data_tools.megatron_corpus import open_corpus
 from ernie_pair.model_config import limits_of
 from ernie_pair.model_folder import open_model
-from ernie_pair.pair.compare_report import compare, table_lines, write_comparison
-from ernie_pair.pair.compare_runs import Runs, Start
+from ernie_pair.pair.compare.domain_loss import domain_loss
+from ernie_pair.pair.compare.report import compare, table_lines, write_comparison
+from ernie_pair.pair.compare.runs import Runs, Start
 from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.domain_loss import domain_loss
-from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.data.labels import labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.metrics import refuse_undefined
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_file import Pairs
-from ernie_pair.pair.pair_source import PairSource
 from ernie_pair.runlog import start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.world import World

@@ -14,9 +14,9 @@ from typing import Iterable, Iterator, Optional, Tuple
 import numpy as np
 
 from data_tools.errors import InputError
-from ernie_pair.pair.labels import Labels
-from ernie_pair.pair.pair_columns import Columns, keys_of
-from ernie_pair.pair.pair_file import Cells, Pairs, Row, row_of
+from ernie_pair.pair.data.labels import Labels
+from ernie_pair.pair.data.pair_columns import Columns, keys_of
+from ernie_pair.pair.data.pair_file import Cells, Pairs, Row, row_of
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Iterator, List
 import numpy as np
 
 from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.batch_order import BatchOrder
-from ernie_pair.pair.pair_file import Pairs
+from ernie_pair.pair.data.batch_order import BatchOrder
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair_rows import (  # noqa: F401 - one place to import them from
     Batch,
     Rows,

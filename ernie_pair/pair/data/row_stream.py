@@ -13,10 +13,10 @@ from typing import Iterator, List, NamedTuple
 import numpy as np
 
 from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.batch_order import POOL_BATCHES, alike
-from ernie_pair.pair.data import dealt
-from ernie_pair.pair.pair_file import Row
-from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
+from ernie_pair.pair.data.encoded_pairs import dealt
+from ernie_pair.pair.data.pair_file import Row
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair_rows import Batch, encode_texts
 from ernie_pair.world import World
 

@@ -8,12 +8,12 @@ from typing import Dict
 import numpy as np
 
 from data_tools.errors import InputError
-from ernie_pair.pair.calibration import fit_temperature
 from ernie_pair.pair.config import EvaluateConfig
-from ernie_pair.pair.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.evaluation.calibration import fit_temperature
+from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.evaluation.report import write_report
 from ernie_pair.pair.metrics import METRICS
-from ernie_pair.pair.pair_file import Pairs
-from ernie_pair.pair.report import write_report
 from ernie_pair.pair.result_file import publish_file
 from ernie_pair.pair.trained import Trained
 from ernie_pair.temperature import CALIBRATION, read_temperature, write_temperature

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 from data_tools.publish import published
-from ernie_pair.pair.audit import audit_of, same_of
-from ernie_pair.pair.audit_findings import coded
-from ernie_pair.pair.audit_report import warnings_of
-from ernie_pair.pair.pair_source import PairSource
-from ernie_pair.pair.row_cache import name_of
+from ernie_pair.pair.audit.audit_pairs import audit_of, same_of
+from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.report import warnings_of
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.row_cache import name_of
 
 VERSION = 1  # raised when the same files would give other warnings
 ADVICE = "ernie-pair audit-pairs shows the rows, and --drop_leaks true writes the training file without them"

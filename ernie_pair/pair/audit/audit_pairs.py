@@ -18,7 +18,7 @@ from data_tools.command_line import option
 from data_tools.errors import InputError
 from data_tools.publish import published
 from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.audit_findings import (
+from ernie_pair.pair.audit.findings import (
     Coded,
     coded,
     findings_of,
@@ -27,11 +27,11 @@ from ernie_pair.pair.audit_findings import (
     is_shared,
     quantiles,
 )
-from ernie_pair.pair.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
-from ernie_pair.pair.labels import Labels, labels_of
-from ernie_pair.pair.pair_columns import Columns
-from ernie_pair.pair.pair_file import PACKED, Pairs
-from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.audit.report import Cleaned, FileFacts, PairAudit, draw, report_lines
+from ernie_pair.pair.data.labels import Labels, labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import PACKED, Pairs
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"

@@ -5,13 +5,19 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from ernie_pair.pair.calibration import BINS, Bin, calibration_error, equal_mass_bins, said_and_true
 from ernie_pair.pair.config import EvaluateConfig
-from ernie_pair.pair.intervals import intervals
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.evaluation.calibration import (
+    BINS,
+    Bin,
+    calibration_error,
+    equal_mass_bins,
+    said_and_true,
+)
+from ernie_pair.pair.evaluation.intervals import intervals
+from ernie_pair.pair.evaluation.slices import slice_table
+from ernie_pair.pair.evaluation.thresholds import Curve, at_precision, best_f1, threshold_curve
 from ernie_pair.pair.metrics import measure
-from ernie_pair.pair.pair_file import Pairs
-from ernie_pair.pair.slices import slice_table
-from ernie_pair.pair.thresholds import Curve, at_precision, best_f1, threshold_curve
 from ernie_pair.pair_scores import probabilities
 
 

@@ -23,9 +23,9 @@ from data_tools.errors import InputError, MachineError
 from data_tools.locked import locked
 from data_tools.publish import make_folder, published
 from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.data import encode_pairs
-from ernie_pair.pair.pair_file import Pairs, ending_of
-from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.data.encoded_pairs import encode_pairs
+from ernie_pair.pair.data.pair_file import Pairs, ending_of
+from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair_rows import Rows
 
 VERSION = 1  # raised when the same file would give other rows

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Dict, List, Sequence
 
-from ernie_pair.pair.launch_config import LaunchConfig, read_launch, shown
+from ernie_pair.pair.launch.launch_config import LaunchConfig, read_launch, shown
 from ernie_pair.runtime import default_device
 
 

@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional
 import numpy as np
 
 from data_tools.text_audit_paragraphs import normalised, quote
-from ernie_pair.pair.pair_file import Pairs
+from ernie_pair.pair.data.pair_file import Pairs
 
 EXAMPLES = 5
 QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)

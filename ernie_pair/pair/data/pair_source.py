@@ -12,9 +12,9 @@ import numpy as np
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import InputError
-from ernie_pair.pair.labels import Labels
-from ernie_pair.pair.pair_columns import Columns, keys_of
-from ernie_pair.pair.pair_file import Pairs, Row, read_file, refuse_missing, row_of, rows_of
+from ernie_pair.pair.data.labels import Labels
+from ernie_pair.pair.data.pair_columns import Columns, keys_of
+from ernie_pair.pair.data.pair_file import Pairs, Row, read_file, refuse_missing, row_of, rows_of
 
 # Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
 SETS = {

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, Optional
 
-from ernie_pair.pair.audit_findings import Finding
+from ernie_pair.pair.audit.findings import Finding
 
 # Worth a line before a training run; the others are for the report.
 WARNED = ("repeated", "contradicted", "alike", "intransitive", "shared", "unseen label")

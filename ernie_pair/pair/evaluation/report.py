@@ -8,8 +8,8 @@ from typing import Dict, List
 import numpy as np
 
 from data_tools.publish import published
-from ernie_pair.pair.evaluation import Answers
-from ernie_pair.pair.report_charts import charts_of
+from ernie_pair.pair.evaluation.evaluation import Answers
+from ernie_pair.pair.evaluation.report_charts import charts_of
 
 FILES = ("report.json", "errors.tsv", "report.html")
 TEMPLATE = Path(__file__).with_name("report.html")

@@ -15,9 +15,9 @@ from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.manifest import installed_versions
 from ernie_pair.model_config import CONFIG, VOCAB, find_config
 from ernie_pair.optional_library import optional_library
-from ernie_pair.pair.export_formats import write_onnx, write_paddle
-from ernie_pair.pair.export_parity import answers_of, largest_difference, parity_batches
-from ernie_pair.pair.labels import labels_of
+from ernie_pair.pair.data.labels import labels_of
+from ernie_pair.pair.export.formats import write_onnx, write_paddle
+from ernie_pair.pair.export.parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.model import PairClassifier, load_trained
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR, open_tokenizer
 from ernie_pair.published_folder import publish_folder

@@ -6,8 +6,8 @@ from typing import Callable, Dict, List, NamedTuple
 
 import numpy as np
 
-from ernie_pair.pair.evaluation import Answers
-from ernie_pair.pair.thresholds import Curve
+from ernie_pair.pair.evaluation.evaluation import Answers
+from ernie_pair.pair.evaluation.thresholds import Curve
 
 POINTS = 400  # of a curve; more would not be seen
 HISTOGRAM_BINS = np.linspace(0, 1, 41)

@@ -20,8 +20,8 @@ from data_tools.array_file import sha256_of_file
 from data_tools.errors import InputError
 from data_tools.line_rules import LONGEST_LINE, decoded
 from data_tools.text_files import read_lines
-from ernie_pair.pair.labels import EXAMPLE, Labels
-from ernie_pair.pair.pair_columns import Columns, Layout, keys_of, layout_of
+from ernie_pair.pair.data.labels import EXAMPLE, Labels
+from ernie_pair.pair.data.pair_columns import Columns, Layout, keys_of, layout_of
 
 JSON_ENDINGS = (".json", ".jsonl")
 PACKED = (".gz", ".zst")

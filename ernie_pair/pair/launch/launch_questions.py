@@ -12,9 +12,9 @@ from data_tools.errors import InputError
 from data_tools.flag_file import LAUNCH
 from data_tools.publish import published, refuse_existing
 from ernie_pair.model_config import FAMILIES, family_of, find_config, read_config
-from ernie_pair.pair.launch_config import ADDRESS, GPUS, read_launch
-from ernie_pair.pair.pair_file import refuse_missing
-from ernie_pair.pair.pair_source import PairSource
+from ernie_pair.pair.data.pair_file import refuse_missing
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.launch.launch_config import ADDRESS, GPUS, read_launch
 from ernie_pair.runtime import default_device
 
 Understand = Callable[[str], object]

@@ -1,0 +1,1 @@
+"""Do several starts make classifiers that differ?"""

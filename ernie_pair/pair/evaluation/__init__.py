@@ -1,0 +1,1 @@
+"""What a classifier is worth: metrics, thresholds, calibration, slices, the report."""

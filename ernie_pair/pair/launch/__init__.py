@@ -1,0 +1,1 @@
+"""A file of answers starts the processes of a run."""
