@@ -1,4 +1,4 @@
-r"""Fine-tune ErnieGram or ERNIE on sentence pairs; start it again to resume.
+r"""Fine-tune ErnieGram, ERNIE, BERT or another encoder on sentence pairs; start it again to resume.
 
 python scripts/train_pair.py --model_name_or_path ernie-gram-zh --output_dir output \
     --train_file train.tsv --dev_file dev.tsv

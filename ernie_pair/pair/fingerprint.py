@@ -1,4 +1,4 @@
-"""What a run is known by: what must stay as it is for a checkpoint to be gone on from, and what may change."""
+"""What a run is known by: what must stay for a checkpoint to be gone on from, and what may change."""
 
 import hashlib
 import json
