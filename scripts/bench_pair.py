@@ -13,19 +13,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Callable, Iterator, List, NamedTuple
+from typing import Iterator, List
+
+from bench_table import Row, print_rows, seconds_of, words_of, write_model
 
 from data_tools.command_line import option, run_command
 from data_tools.errors import InputError
 from data_tools.wordpiece import WordPiece
-from ernie_pair.new_model import NewModelConfig, new_model
 from ernie_pair.pair.config import PredictConfig, TrainConfig
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
@@ -64,12 +64,6 @@ class BenchConfig:
             )
 
 
-class Row(NamedTuple):
-    what: str
-    figure: str
-    goal: str = ""
-
-
 def bench(config: BenchConfig) -> None:
     """Print a line as soon as its figure is known."""
     logging.disable(logging.WARNING)  # what is wrong with the pairs is not asked here
@@ -77,8 +71,7 @@ def bench(config: BenchConfig) -> None:
         folder = Path(name)
         with redirect_stdout(StringIO()):
             _prepare(config, folder)
-        for row in _measured(config, folder):
-            print(f"{row.what:<66}{row.figure:>14}   {row.goal}", flush=True)
+        print_rows(_measured(config, folder))
 
 
 def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
@@ -91,16 +84,8 @@ def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 def _prepare(config: BenchConfig, folder: Path) -> None:
     """A model folder, and the first rows of the file as training and dev pairs."""
-    sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers}
-    width = {"num_attention_heads": config.hidden_size // 26, "intermediate_size": 4 * config.hidden_size}
-    new_model(
-        NewModelConfig(
-            vocab_file=config.vocab_file,
-            output_dir=str(folder / "model"),
-            model_type="ernie_gram",
-            **sizes,
-            **width,
-        )
+    write_model(
+        folder / "model", config.vocab_file, "ernie_gram", config.hidden_size, config.num_hidden_layers
     )
     with open(config.pair_file, encoding="utf-8") as file:
         lines = list(islice(file, config.rows + DEV_ROWS))
@@ -136,7 +121,7 @@ def _first_batch(config: BenchConfig, folder: Path) -> Iterator[Row]:
     for _ in range(config.runs):
         shutil.rmtree(folder / "cache", ignore_errors=True)
         for seconds in (cold, warm):
-            seconds.append(_seconds(lambda: next(open_data(run, start.source, World()).updates(0))))
+            seconds.append(seconds_of(lambda: next(open_data(run, start.source, World()).updates(0))))
     yield Row("to the first batch, nothing cached: s", f"{median(cold):.2f}")
     yield Row("to the first batch, from a warm cache: s", f"{median(warm):.2f}", "3 at most")
 
@@ -158,16 +143,11 @@ def _train(flags: dict) -> List[dict]:
     """The training events of a run in a process of its own, without the first."""
     output = Path(flags["output_dir"])
     shutil.rmtree(output, ignore_errors=True)
-    words = [word for name, value in flags.items() for word in (f"--{name}", _text_of(value))]
-    done = subprocess.run([sys.executable, str(TRAIN), *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(TRAIN), *words_of(flags)], capture_output=True, text=True)
     if done.returncode:
         raise InputError(f"a run ended with code {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
     lines = (output / "metrics.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["split"] == "train"][UNLOGGED:]
-
-
-def _text_of(value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _prediction(config: BenchConfig, folder: Path) -> Iterator[Row]:
@@ -180,7 +160,7 @@ def _prediction(config: BenchConfig, folder: Path) -> Iterator[Row]:
         batch_size=config.batch_size,
         device="cpu",
     )
-    seconds = median(_seconds(lambda: predict_pair(ask)) for _ in range(config.runs))
+    seconds = median(seconds_of(lambda: predict_pair(ask)) for _ in range(config.runs))
     yield Row("prediction: pairs/s", f"{config.rows / seconds:,.0f}")
 
 
@@ -206,13 +186,6 @@ def stream(path: str, vocab_file: str, rows: str, max_seq_len: str) -> None:
     for _ in islice(updates, int(rows) // rules.batch_size):
         pass
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    with redirect_stderr(StringIO()):
-        action()
-    return time.perf_counter() - started
 
 
 def main() -> None:

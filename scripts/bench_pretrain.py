@@ -14,15 +14,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Iterator, NamedTuple
+from typing import Iterator
 
 import numpy as np
+from bench_table import Row, print_rows, seconds_of, words_of, write_model
 
 from data_tools.command_line import option, run_command
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
@@ -35,7 +35,6 @@ from ernie_pair.checkpoint_folder import Content
 from ernie_pair.loop import Rhythm, TrainState, train
 from ernie_pair.model_config import limits_of
 from ernie_pair.model_folder import open_model
-from ernie_pair.new_model import NewModelConfig, new_model
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
 from ernie_pair.pretrain.run import build_job
@@ -66,20 +65,13 @@ class BenchConfig:
             raise InputError(f"--updates is {2 * UPDATES_PER_LINE} or more, --runs 1 or more; mend them")
 
 
-class Row(NamedTuple):
-    what: str
-    figure: str
-    goal: str = ""
-
-
 def bench(config: BenchConfig) -> None:
     """Print a line as soon as its figure is known."""
     with tempfile.TemporaryDirectory(prefix="bench_pretrain.") as name:
         folder = Path(name)
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             _prepare(config, folder)
-        for row in _measured(config, folder):
-            print(f"{row.what:<66}{row.figure:>14}   {row.goal}", flush=True)
+        print_rows(_measured(config, folder))
 
 
 def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
@@ -91,10 +83,7 @@ def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 def _prepare(config: BenchConfig, folder: Path) -> None:
     """A model folder and a corpus of the embedded sample."""
-    sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_hidden_layers}
-    width = {"num_attention_heads": config.hidden_size // 26, "intermediate_size": 4 * config.hidden_size}
-    model = str(folder / "model")
-    new_model(NewModelConfig(vocab_file=config.vocab_file, output_dir=model, **sizes, **width))
+    write_model(folder / "model", config.vocab_file, "ernie", config.hidden_size, config.num_hidden_layers)
     make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=20000))
     text = str(folder / "sample" / "corpus.txt")
     trans_to_json(TransConfig(input_path=text, output_path=str(folder / "text")))
@@ -163,13 +152,12 @@ def _recompute(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 def _run(flags: dict, processes: int, threads: int) -> list:
     """The training events of a run in processes of its own, without the first."""
-    words = [word for name, value in flags.items() for word in (f"--{name}", _text_of(value))]
     output = Path(flags["output_dir"])
     launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
     launch += ["--log_dir", f"{output}_log"]
     shutil.rmtree(output, ignore_errors=True)
     done = subprocess.run(
-        [sys.executable, *launch, str(SCRIPT), *words],
+        [sys.executable, *launch, str(SCRIPT), *words_of(flags)],
         env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         capture_output=True,
         text=True,
@@ -178,10 +166,6 @@ def _run(flags: dict, processes: int, threads: int) -> list:
         raise InputError(f"a run ended with code {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
     lines = (output / "metrics.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]
-
-
-def _text_of(value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:
@@ -195,8 +179,8 @@ def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:
     try:
         bare, whole = [], []
         for number in range(config.runs):
-            bare.append(_seconds(lambda: _bare(job, updates)))
-            whole.append(_seconds(lambda n=number: _whole(run, job, updates, checkpoints, n)))
+            bare.append(seconds_of(lambda: _bare(job, updates)))
+            whole.append(seconds_of(lambda n=number: _whole(run, job, updates, checkpoints, n)))
         cost = median(w / b for b, w in zip(bare, whole)) - 1
         yield Row("update, the program alone: ms", f"{1e3 * median(bare) / len(updates):.1f}")
         what = f"update, with seeds, logs, checks, a checkpoint in {UPDATES_PER_CHECKPOINT}: ms"
@@ -261,7 +245,7 @@ def _save_pause(config: BenchConfig, folder: Path, job, updates, checkpoints: Ch
     for number in range(SAVES * config.runs):
         for action in (save, write) if number % 2 else (write, save):
             _bare(job, updates[:1])
-            seconds[action].append(_seconds(lambda a=action, n=number: a(n)))
+            seconds[action].append(seconds_of(lambda a=action, n=number: a(n)))
             if action is write:
                 (folder / f"plain{number - checkpoints.keep + 1}").unlink(missing_ok=True)
     size = sum(map(len, parts)) / 1e6
@@ -275,13 +259,6 @@ def _save_pause(config: BenchConfig, folder: Path, job, updates, checkpoints: Ch
 
 def _as_bytes(content: Content) -> bytes:
     return content if isinstance(content, bytes) else to_safetensors(content)
-
-
-def _seconds(action) -> float:
-    started = time.perf_counter()
-    with contextlib.redirect_stderr(io.StringIO()):
-        action()
-    return time.perf_counter() - started
 
 
 def main() -> None:

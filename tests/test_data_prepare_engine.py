@@ -5,13 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tiny_corpus import ROOT, finished, hashes, leftovers, lines_of, write_vocab
+from waiting import until
 
 from data_tools import shards
 from data_tools.command_line import exit_code_of
@@ -50,13 +50,6 @@ def ended(run):
     streams = run.communicate(timeout=120)
     assert run.returncode == 0, streams[1]
     return streams
-
-
-def until(happened, seconds=60):
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,12 @@
 import os
 import resource
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 from tiny_corpus import finished, hashes, lines_of, make, start, write_vocab
+from waiting import until
 
 from data_tools import shards
 from data_tools.command_line import exit_code_of
@@ -160,13 +160,6 @@ def test_a_run_killed_while_publishing_is_finished_by_the_same_command(tmp_path,
 
 def num_shards(tmp_path):
     return len(list((tmp_path / "out.shards").glob("*.shard")))
-
-
-def until(happened, seconds=60):
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.005)
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import paddle
 import pytest
-from tiny_pair import write_model, write_pairs
+from tiny_pair import train_config
 from tiny_pair_job import STEPS, run, same, tiny_config, tiny_job, weights, write_files
 
 from data_tools.errors import InputError, NumbersError
 from ernie_pair.amp_config import AmpConfig
 from ernie_pair.checkpoint import Checkpoints
 from ernie_pair.loop import MOST_SKIPPED_IN_A_ROW, TrainState
-from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.half_weights import widened
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.peers import Alone
@@ -123,20 +122,7 @@ def test_a_type_with_the_range_of_float32_needs_no_scale():
 
 @pytest.fixture
 def config(tmp_path):
-    return TrainConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        model_type="ernie",
-        from_scratch=True,
-        train_file=str(write_pairs(tmp_path / "train.tsv", 90, seed=0)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        max_steps=4,
-        batch_size=16,
-        eval_freq=4,
-        logging_freq=1,
-        checkpoint_steps=2,
-        device="cpu",
-    )
+    return train_config(tmp_path, max_steps=4, eval_freq=4, checkpoint_steps=2)
 
 
 def test_a_whole_run_logs_its_scale_and_is_not_continued_with_another(tmp_path, config):

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tiny_pair import write_model, write_pairs
+from tiny_pair import train_config
 
 from data_tools.errors import InputError, NumbersError, Stopped
 from ernie_pair.pair import objective as module
-from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.run import train_pair
 from ernie_pair.signals import VOTES
@@ -28,20 +27,7 @@ def handlers_as_before():
 
 @pytest.fixture
 def config(tmp_path):
-    return TrainConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        model_type="ernie",
-        from_scratch=True,
-        train_file=str(write_pairs(tmp_path / "train.tsv", 90, seed=0)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        max_steps=12,
-        batch_size=16,
-        eval_freq=5,
-        logging_freq=1,
-        checkpoint_steps=4,
-        device="cpu",
-    )
+    return train_config(tmp_path, max_steps=12, eval_freq=5, checkpoint_steps=4)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import yaml
 from filelock import FileLock
-from tiny_pair import VOCAB, write_model, write_pairs
+from tiny_pair import VOCAB, train_config, write_model, write_pairs
 
 from data_tools.command_line import exit_code_of, parse_config, run_command
 from data_tools.errors import InputError, MachineError
@@ -29,21 +29,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def config(tmp_path):
-    return TrainConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        model_type="ernie",
-        from_scratch=True,
-        train_file=str(write_pairs(tmp_path / "train.tsv", 90, seed=0)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        epochs=2,
-        batch_size=16,
-        learning_rate=5e-3,
-        eval_freq=5,
-        logging_freq=1,
-        checkpoint_steps=4,
-        device="cpu",
-    )
+    return train_config(tmp_path, epochs=2, learning_rate=5e-3, eval_freq=5, checkpoint_steps=4)
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from paddlenlp import transformers
-from tiny_pair import toy_rows, write_model, write_pairs
+from tiny_pair import toy_rows, train_config
 
 from data_tools.errors import InputError
 from ernie_pair.checkpoint_folder import MANIFEST
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.audit import before_training
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.job import PairJob
@@ -30,21 +30,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def config(tmp_path):
-    return TrainConfig(
-        model_name_or_path=str(write_model(tmp_path / "model")),
-        model_type="ernie",
-        from_scratch=True,
-        train_file=str(write_pairs(tmp_path / "train.tsv", 90, seed=0)),
-        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
-        output_dir=str(tmp_path / "out"),
-        max_steps=12,
-        batch_size=16,
-        learning_rate=5e-3,
-        eval_freq=6,
-        logging_freq=1,
-        checkpoint_steps=4,
-        device="cpu",
-    )
+    return train_config(tmp_path, max_steps=12, learning_rate=5e-3, eval_freq=6, checkpoint_steps=4)
 
 
 def losses(folder):

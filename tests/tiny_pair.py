@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ernie_pair.pair.config import TrainConfig
+
 CHARACTERS = "我你他她它们今天明昨气候真很不太好坏大小多少上下左右前后来去"
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, "[UNK]"]
 
@@ -42,3 +44,16 @@ def write_pairs(path: Path, count: int, seed: int = 0, labels: bool = True) -> P
     rows = (row if labels else row[:2] for row in toy_rows(count, seed))
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def train_config(folder: Path, **changes) -> TrainConfig:
+    """A run of a tiny ERNIE on 90 pairs, which it writes, into ``folder``/out."""
+    return TrainConfig(
+        model_name_or_path=str(write_model(folder / "model")),
+        model_type="ernie",
+        from_scratch=True,
+        train_file=str(write_pairs(folder / "train.tsv", 90, seed=0)),
+        dev_file=str(write_pairs(folder / "dev.tsv", 41, seed=1)),
+        output_dir=str(folder / "out"),
+        **{"batch_size": 16, "logging_freq": 1, "device": "cpu", **changes},
+    )

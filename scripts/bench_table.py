@@ -1,0 +1,53 @@
+"""What the benchmarks of training have in common: a model of random weights, runs by flags, a table."""
+
+import contextlib
+import io
+import time
+from pathlib import Path
+from typing import Callable, Iterable, List, NamedTuple
+
+from ernie_pair.new_model import NewModelConfig, new_model
+
+
+class Row(NamedTuple):
+    what: str
+    figure: str
+    goal: str = ""
+
+
+def print_rows(rows: Iterable[Row]) -> None:
+    """Each as soon as its figure is known."""
+    for row in rows:
+        print(f"{row.what:<66}{row.figure:>14}   {row.goal}", flush=True)
+
+
+def write_model(folder: Path, vocab_file: str, model_type: str, hidden_size: int, layers: int) -> Path:
+    """Of the proportions of the 4 x 312 models: heads of 26, four times as wide inside."""
+    new_model(
+        NewModelConfig(
+            vocab_file=vocab_file,
+            output_dir=str(folder),
+            model_type=model_type,
+            hidden_size=hidden_size,
+            num_hidden_layers=layers,
+            num_attention_heads=hidden_size // 26,
+            intermediate_size=4 * hidden_size,
+        )
+    )
+    return folder
+
+
+def words_of(flags: dict) -> List[str]:
+    """As on a command line."""
+    return [word for name, value in flags.items() for word in (f"--{name}", _text_of(value))]
+
+
+def _text_of(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    with contextlib.redirect_stderr(io.StringIO()):
+        action()
+    return time.perf_counter() - started
