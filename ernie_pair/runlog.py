@@ -14,8 +14,9 @@ import resource
 import shutil
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, Iterable, List, Optional
 
 from tqdm import tqdm
 
@@ -77,9 +78,18 @@ class RunLog:
         self.waited += waited
         self.samples += samples
 
-    def text(self, name: str, text: str) -> None:
+    def texts(self, name: str, texts: Iterable[str]) -> None:
         """A page of VisualDL's text tab."""
-        self.writer.add_text(name, text, step=0)
+        for number, text in enumerate(texts):
+            self.writer.add_text(name, text, step=number)
+
+    def configuration(self, config) -> None:
+        """The same of a dataclass of flags, as they stand on a command line."""
+        given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
+        words = (
+            f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
+        )
+        self.texts("configuration", [" ".join(words)])
 
     def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
         """Log one event. Rates are of the time since the last training event."""
@@ -131,7 +141,10 @@ class NullLog:
     def tick(self, seconds: float, waited: float, samples: int) -> None:
         pass
 
-    def text(self, name: str, text: str) -> None:
+    def texts(self, name: str, texts: Iterable[str]) -> None:
+        pass
+
+    def configuration(self, config) -> None:
         pass
 
     def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:

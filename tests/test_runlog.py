@@ -1,6 +1,7 @@
 import json
 import logging
 import sys
+from dataclasses import dataclass
 
 import pytest
 from visualdl import LogReader
@@ -118,3 +119,23 @@ def test_a_console_that_nobody_reads_any_more_does_not_end_the_run(monkeypatch):
     start_console(World())
     monkeypatch.setattr(sys, "stderr", Gone())
     logging.getLogger("ernie_pair").info("said to nobody")
+
+
+def test_the_text_tab_shows_the_flags_as_a_command_line_and_the_samples_one_by_one(tmp_path):
+    @dataclass
+    class Flags:
+        max_lr: float = 1e-4
+        use_amp: bool = True
+        masking_fn: str = ""
+
+    log = RunLog(tmp_path, TrainState(), max_steps=1)
+    log.configuration(Flags())
+    log.texts("masked samples", ["one", "two"])
+    log.close()
+    (file,) = (tmp_path / "vdl").iterdir()
+    reader = LogReader(file_path=str(file))
+    assert [r.text.encoded_text_string for r in reader.get_data("text", "configuration")] == [
+        "--max_lr 0.0001 --use_amp true"
+    ]
+    samples = reader.get_data("text", "masked samples")
+    assert [(r.id, r.text.encoded_text_string) for r in samples] == [(0, "one"), (1, "two")]

@@ -118,6 +118,7 @@ class PairRun:
     def _loop(self, state: TrainState, save, signals: StopSignals, watch: Watchdog) -> None:
         config, job = self.config, self.job
         log = open_log(Path(config.output_dir), self.world, resumed=state, max_steps=job.total_steps)
+        log.configuration(config)
         updates = self.data.updates(state.consumed_samples)
         try:
             signals.wait_for_the_update()

@@ -1,7 +1,6 @@
 """One pretraining run from its flags to its last line."""
 
 import logging
-from dataclasses import asdict
 from pathlib import Path
 from typing import Dict
 
@@ -132,9 +131,9 @@ def _train(config, world, source, data, job, checkpoints, signals, watch) -> Non
 
 def _write_pages(log, config: PretrainConfig, data: PretrainData) -> None:
     """VisualDL's text tab: the flags, and the first samples with their masks marked."""
-    log.text("configuration", "\n".join(f"    {name}: {value}" for name, value in asdict(config).items()))
+    log.configuration(config)
     samples = (data.datasets["train"][number] for number in range(SHOWN_SAMPLES))
-    log.text("masked samples", "\n\n".join(marked_text(data.pieces, sample) for sample in samples))
+    log.texts("masked samples", (marked_text(data.pieces, sample) for sample in samples))
 
 
 def _test_at_the_end(config, data: PretrainData, job, log, state: TrainState) -> None:
