@@ -18,7 +18,15 @@ from ernie_pair.pair.evaluation.calibration import (
 from ernie_pair.pair.evaluation.intervals import CountedRows, intervals, resamples
 from ernie_pair.pair.evaluation.slices import is_negated, overlap, slice_table
 from ernie_pair.pair.evaluation.thresholds import at_precision, best_f1, threshold_curve
-from ernie_pair.pair.metrics import METRICS, cross_entropies, log_odds, measure, refuse_undefined
+from ernie_pair.pair.metrics import (
+    METRICS,
+    cross_entropies,
+    describe_single_class,
+    find_single_class,
+    log_odds,
+    measure,
+    refuse_undefined,
+)
 from ernie_pair.pair_scores import probabilities
 
 
@@ -74,6 +82,21 @@ def test_metrics_are_those_of_scikit_learn(classes):
     assert metrics["precision"] == sk.precision_score(labels, guesses, **more)
     assert math.isclose(metrics["auc"], sk.roc_auc_score(labels, only, multi_class="ovr"), rel_tol=1e-9)
     assert math.isclose(metrics["average_precision"], sk.average_precision_score(labels, only), rel_tol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "predicted, labels, found",
+    [
+        ([1, 1, 1], [0, 1, 1], 1),
+        ([0, 0, 0], [0, 1, 1], 0),
+        ([0, 1, 1], [0, 1, 1], None),
+        ([1, 1], [1, 1], None),
+    ],
+)
+def test_a_classifier_that_answers_one_class_only_is_found(predicted, labels, found):
+    """Where the labels are of one class too there is nothing to tell apart."""
+    assert find_single_class(np.eye(2, dtype=np.float32)[predicted], np.array(labels)) == found
+    assert "answers 相同 for all 3 rows" in describe_single_class("相同", 3)
 
 
 def test_large_logits_do_not_overflow_and_keep_their_order():

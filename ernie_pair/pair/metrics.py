@@ -1,6 +1,6 @@
 """How good logits are against labels."""
 
-from typing import Dict
+from typing import Dict, Optional
 
 import numpy as np
 
@@ -60,6 +60,20 @@ def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: s
             f"{where} has no pair of class {absent[0]}, so {metric} has no value on it; take a file that has "
             "all classes, or another metric"
         )
+
+
+def find_single_class(logits: np.ndarray, labels: np.ndarray) -> Optional[int]:
+    """Return the class that all rows of logits [N, C] are given, though labels [N] hold several; else None."""
+    predicted = np.unique(logits.argmax(axis=1))
+    return int(predicted[0]) if len(predicted) == 1 and len(np.unique(labels)) > 1 else None
+
+
+def describe_single_class(name: str, rows: int) -> str:
+    """Return the warning about a classifier that answers ``name`` for each of ``rows`` rows."""
+    return (
+        f"the classifier answers {name} for all {rows} rows: it tells no class from another; train longer, "
+        "with another learning rate, or from pretrained weights"
+    )
 
 
 def cross_entropies(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
