@@ -25,6 +25,8 @@ from data_tools.errors import InputError, MachineError, Stopped
 from data_tools.flag_file import check_flag_file, nearest
 
 Config = TypeVar("Config")
+LONGEST_MESSAGE = 600  # characters of an error line
+_MESSAGE_END = 200  # of these: its cure
 
 
 def option(default=MISSING, *, help: str, positional: bool = False):
@@ -175,9 +177,18 @@ def _as_machine_error(error: OSError) -> str:
 
 
 def _report(message, code: int) -> int:
-    line = " ".join(str(message).split())
-    sys.stderr.write(f"error: {''.join(map(_shown, line))}\n")
+    line = "".join(map(_shown, " ".join(str(message).split())))
+    sys.stderr.write(f"error: {_shortened(line)}\n")
     return code
+
+
+def _shortened(line: str) -> str:
+    """Cut in its middle: what and where stand at the beginning of a message, the cure at its end."""
+    if len(line) <= LONGEST_MESSAGE:
+        return line
+    mark = " [...] "
+    begin = LONGEST_MESSAGE - _MESSAGE_END - len(mark)
+    return line[:begin] + mark + line[-_MESSAGE_END:]
 
 
 def _shown(character: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from data_tools.errors import InputError
 
 LONGEST_LINE = 64 << 20
+ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
 _SNIPPET = 60
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF16_HINT = "it looks like UTF-16: convert the file by iconv -f UTF-16 -t UTF-8"
@@ -18,25 +19,31 @@ class LineRules:
     json_key   the key of the text, for lines of JSON
     max_bytes  a longer line is refused
     replaces   bytes that are not UTF-8 become U+FFFD; otherwise such a line is refused
+    encoding   of the bytes; utf-8, or one of ENCODINGS, whose LF is a byte of its own
+    keeps_cr   a CR inside the line is text
     """
 
     json_key: str = "text"
     max_bytes: int = LONGEST_LINE
     replaces: bool = False
+    encoding: str = "utf-8"
+    keeps_cr: bool = False
 
 
 STRICT = LineRules()
 
 
 def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> str:
-    """Raises InputError with file:line for what is too long, not UTF-8, or has a CR that ends no line."""
+    """Raises InputError with file:line for what is too long, not text, or has a CR that ends no line."""
     where = f"{path}:{number}"
     if len(line) > rules.max_bytes:
         raise InputError(
             f"{where}: the line is above {rules.max_bytes} bytes; cut it, or raise --max_line_bytes"
         )
-    if b"\r" in line:
+    if b"\r" in line and not rules.keeps_cr:
         raise InputError(f"{where}: CR inside the line; save the file with LF or CRLF line ends")
+    if rules.encoding != "utf-8":
+        return _decoded_as(where, line, rules.encoding).removeprefix("\ufeff" if number == 1 else "")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -46,6 +53,16 @@ def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> s
         found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
         hint = _UTF16_HINT if is_utf16 else _encoding_hint(line, error)
         raise InputError(f"{where}: not UTF-8 ({found}); {hint}") from None
+
+
+def _decoded_as(where: str, line: bytes, encoding: str) -> str:
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError as error:
+        found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
+        raise InputError(
+            f"{where}: not {encoding} ({found}); name the encoding of the file by --encoding, or correct it"
+        ) from None
 
 
 def num_invalid_bytes(line: bytes) -> int:

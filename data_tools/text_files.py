@@ -119,21 +119,32 @@ def read_lines(
 ) -> Iterator[bytes]:
     """The lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    A line above ``max_bytes`` comes cut short, but still above: `line_rules.decoded` refuses it. Memory is
-    bounded however long it is. Raises InputError: a file that cannot be read, or a compressed one
-    that is damaged or cut short.
+    A line above ``max_bytes`` comes cut short, but still above: `line_rules.decoded` refuses it. It comes
+    as soon as it is above, before the rest of it is read; memory and work do not grow with it.
+    Raises InputError: a file that cannot be read, or a compressed one that is damaged or cut short.
     """
-    too_long = max_bytes + 2  # without a CR at its end it is still above
-    rest = b""
+    most = max_bytes + 2  # without a CR at its end it is still above
+    held: List[bytes] = []  # the pieces of a line whose end has not come
+    size, is_cut = 0, False
     for chunk in _without_bom(_chunks(path, advance)):
-        if len(rest) >= too_long:
-            chunk = b"".join(chunk.partition(b"\n")[1:])
-        lines = (rest + chunk).split(b"\n")
-        rest = lines.pop()[:too_long]
-        for line in lines:
-            yield line[:-1] if line.endswith(b"\r") else line
-    if rest:
-        yield rest
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            if not is_cut:
+                yield _without_cr(b"".join([*held, end]))
+            held, size, is_cut = [], 0, False
+        if rest and not is_cut:
+            held.append(rest)
+            size += len(rest)
+        if size >= most:
+            yield b"".join(held)[:most]
+            held, size, is_cut = [], 0, True
+        chunk = rest = b""  # of 16 MiB perhaps: not held while the next one is unpacked
+    if held:
+        yield b"".join(held)
+
+
+def _without_cr(line: bytes) -> bytes:
+    return line[:-1] if line.endswith(b"\r") else line
 
 
 def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -96,6 +96,16 @@ def test_terminal_escapes_in_a_message_are_shown_not_sent(capsys):
     assert "\x1b" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("length", [1, 500, 600, 601, 10**6])
+def test_a_long_message_keeps_its_place_and_its_cure(length, capsys):
+    message = f"some/file.tsv:17: {'x' * length} is no number; write one"
+    assert exit_code_of(raiser(InputError(message))) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: some/file.tsv:17: x") and line.endswith("x is no number; write one")
+    assert len(line) <= len("error: ") + 600
+    assert ("[...]" in line) == (len(message) > 600)
+
+
 def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         exit_code_of(lambda: 1 // 0)

@@ -322,6 +322,17 @@ def test_a_line_of_200_million_bytes_takes_little_memory(tmp_path, ending):
     assert most < 60 << 20
 
 
+def test_a_line_far_above_the_limit_is_refused_before_the_rest_of_it_is_read(tmp_path):
+    path, read = tmp_path / "long.txt", []
+    with open(path, "wb") as file:
+        file.truncate(2 << 30)  # a hole: takes no disk
+    lines = read_lines(path, advance=read.append, max_bytes=1 << 20)
+    assert len(next(lines)) > 1 << 20 and sum(read) < 4 << 20
+    started = time.process_time()
+    assert list(lines) == []
+    assert sum(read) == 2 << 30 and time.process_time() - started < 10  # 128 GiB were copied once
+
+
 # Folders and files
 
 
