@@ -2,10 +2,11 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable, ContextManager, Dict, Iterable, List, Optional, Protocol, Tuple
 
 from data_tools.errors import NumbersError
+from ernie_pair.logging_window import Window, add_step, window_means
 from ernie_pair.signals import raise_stopped
 
 MOST_SKIPPED_IN_A_ROW = 50
@@ -22,6 +23,8 @@ class TrainState:
     owes_evaluation: bool = False  # what was due after the last update is still to be done
     metric_to_beat: Optional[float] = None  # of early stopping
     stale_evaluations: int = 0  # in a row that have not beaten it
+    best_step: Optional[int] = None  # whose evaluation gave best_metric; 0: the start itself
+    window: Window = field(default_factory=dict)  # of the steps since the last training line
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,8 @@ def train(
     """Update until ``rhythm.max_steps``, starting wherever ``state`` stands.
 
     ``updates`` yields the micro batches of one update each, already positioned at
-    ``state.consumed_samples``. ``judge`` sees every validation result, the last one included.
+    ``state.consumed_samples``. ``judge`` sees every validation result, that of step 0 and the last one
+    included. A training line holds the means over the steps since the line before; see `logging_window`.
     ``votes``: what this rank has heard of signals. When a rank has, all save after the update they
     are in and raise Stopped; what was due after it is done by the next start. In the last update it
     comes too late to change anything.
@@ -115,7 +119,7 @@ def train(
     """
     visit = _Visits(rhythm, job, log, export, judge)
     if state.step == 0:
-        log.scalars("valid", job.evaluate("valid"), state)
+        visit.evaluate(state)
     elif state.owes_evaluation:
         state.owes_evaluation = False
         visit(state)
@@ -128,8 +132,10 @@ def train(
         skipped_in_a_row = _judge_numbers(metrics, state, skipped_in_a_row, rhythm.global_batch_size)
         log.tick(time.monotonic() - started, waited, rhythm.global_batch_size)
         watch.updated(state.step)
+        state.window = add_step(state.window, metrics)
         if rhythm.logs_at(state.step):
-            log.scalars("train", metrics, state)
+            log.scalars("train", window_means(state.window, metrics), state)
+            state.window = {}
         if state.step == rhythm.max_steps:
             stop = 0  # it is as good as done
         with watch.pause():
@@ -159,11 +165,14 @@ class _Visits:
 
     def __call__(self, state: TrainState) -> None:
         if self.rhythm.evaluates_at(state.step):
-            valid = self.job.evaluate("valid")
-            self.log.scalars("valid", valid, state)
-            self.judge(state, valid)
+            self.evaluate(state)
         if self.rhythm.exports_at(state.step):
             self.export(state)
+
+    def evaluate(self, state: TrainState) -> None:
+        valid = self.job.evaluate("valid")
+        self.log.scalars("valid", valid, state)
+        self.judge(state, valid)
 
 
 def _remaining(updates: Iterable[List], rhythm: Rhythm, state: TrainState, enough) -> Iterable[List]:

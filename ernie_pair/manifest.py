@@ -126,10 +126,13 @@ def parse_state(data: bytes, path: Path) -> TrainState:
         and all(_is_count(values[item.name]) for item in fields(TrainState) if item.type is int)
         and all(type(values[item.name]) is bool for item in fields(TrainState) if item.type is bool)
         and all(_is_none_or_finite(values[item.name]) for item in fields(TrainState) if item.default is None)
+        and (values["best_step"] is None or _is_count(values["best_step"]))
+        and _is_window(values["window"])
     )
     if not sound:
         raise DamagedError(f"{path} holds no state of a run; remove {path.parent} and start again")
-    return TrainState(**values)
+    window = {name: tuple(part) for name, part in values["window"].items()}
+    return TrainState(**{**values, "window": window})
 
 
 def _parse_object(data: bytes, path: Path) -> Dict:
@@ -148,6 +151,18 @@ def _refuse_constant(name: str):
 
 def _is_none_or_finite(value) -> bool:
     return value is None or (type(value) in (int, float) and math.isfinite(value))
+
+
+def _is_window(value) -> bool:
+    return isinstance(value, dict) and all(
+        type(part) is list
+        and len(part) == 2
+        and type(part[0]) is float
+        and math.isfinite(part[0])
+        and _is_count(part[1])
+        and part[1] > 0
+        for part in value.values()
+    )
 
 
 def _is_count(value) -> bool:

@@ -1,7 +1,8 @@
 """What a run shows: metrics.jsonl, VisualDL under vdl/, the console. The caller never asks the rank.
 
 metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
-which JSON has no number, are the texts "nan", "inf" and "-inf". It is the truth: after a resume it is
+which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
+steps since the one before it (see logging_window.py). The file is the truth: after a resume it is
 cut back to the step that was saved, and the VisualDL curves are drawn again from it, so that no step
 stands twice. What cannot be written is said once, and the run goes on.
 """
@@ -13,8 +14,10 @@ import os
 import resource
 import shutil
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Dict, Iterable, List, Optional
 
@@ -52,13 +55,24 @@ class _AboveTheBar(logging.Handler):
 
 
 class RunLog:
-    """Scalars of one run, from where it is resumed on."""
+    """Scalars of one run, from where it is resumed on.
 
-    def __init__(self, output_dir: Path, resumed: TrainState, max_steps: int, tokens_per_sample: int = 0):
+    ``samples_per_epoch``: how many samples read the training data once; 0 where nobody knows.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        resumed: TrainState,
+        max_steps: int,
+        tokens_per_sample: int = 0,
+        samples_per_epoch: float = 0,
+    ):
         from visualdl import LogWriter  # only the rank that writes needs it
 
         output_dir.mkdir(parents=True, exist_ok=True)
         self.path, self.tokens_per_sample = output_dir / EVENTS, tokens_per_sample
+        self.samples_per_epoch, self.remaining = samples_per_epoch, RemainingTime(max_steps)
         kept = _cut_back(self.path, resumed)
         shutil.rmtree(output_dir / "vdl", ignore_errors=True)
         self.writer = LogWriter(str(output_dir / "vdl"))
@@ -77,6 +91,7 @@ class RunLog:
         self.seconds += seconds
         self.waited += waited
         self.samples += samples
+        self.remaining.tick(seconds)
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
         """A page of VisualDL's text tab."""
@@ -98,18 +113,22 @@ class RunLog:
             event.update(self._speeds())
         self._write(_line_of(event))
         self._draw(event)
-        shown = "  ".join(
-            f"{name} {_short(value)}"
-            for name, value in event.items()
-            if name not in NOT_CURVES and name not in NOT_SHOWN
-        )
-        logger.info("%-5s step %d/%s  %s", split, state.step, self.bar.total, shown)
+        shown = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *NOT_SHOWN)}
+        if split == "train":
+            shown = {**self._epoch_of(state), **shown, "remaining": self.remaining.after(state.step)}
+        words = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
+        logger.info("%-5s step %d/%s  %s", split, state.step, self.bar.total, words)
 
     def close(self) -> None:
         self.bar.close()
         with suppress(OSError):
             self.file.close()
         self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
+
+    def _epoch_of(self, state: TrainState) -> Dict[str, str]:
+        if not self.samples_per_epoch:
+            return {}
+        return {"epoch": f"{state.consumed_samples / self.samples_per_epoch:.2f}"}
 
     def _write(self, line: str) -> None:
         try:
@@ -133,6 +152,24 @@ class RunLog:
         for name, value in event.items():
             if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value):
                 self.writer.add_scalar(f"{event['split']}/{name}", value, event["step"])
+
+
+class RemainingTime:
+    """How long a run still takes, by the clock since the first step of this start."""
+
+    def __init__(self, max_steps: int):
+        self.max_steps, self.steps, self.started = max_steps, 0, time.monotonic()
+
+    def tick(self, seconds: float) -> None:
+        """A step that took ``seconds`` has just ended."""
+        if not self.steps:
+            self.started = time.monotonic() - seconds
+        self.steps += 1
+
+    def after(self, step: int) -> str:
+        """Return the time from ``step`` to the end as h:mm:ss; evaluations and checkpoints are counted in."""
+        seconds = (time.monotonic() - self.started) / max(self.steps, 1) * (self.max_steps - step)
+        return str(timedelta(seconds=round(seconds)))
 
 
 class NullLog:

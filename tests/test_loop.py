@@ -112,6 +112,25 @@ def test_the_end_of_an_epoch_is_evaluated():
     assert Run(10, eval_freq=0, samples_per_epoch=7)().steps("valid") == [0, 4, 7, 10]
 
 
+def test_a_training_line_holds_the_means_since_the_line_before():
+    """SumJob's loss of step n is 2 n."""
+    run = Run(5, logging_freq=2)()
+    assert [loss for split, _, loss in run.log.events if split == "train"] == [3.0, 7.0, 10.0]
+    assert run.state.window == {}
+
+
+def test_a_step_that_was_skipped_does_not_spoil_the_means():
+    run = Run(4, SumJob(odd=[2], skips=True), logging_freq=4)()
+    assert run.log.events[-2][:2] == ("train", 4) and run.log.events[-2][2] == (2 + 4 + 6) / 3
+
+
+def test_the_start_is_judged_once():
+    whole = Run(10)()
+    assert whole.judged == [0, 3, 6, 9, 10]
+    state, seen = whole.saved[0]
+    assert Run(10, SumJob(seen), TrainState(**vars(state)))().judged == [6, 9, 10]
+
+
 def test_a_run_cut_in_two_sees_the_same_batches_as_one_run():
     whole = Run(10)()
     state, seen = Run(6)().saved[0]
@@ -163,7 +182,8 @@ def test_nothing_is_published_from_a_loss_that_is_not_finite():
     run = Run(10, SumJob(odd=[4]), checkpoint_steps=1, eval_freq=1, export_steps=1)
     with pytest.raises(NumbersError, match=r"update 4 \(samples 6 to 7\) is nan"):
         run()
-    assert [state.step for state, _ in run.saved] == [1, 2, 3] == run.exported == run.judged
+    assert [state.step for state, _ in run.saved] == [1, 2, 3] == run.exported
+    assert run.judged == [0, 1, 2, 3]
 
 
 def test_an_update_that_was_skipped_is_counted_and_the_run_goes_on():
@@ -203,6 +223,7 @@ def test_a_run_that_has_enough_is_saved_and_ends_when_all_that_was_due_is_done(s
     assert run.state.step == state.step == step and len(seen) == 2 * step
     assert run.log.events == [event for event in whole.log.events if event[1] <= step]
     assert run.judged == [judged for judged in whole.judged if judged <= step]
+    assert run.judged[0] == 0
     assert len({state.step for state, _ in run.saved}) == len(run.saved)
     again = Run(10, SumJob(seen), TrainState(**vars(state)), enough=after(step))()
     assert again.job.seen == seen and not again.log.events and not again.saved

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -76,10 +77,12 @@ def test_evaluations_come_every_so_often_at_each_epoch_and_at_the_end(tmp_path, 
     ]
 
 
-@pytest.mark.parametrize("killed_at", [3, 4, 9])
+@pytest.mark.parametrize("killed_at, logging_freq", [(3, 1), (4, 5), (9, 5)])
 def test_a_killed_run_started_again_ends_as_if_it_had_not_been_killed(
-    tmp_path, config, monkeypatch, killed_at
+    tmp_path, config, monkeypatch, killed_at, logging_freq
 ):
+    """Of five steps a line the checkpoints, every four, cut the means in two."""
+    config = replace(config, logging_freq=logging_freq)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train_pair(replace(config, output_dir=str(whole)))
     update = PairJob.update
@@ -103,7 +106,7 @@ def test_a_killed_run_started_again_ends_as_if_it_had_not_been_killed(
 
 @pytest.fixture
 def idle(config):
-    """Its evaluations do not get better: at the third the run ends."""
+    """Its evaluations get no better than that of step 0: at the third the run ends."""
     return replace(config, learning_rate=1e-12, eval_freq=2, early_stopping_patience=2)
 
 
@@ -111,17 +114,17 @@ def test_a_run_that_gets_no_better_is_saved_and_ends_before_its_time(tmp_path, i
     train_pair(idle)
     out, said = (
         tmp_path / "out",
-        "stopped early after step 6: 2 evaluations in a row without a better accuracy than",
+        "stopped early after step 4: 2 evaluations in a row without a better accuracy than",
     )
-    assert [event["step"] for event in events(out, "valid")] == [0, 2, 4, 6]
-    assert (out / "model_last").resolve().name == "step_00000006"
+    assert [event["step"] for event in events(out, "valid")] == [0, 2, 4]
+    assert (out / "model_last").resolve().name == "step_00000004"
     assert said in capfd.readouterr().err
-    before = files_of(out / "checkpoints" / "step_00000006")
+    before = files_of(out / "checkpoints" / "step_00000004")
     train_pair(idle)
-    assert files_of(out / "checkpoints" / "step_00000006") == before and len(events(out, "train")) == 6
+    assert files_of(out / "checkpoints" / "step_00000004") == before and len(events(out, "train")) == 4
     assert said in capfd.readouterr().err
     train_pair(replace(idle, early_stopping_patience=3))
-    assert [event["step"] for event in events(out, "valid")] == [0, 2, 4, 6, 8]
+    assert [event["step"] for event in events(out, "valid")] == [0, 2, 4, 6]
 
 
 def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatch):
@@ -129,10 +132,11 @@ def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatc
     update = PairJob.update
 
     def until_killed(self, batches, step, votes):
-        if step == 6:
+        if step == 4:
             raise Killed
         return update(self, batches, step, votes)
 
+    idle = replace(idle, checkpoint_steps=3)
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(PairJob, "update", until_killed)
         train_pair(idle)
@@ -140,6 +144,46 @@ def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatc
     states = [tmp_path / folder / "model_last" / "state.json" for folder in ("out", "whole")]
     assert states[0].read_bytes() == states[1].read_bytes()
     assert json.loads(states[0].read_text())["stale_evaluations"] == 2
+
+
+def test_a_run_that_gets_no_better_than_its_start_says_so_and_keeps_the_start(tmp_path, idle, capfd):
+    train_pair(replace(idle, early_stopping_patience=0, max_steps=4))
+    out, said = tmp_path / "out", capfd.readouterr().err.splitlines()
+    (best,) = out.glob("best-*")
+    start = events(out, "valid")[0]["accuracy"]
+    assert best.name == f"best-accuracy-{start:.4f}"
+    assert (
+        f"best accuracy {start:.4f} is that of step 0: the run got no better than its start, which lies in "
+        f"{best}"
+    ) in said[-1]
+    assert json.loads((out / "model_last" / "state.json").read_text())["best_step"] == 0
+
+
+def test_a_classifier_that_answers_one_class_only_is_called_that_after_step_0(tmp_path, idle, capfd):
+    train_pair(replace(idle, early_stopping_patience=0, max_steps=4, label_map="0=different,1=same"))
+    said = capfd.readouterr().err
+    line = "for all 41 rows: it tells no class from another"
+    assert said.count(line) == 2 and f"step 4: the classifier answers different {line}" in said
+    train_pair(replace(idle, output_dir=str(tmp_path / "numbered"), max_steps=2))
+    assert f"step 2: the classifier answers class 0 {line}" in capfd.readouterr().err
+
+
+def test_a_classifier_that_tells_the_classes_apart_is_not(trained, capfd):
+    assert "tells no class from another" not in capfd.readouterr().err
+
+
+def test_a_training_line_shows_means_the_epoch_and_the_time_that_remains(tmp_path, config, capfd):
+    train_pair(config)
+    train_pair(replace(config, output_dir=str(tmp_path / "rarely"), logging_freq=4))
+    each, rarely = (events(tmp_path / name, "train") for name in ("out", "rarely"))
+    for event in rarely:
+        steps = each[event["step"] - 4 : event["step"]]
+        for name in ("loss", "accuracy", "gradient_norm"):
+            assert event[name] == sum(step[name] for step in steps) / 4
+        assert event["learning_rate"] == steps[-1]["learning_rate"]
+    lines = [line for line in capfd.readouterr().err.splitlines() if "train step" in line]
+    assert re.search(r"train step 4/12  epoch 0\.71  loss \d.* remaining \d:\d\d:\d\d$", lines[-3])
+    assert "epoch 2.13" in lines[-1] and lines[-1].endswith("remaining 0:00:00")
 
 
 def test_a_metric_that_was_turned_round_is_another_run(tmp_path, config):

@@ -294,7 +294,7 @@ def test_a_run_that_failed_begins_again_with_the_weights_it_was_to_begin_with(tm
 def test_a_model_in_memory_is_trained_itself(tmp_path, make):
     best = make(max_steps=6).train().best_model
     classifier, vocab_file = load_trained(str(best))
-    config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 2})
+    config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 30})
     before = classifier.classifier.weight.numpy().copy()
     trainer = PairTrainer(classifier, config, TRAIN, DEV, vocab_file=vocab_file)
     trainer.train()

@@ -53,6 +53,20 @@ def test_a_blend_continues_where_it_was_left(world):
     assert len(updates) == 6 and all(map(np.array_equal, updates[4:], resumed))
 
 
+@pytest.mark.parametrize("parts", ["a", "ab"])
+def test_an_epoch_is_about_as_many_samples_as_read_every_sentence_once(world, parts):
+    """Equal weights, and corpora of about the same size: then two corpora end at about the same time."""
+    data = opened(world, " ".join(f"1 {world / name}" for name in parts), max_steps=200)
+    train = data.datasets["train"]
+    datasets = train.datasets if len(parts) > 1 else [train]
+    exact = 0
+    for corpus, dataset in zip(data.corpora, datasets):
+        sentences = corpus.docs[48]  # --split 80,10,10 of 60 documents
+        rows = np.asarray(dataset.sample_map)
+        exact += int(np.searchsorted(np.cumsum(rows[:, 1] - rows[:, 0]), sentences)) + 1
+    assert data.samples_per_epoch == pytest.approx(exact, rel=0.05)
+
+
 def test_a_longer_run_begins_with_the_samples_of_the_shorter_one(world):
     short, long = blended(world).datasets["train"], blended(world, max_steps=50).datasets["train"]
     assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))

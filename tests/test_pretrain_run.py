@@ -13,6 +13,8 @@ from tiny_pretrain import events, flags, write_corpus, write_model
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
+# Checkpoints come every two steps, so one of them cuts the means of a line of four steps in two.
+WHOLE = {"global_batch_size": 8, "logging_freq": 4}
 CONVERT = ROOT / "scripts" / "ernie_static_to_dynamic.py"
 
 
@@ -52,7 +54,7 @@ def world(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(world):
     """An uninterrupted run with dropout and gradient merge."""
-    pretrain(world, world / "whole", global_batch_size=8)
+    pretrain(world, world / "whole", **WHOLE)
     return world / "whole"
 
 
@@ -73,7 +75,7 @@ def test_what_a_run_leaves(whole):
     train = [event for event in kept if event["split"] == "train"]
     wanted = "loss lm_loss sop_loss learning_rate consumed_samples samples_per_second tokens_per_second"
     assert all(set(wanted.split()) <= set(event) for event in train)
-    assert [event["consumed_samples"] for event in train] == [8, 16, 24, 32, 40, 48]
+    assert [event["consumed_samples"] for event in train] == [32, 48]
     assert (whole / "model_last").resolve().name == "step_00000006"
     assert list((whole / "vdl").iterdir())
 
@@ -83,7 +85,7 @@ def test_a_run_cut_by_kill_9_equals_one_run_bit_for_bit(world, whole):
     words = [
         sys.executable,
         str(SCRIPT),
-        *flags(world / "model", world / "data", output, global_batch_size=8),
+        *flags(world / "model", world / "data", output, **WHOLE),
     ]
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
@@ -91,13 +93,13 @@ def test_a_run_cut_by_kill_9_equals_one_run_bit_for_bit(world, whole):
         time.sleep(0.005)
     process.kill()
     process.wait()
-    assert "resumed" in pretrain(world, output, global_batch_size=8) or process.returncode == 0
+    assert "resumed" in pretrain(world, output, **WHOLE) or process.returncode == 0
     assert events(output) == events(whole)
     same_checkpoints(output, whole)
 
 
 def test_loader_processes_change_nothing(world, whole):
-    pretrain(world, world / "workers", global_batch_size=8, num_workers=2)
+    pretrain(world, world / "workers", **WHOLE, num_workers=2)
     assert events(world / "workers") == events(whole)
     same_checkpoints(world / "workers", whole)
 
@@ -114,7 +116,7 @@ def test_a_blend_trains_without_the_sentence_order_task(world):
 
 def test_a_finished_run_started_again_changes_nothing(world, whole):
     before = events(whole)
-    assert "nothing to do" in pretrain(world, whole, global_batch_size=8)
+    assert "nothing to do" in pretrain(world, whole, **WHOLE)
     assert events(whole) == before
 
 
@@ -200,13 +202,13 @@ def test_a_leftover_parameter_is_refused_and_nothing_is_written(whole, world, tm
 
 
 def test_a_checkpoint_of_another_run_is_refused(world, whole):
-    done = run(SCRIPT, flags(world / "model", world / "data", whole, global_batch_size=8, seed=7))
+    done = run(SCRIPT, flags(world / "model", world / "data", whole, **WHOLE, seed=7))
     assert done.returncode == 2 and "seed was 1234 and is now 7" in last_line(done)
 
 
 def test_a_checkpoint_of_another_model_is_refused(world, whole, tmp_path):
     other = write_model(tmp_path / "model", hidden_size=16)
-    done = run(SCRIPT, flags(other, world / "data", whole, global_batch_size=8))
+    done = run(SCRIPT, flags(other, world / "data", whole, **WHOLE))
     assert done.returncode == 2 and "model hidden_size was 32 and is now 16" in last_line(done)
 
 

@@ -2,12 +2,14 @@ import json
 import logging
 import sys
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 from visualdl import LogReader
 
+from ernie_pair import runlog
 from ernie_pair.loop import TrainState
-from ernie_pair.runlog import NullLog, RunLog, open_log, start_console
+from ernie_pair.runlog import NullLog, RemainingTime, RunLog, open_log, start_console
 from ernie_pair.world import World
 
 
@@ -36,6 +38,15 @@ def test_an_event_is_a_line_with_full_precision_and_rates(tmp_path):
         "tokens_per_second": 256.0,
         "data_wait_share": 0.25,
     }
+
+
+def test_the_time_that_remains_counts_what_lies_between_the_steps_and_not_what_lies_before(monkeypatch):
+    clock = iter([1000.0, 1001.0, 1006.0])  # when it is made, at the end of the first step, at the line
+    monkeypatch.setattr(runlog.time, "monotonic", lambda: next(clock))
+    remaining = RemainingTime(max_steps=1000)
+    for _ in range(3):
+        remaining.tick(1.0)
+    assert remaining.after(step=103) == str(timedelta(seconds=2 * 897)) == "0:29:54"
 
 
 def test_after_a_resume_no_step_stands_twice(tmp_path):

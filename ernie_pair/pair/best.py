@@ -39,7 +39,7 @@ class BestModel:
         value = metrics[self.metric]
         if state.best_metric is not None and not self._is_better(value, state.best_metric):
             return False
-        state.best_metric = value
+        state.best_metric, state.best_step = value, state.step
         folder = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         together(self.add, self.world, lambda: self._publish(folder) if self.world.is_first else None)
         return True

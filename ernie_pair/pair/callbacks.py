@@ -19,7 +19,7 @@ class PairCallback:
     stop_is_asked = False
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Every --logging_freq updates, with the metrics of the latest one."""
+        """Every --logging_freq steps, with means over the steps since the last call."""
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """After each evaluation of the run, the one before the first update included."""

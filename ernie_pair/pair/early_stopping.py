@@ -10,7 +10,8 @@ class EarlyStopping:
     """``patience`` evaluations in a row without one that is better by more than ``min_delta``; 0: never.
 
     All that it remembers is in the TrainState, so a run that goes on counts on. Better than what? Than
-    the last evaluation that was better: many small steps that add up to more than ``min_delta`` count.
+    the last evaluation that was better, the start itself at first: many small steps that add up to more
+    than ``min_delta`` count.
     """
 
     patience: int

@@ -12,7 +12,7 @@ from ernie_pair.pair.adversarial import Perturbation
 from ernie_pair.pair.config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, Rows
 from ernie_pair.pair.group_sharding import Shards
-from ernie_pair.pair.metrics import measure
+from ernie_pair.pair.metrics import find_single_class, measure
 from ernie_pair.pair.model import PairClassifier
 from ernie_pair.pair.objective import Objective
 from ernie_pair.pair.optimizer import new_optimizer
@@ -63,6 +63,7 @@ class PairJob:
         self.objective = Objective(config.rdrop_alpha, class_weights)
         self.perturbation = _perturbation(config, model, peers)
         self.skipped_updates = 0
+        self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
     def learning_rate(self, step: int) -> float:
         """Linear up over ``warmup_rate`` of the updates, then down; 0 comes one update after the last."""
@@ -174,6 +175,7 @@ class PairJob:
         rows = self.splits[split]
         with self.precision.casting():
             logits = logits_of(self.model, rows, self.config.batch_size, self.peers)
+        self.single_class = find_single_class(logits, rows.labels)
         return self.measure(logits, rows.labels)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:

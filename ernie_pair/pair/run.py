@@ -12,10 +12,12 @@ from ernie_pair.loop import Rhythm, TrainState, train
 from ernie_pair.pair.best import BestModel
 from ernie_pair.pair.callbacks import Callbacks, PairCallback, ToldLog
 from ernie_pair.pair.config import PairConfig, TrainConfig
+from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.early_stopping import EarlyStopping
 from ernie_pair.pair.fingerprint import FIXED, fingerprint_of, topology_of
 from ernie_pair.pair.freezing import freeze
 from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.own_metrics import ComputeMetrics, Measure
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.pair.recompute import recompute_layers
@@ -97,8 +99,18 @@ class PairRun:
         finally:
             checkpoints.close()
         if state.best_metric is not None:
-            logger.info("best %s %.4f: %s", self.config.best_metric, state.best_metric, self.best.folder())
+            self._tell_the_best(state)
         return state
+
+    def _tell_the_best(self, state: TrainState) -> None:
+        metric, value, folder = self.config.best_metric, state.best_metric, self.best.folder()
+        if state.best_step == 0 < state.step:
+            logger.warning(
+                "best %s %.4f is that of step 0: the run got no better than its start, which lies in %s",
+                *(metric, value, folder),
+            )
+        else:
+            logger.info("best %s %.4f: %s", metric, value, folder)
 
     def _resume_and_loop(self, checkpoints: Checkpoints, signals: StopSignals, watch: Watchdog) -> TrainState:
         config, job = self.config, self.job
@@ -117,7 +129,13 @@ class PairRun:
 
     def _loop(self, state: TrainState, save, signals: StopSignals, watch: Watchdog) -> None:
         config, job = self.config, self.job
-        log = open_log(Path(config.output_dir), self.world, resumed=state, max_steps=job.total_steps)
+        log = open_log(
+            Path(config.output_dir),
+            self.world,
+            resumed=state,
+            max_steps=job.total_steps,
+            samples_per_epoch=self.data.num_rows,
+        )
         log.configuration(config)
         updates = self.data.updates(state.consumed_samples)
         try:
@@ -142,6 +160,15 @@ class PairRun:
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
         self.stopping.judge(state, metrics[self.config.best_metric])
+        self._warn_of_a_single_class(state)
+
+    def _warn_of_a_single_class(self, state: TrainState) -> None:
+        label = self.job.single_class
+        if label is None or state.step == 0 or not self.world.is_first:  # a new head does so at step 0
+            return
+        name = labels_of(self.start.source.config).names[label]
+        named = f"class {name}" if name == str(label) else name
+        logger.warning("step %d: %s", state.step, describe_single_class(named, len(self.data.dev)))
 
     def is_enough(self, state: TrainState) -> bool:
         return self.stopping.is_due(state) or self.callbacks.stop_is_asked

@@ -29,6 +29,7 @@ from ernie_pair.world import World
 Batch = Dict[str, np.ndarray]
 # Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
 INDEX_SUFFIXES = ("_idx.npz", ".idx")
+LOOKED_AT = 100_000  # samples, to see how many sentences one holds
 CACHE = "cache"  # below output_dir: the folders of the corpora are never written to
 # Splits have seeds of their own: the masks of validation say nothing about those of training.
 SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}
@@ -51,6 +52,19 @@ class PretrainData:
         if len(self.corpora) == 1:
             return self.corpora[0].fingerprint
         return " ".join(f"{part} {c.fingerprint}" for part, c in zip(self.blend.parts, self.corpora))
+
+    @property
+    def samples_per_epoch(self) -> float:
+        """About how many samples hold as many sentences as the training text, of all corpora together."""
+        sentences, per_sample = 0, 0.0
+        train = self.datasets["train"]
+        parts = train.datasets if isinstance(train, BlendedDataset) else [train]
+        for corpus, part, share in zip(self.corpora, parts, self.blend.parts / self.blend.period):
+            documents = document_ranges(self.config.split, corpus.num_documents)["train"]
+            sentences += int(corpus.docs[documents.stop] - corpus.docs[documents.start])
+            rows = np.asarray(part.sample_map[:LOOKED_AT])
+            per_sample += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
+        return sentences / per_sample
 
     def updates(self, consumed_samples: int) -> Iterator[List[Batch]]:
         """The micro batches of this rank, one list per update, from ``consumed_samples`` on."""

@@ -1,7 +1,6 @@
 """What one update of static pretraining is, and what a checkpoint of it holds."""
 
 import json
-import math
 from collections import ChainMap
 from fnmatch import fnmatch
 from typing import Dict, Iterator, List, Tuple
@@ -10,6 +9,7 @@ import numpy as np
 import paddle
 
 from ernie_pair.checkpoint_folder import Checkpoint, Content
+from ernie_pair.logging_window import perplexity_of
 from ernie_pair.model_folder import CONFIG, VOCAB, ModelSource, match_parameters
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.data import Batch, PretrainData
@@ -186,7 +186,7 @@ def _means(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
     return {
         "loss": lm_loss + sop_loss,
         "lm_loss": lm_loss,
-        "perplexity": math.exp(min(lm_loss, 700)),
+        "perplexity": perplexity_of(lm_loss),
         "sop_loss": sop_loss,
         "lm_accuracy": lm_accuracy,
         "sop_accuracy": sop_accuracy,

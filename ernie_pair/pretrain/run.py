@@ -101,6 +101,7 @@ def _train(config, world, source, data, job, checkpoints, signals, watch) -> Non
         resumed=state,
         max_steps=config.max_steps,
         tokens_per_sample=config.max_seq_len,
+        samples_per_epoch=data.samples_per_epoch,
     )
     try:
         _write_pages(log, config, data)
