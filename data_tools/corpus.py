@@ -16,7 +16,6 @@ The first two are the format of PaddleNLP's tools, so their corpora load as they
 
 import hashlib
 import json
-import math
 import zipfile
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
@@ -26,8 +25,10 @@ import numpy as np
 from data_tools.array_file import HEADER_BYTES, chunks, sha256_of_file
 from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.errors import InputError
+from data_tools.json_file import is_number, is_whole_number, read_json_object
 
 FORMAT = "ernie-pair corpus 1"
+LARGEST_ID = 2**31 - 1
 _MEMBERS = {"lens.npy", "docs.npy", "sents.npy"}
 
 
@@ -156,27 +157,33 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
     """{} when there is none."""
     if not paths.manifest.exists():
         return {}
-    try:
-        manifest = json.loads(paths.manifest.read_bytes())
-        wanted = [manifest["format"] == FORMAT, manifest["pair_id"], manifest["max_id"] + 0]
-        files = {"ids", "index", "marks"} if _are_marks(manifest) else {"ids", "index"}
-        known = wanted[0] and files == set(manifest["sha256"]) == set(manifest["bytes"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        known = False
-    if not known:
-        raise InputError(f"{paths.manifest}: not a manifest of '{FORMAT}'; make the corpus again")
+    cure = f"not a manifest of '{FORMAT}'; make the corpus again"
+    manifest = read_json_object(paths.manifest, cure)
+    if not _is_manifest(manifest):
+        raise InputError(f"{paths.manifest}: {cure}")
     return manifest
 
 
-def _are_marks(manifest: Dict[str, Any]) -> bool:
-    """Raises ValueError, KeyError or TypeError for a list that `CorpusWriter` does not write."""
+def _is_manifest(manifest: Dict[str, Any]) -> bool:
+    """Does it have what `CorpusWriter` writes, as far as anybody reads it?"""
     marks = manifest.get("lexicon_marks", [])
-    for mark in marks:
-        if mark["kind"] not in LEVELS or not 0 <= mark["weight"] < math.inf:
-            raise ValueError
-    if len(marks) > MOST_MARKS:
-        raise ValueError
-    return bool(marks)
+    if not (isinstance(marks, list) and len(marks) <= MOST_MARKS and all(map(_is_mark, marks))):
+        return False
+    files = {"ids", "index", "marks"} if marks else {"ids", "index"}
+    hashes, sizes = manifest.get("sha256"), manifest.get("bytes")
+    return (
+        manifest.get("format") == FORMAT
+        and isinstance(hashes, dict)
+        and isinstance(sizes, dict)
+        and files == set(hashes) == set(sizes)
+        and isinstance(manifest.get("pair_id"), str)
+        and isinstance(manifest.get("vocab_sha256", ""), str)
+        and is_whole_number(manifest.get("max_id"), -1, LARGEST_ID)
+    )
+
+
+def _is_mark(mark: Any) -> bool:
+    return isinstance(mark, dict) and mark.get("kind") in LEVELS and is_number(mark.get("weight"), 0)
 
 
 def _check_hashes(paths: CorpusPaths, marks: Path, manifest: Dict[str, Any], hashed: List[str]) -> None:

@@ -1,9 +1,9 @@
 """A line of a text file: its text, or why it has none, with file and line."""
 
-import json
 from dataclasses import dataclass
 
 from data_tools.errors import InputError
+from data_tools.json_file import JsonError, kind_of, parse_json
 
 LONGEST_LINE = 64 << 20
 ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
@@ -75,28 +75,26 @@ def json_text(path: str, number: int, line: bytes, rules: LineRules) -> str:
     where = f"{path}:{number}"
     text = decoded(path, number, line, rules)
     try:
-        record = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        cut = "" if text.rstrip().endswith("}") else " (is the line cut short?)"
-        snippet = _snippet(text, error.pos)
-        raise InputError(
-            f"{where}:{error.colno}: not JSON, {error.msg}{cut}: {snippet}; mend the line"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        what = "nested too deep" if isinstance(error, RecursionError) else error
-        raise InputError(f"{where}: {what}: {_snippet(text)}; mend the line") from None
+        record = parse_json(text)
+    except JsonError as error:
+        place, cut = where, ""
+        if error.column:  # not even JSON
+            place = f"{where}:{error.column}"
+            cut = "" if text.rstrip().endswith("}") else " (is the line cut short?)"
+        snippet = _snippet(text, max(error.column - 1, 0))
+        raise InputError(f"{place}: {error}{cut}: {snippet}; correct the line") from None
     return _text_of(record, rules.json_key, where)
 
 
 def _text_of(record, key: str, where: str) -> str:
     if not isinstance(record, dict):
-        raise InputError(f'{where}: {_kind(record)}, not an object; write {{"{key}": "..."}}')
+        raise InputError(f'{where}: {kind_of(record)}, not an object; write {{"{key}": "..."}}')
     if key not in record:
         keys = ", ".join(record) or "none"
         raise InputError(f"{where}: no key '{key}', it has {_snippet(keys)}; pass the right --json_key")
     text = record[key]
     if not isinstance(text, str):
-        raise InputError(f"{where}: '{key}' is {_kind(text)}, not a text; put it in quotes")
+        raise InputError(f"{where}: '{key}' is {kind_of(text)}, not a text; put it in quotes")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -105,24 +103,6 @@ def _text_of(record, key: str, where: str) -> str:
             f"{where}: half a surrogate pair ({code}); remove it or write the whole pair"
         ) from None
     return text
-
-
-def _unique(pairs) -> dict:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key '{_snippet(twice)}' stands twice")
-    return record
-
-
-def _no_constant(name: str):
-    raise ValueError(f"{name} is not JSON")
-
-
-def _kind(value) -> str:
-    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null", dict: "an object"}
-    return names.get(type(value), "a number")
 
 
 def _snippet(text: str, place: int = 0) -> str:

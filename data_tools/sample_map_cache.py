@@ -18,6 +18,7 @@ import numpy as np
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import MachineError
+from data_tools.json_file import as_read, read_note
 from data_tools.locked import locked
 from data_tools.publish import make_folder, published
 from data_tools.sample_map import VERSION
@@ -87,12 +88,14 @@ class _Hashed:
 
 def _read(files: _Files, key: Dict[str, object], fits: Callable[[np.ndarray], bool]) -> Optional[np.ndarray]:
     """None when the rows are not there, not those of ``key``, or not as they were written."""
+    note = read_note(files.note)
+    if note is None or note.get("key") != as_read(key):
+        return None
     try:
-        note = json.loads(files.note.read_bytes())
-        if note["key"] != json.loads(json.dumps(key)) or note["sha256"] != sha256_of_file(files.rows):
+        if note.get("sha256") != sha256_of_file(files.rows):
             return None
         rows = np.load(files.rows, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, EOFError):
         return None
     sound = rows.ndim == 2 and rows.shape[1] == 3 and rows.dtype.kind in "iu" and fits(rows)
     return rows if sound else None

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from data_tools.document_encoder import DocumentEncoder, Rules
 from data_tools.errors import InputError, MachineError
 from data_tools.joining import Joining, join_documents
+from data_tools.json_file import parse_json
 from data_tools.line_rules import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
 from data_tools.publish import make_folder, published
 from data_tools.text_files import LineBatch, line_batches
@@ -194,9 +195,14 @@ def _read(path: Path, wanted_key: Optional[str] = None) -> Optional[Shard]:
     if hashlib.sha256(rest).hexdigest().encode() != digest:
         return None
     about, _, numbers = rest.partition(b"\n")
-    key, file, sizes, counts, rejected = json.loads(about)
-    if wanted_key not in (None, key):
+    try:
+        key, file, sizes, counts, rejected = parse_json(about)
+        return None if wanted_key not in (None, key) else _unpacked(numbers, file, sizes, counts, rejected)
+    except (ValueError, TypeError):  # somebody made up the hash too
         return None
+
+
+def _unpacked(numbers: bytes, file: str, sizes: List[int], counts: Dict, rejected: List[list]) -> Shard:
     arrays, place = {}, 0
     for (name, dtype), size in zip(_ARRAYS.items(), sizes):
         arrays[name] = np.frombuffer(numbers, dtype, size, place)

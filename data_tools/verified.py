@@ -5,9 +5,10 @@ import json
 import logging
 import socket
 from pathlib import Path
-from typing import Any, Dict, List, Union
+from typing import Dict, List, Union
 
 from data_tools.corpus import Corpus, marks_path
+from data_tools.json_file import read_note
 from data_tools.locked import locked
 from data_tools.megatron_corpus import open_corpus
 from data_tools.publish import make_folder, published
@@ -32,7 +33,7 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
     make_folder(memory)
     with locked(note.with_suffix(".lock"), LOCK_SECONDS):
         stamps = _stamps(corpus)
-        if _remembered(note) != stamps:
+        if read_note(note) != stamps:
             logger.info("comparing %s with its manifest, %.1f GB, once", prefix, _gigabytes(stamps))
             corpus = open_corpus(prefix, verify="full")
             with published(note) as (draft,):
@@ -58,10 +59,3 @@ def _stamps(corpus: Corpus) -> Dict[str, List[int]]:
 
 def _gigabytes(stamps: Dict[str, List[int]]) -> float:
     return sum(stamp[2] for stamp in stamps.values()) / 1e9
-
-
-def _remembered(note: Path) -> Any:
-    try:
-        return json.loads(note.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None

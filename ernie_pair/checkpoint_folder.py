@@ -9,7 +9,6 @@ step_00005000/
 import errno
 import logging
 import os
-import stat
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Dict, List, Sequence, Union
 
 from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.regular_file import FileRefusedError, read_regular
 from ernie_pair.finite import first_not_finite
 from ernie_pair.loop import TrainState
 from ernie_pair.manifest import (
@@ -31,8 +31,6 @@ from ernie_pair.weights import Arrays, from_safetensors, safetensors_parts
 
 MANIFEST, STATE = "MANIFEST.json", "state.json"
 LARGEST_MANIFEST = 16 << 20
-# What an open() of a file that is not as it should be says; anything else is the machine's fault.
-DAMAGE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EIO)
 MOST_PARTS = os.sysconf("SC_IOV_MAX")  # of one writev
 Content = Union[bytes, Arrays]  # arrays make a .safetensors file
 
@@ -200,20 +198,12 @@ def _read_regular(path: Path, most: int) -> bytes:
     Raises DamagedError; CheckpointError where a permission is missing; OSError where the machine fails.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_regular(path, most, follow=False)
     except PermissionError:
         raise CheckpointError(f"{path}: no permission to read it; give it, then start again") from None
+    except FileRefusedError as error:
+        raise DamagedError(f"{path}: {error}") from None
     except OSError as error:
-        if error.errno not in DAMAGE:
+        if error.errno != errno.EIO:
             raise
-        raise DamagedError(f"{path} cannot be read ({error.strerror})") from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise DamagedError(f"{path} is no regular file")
-        if status.st_size > most:
-            raise DamagedError(f"{path} has {status.st_size} bytes, more than {most}")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(most)
-    finally:
-        os.close(descriptor)
+        raise DamagedError(f"{path}: cannot be read ({error.strerror})") from None

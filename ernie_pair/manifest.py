@@ -8,7 +8,6 @@ place. Format 1, which is still read, knows only step, fingerprint, versions and
 
 import hashlib
 import json
-import math
 import re
 from dataclasses import asdict, fields
 from functools import cache
@@ -17,10 +16,12 @@ from pathlib import Path
 from typing import Dict, Sequence, Union
 
 from data_tools.errors import CheckpointError
+from data_tools.json_file import JsonError, is_number, is_whole_number, parse_json_object
 from ernie_pair.loop import TrainState
 
 FORMAT = 2
 MOST_FILES = 100_000
+LARGEST_COUNT = 2**63 - 1
 FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
 NO_CHECKSUM = "0" * 64
@@ -137,20 +138,13 @@ def parse_state(data: bytes, path: Path) -> TrainState:
 
 def _parse_object(data: bytes, path: Path) -> Dict:
     try:
-        value = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} cannot be read ({type(error).__name__})") from None
-    if not isinstance(value, dict):
-        raise DamagedError(f"{path} holds no JSON object")
-    return value
-
-
-def _refuse_constant(name: str):
-    raise ValueError(f"{name} is no number")
+        return parse_json_object(data)
+    except JsonError as error:
+        raise DamagedError(f"{path}:{max(error.line, 1)}: {error}") from None
 
 
 def _is_none_or_finite(value) -> bool:
-    return value is None or (type(value) in (int, float) and math.isfinite(value))
+    return value is None or is_number(value)
 
 
 def _is_window(value) -> bool:
@@ -166,4 +160,4 @@ def _is_window(value) -> bool:
 
 
 def _is_count(value) -> bool:
-    return type(value) is int and value >= 0
+    return is_whole_number(value, 0, LARGEST_COUNT)

@@ -1,10 +1,11 @@
 """config.json of a model, and what else it was called; which family a model is of."""
 
-import json
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional
 
 from data_tools.errors import InputError
+from data_tools.json_file import is_whole_number, read_json_object, shown
+from ernie_pair.config_values import SIZES, refuse_wrong_values
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 OTHER_CONFIGS = ("model_config.json", "ernie_config.json")  # PaddleNLP before 2.5, ERNIE's own releases
@@ -54,8 +55,8 @@ def longest_of(config: Dict[str, object]) -> int:
 
 def whole_number(config: Dict[str, object], key: str, default: int) -> int:
     value = config.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"config.json: {key} is {value!r}; write a whole number")
+    if not is_whole_number(value):
+        raise InputError(f"config.json: {key} is {shown(value)}; write a whole number")
     return value
 
 
@@ -64,17 +65,16 @@ def find_config(folder: Path) -> Optional[Path]:
 
 
 def read_config(path: Path) -> Dict[str, object]:
-    """The model configuration, under the keys of today. Raises InputError when it is not one JSON object."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        raise InputError(f"{path}:{line}: not a JSON object ({error.__class__.__name__}); mend it") from None
-    config = _modernised(config) if isinstance(config, dict) else {}
-    if not _is_size(config.get("vocab_size")):
+    """Read the configuration of a model, and bring it under the keys of today.
+
+    Raises InputError when it is not one JSON object, names no vocab_size, or holds a value that no model has.
+    """
+    config = _modernised(read_json_object(path, "correct it, or give the config.json of a model"))
+    if "vocab_size" not in config:
         raise InputError(
             f"{path}:1: no model configuration with a vocab_size; give the config.json of a model"
         )
+    refuse_wrong_values(config, str(path))
     return config
 
 
@@ -96,13 +96,11 @@ def limits_of(config: Dict[str, object]) -> Limits:
         "pad_token_id": config.get("pad_token_id", 0),
     }
     for key, value in values.items():
-        if not _is_size(value) and not (value == 0 and key in ("type_vocab_size", "pad_token_id")):
-            raise InputError(f"{CONFIG}: {key} is {value!r}, no number that a model can have; mend it")
+        if not is_whole_number(value, *SIZES[key]):
+            raise InputError(
+                f"{CONFIG}: {key} is {shown(value)}, no number that a model can have; correct it"
+            )
     return Limits(*values.values())
-
-
-def _is_size(value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _modernised(config: Dict[str, object]) -> Dict[str, object]:

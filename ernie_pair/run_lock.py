@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from data_tools.errors import InputError
+from data_tools.json_file import read_note
 from data_tools.publish import published
 
 
@@ -40,10 +41,10 @@ class RunLock:
 
 def run_id_of(path: Path) -> str:
     """What ``path`` calls the run; written at its first start."""
-    try:
-        return str(json.loads(path.read_bytes())["run_id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        about = {"run_id": secrets.token_hex(8), "started": time.strftime("%Y-%m-%dT%H:%M:%S")}
+    known = (read_note(path) or {}).get("run_id")
+    if isinstance(known, str):
+        return known
+    about = {"run_id": secrets.token_hex(8), "started": time.strftime("%Y-%m-%dT%H:%M:%S")}
     with published(path) as (draft,):
         draft.write_text(json.dumps(about))
     return about["run_id"]

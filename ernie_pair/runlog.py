@@ -23,10 +23,12 @@ from typing import Dict, Iterable, List, Optional
 
 from tqdm import tqdm
 
+from data_tools.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
 from ernie_pair.loop import TrainState
 from ernie_pair.world import World
 
 EVENTS = "metrics.jsonl"
+LARGEST_STEP = 2**63 - 1
 NOT_CURVES = ("split", "step", "consumed_samples")
 # Curves all the same; a line of the console has no room for them.
 NOT_SHOWN = (
@@ -218,12 +220,13 @@ def _comes_again(event: Dict, resumed: TrainState) -> bool:
 
 
 def _event_of(line: bytes) -> Optional[Dict]:
+    """Return the event in a line of metrics.jsonl; None where it is none."""
     try:
-        event = json.loads(line)
-    except ValueError:
+        event = parse_json_object(line)
+    except JsonError:
         return None
-    sound = isinstance(event, dict) and isinstance(event.get("step"), int) and "split" in event
-    return event if sound else None
+    sound = is_whole_number(event.get("step"), 0, LARGEST_STEP) and isinstance(event.get("split"), str)
+    return event if sound and is_utf8(event) else None
 
 
 def _line_of(event: Dict) -> str:

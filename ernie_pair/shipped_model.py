@@ -12,14 +12,14 @@ export.json                     how to ask it, and the proof that it answers as 
 Either of the two models may be absent.
 """
 
-import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Tuple
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import CheckpointError, InputError
+from data_tools.json_file import is_number, is_texts, is_whole_number, read_json_object
+from ernie_pair.config_values import SHORTEST_PAIR
 from ernie_pair.model_config import CONFIG, VOCAB
 from ernie_pair.tokenizer_config import TOKENIZER
 
@@ -29,6 +29,7 @@ ONNX_FILES = ("model.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES}
 WRITTEN = (*PADDLE_FILES, *ONNX_FILES, VOCAB, CONFIG, TOKENIZER, MANIFEST)
 MOST_MANIFEST_BYTES = 1 << 20
+CURE = "export the model again"
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,11 @@ def read_shipped(folder: Path) -> ShippedModel:
     path = folder / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} holds no {MANIFEST}; make a model to ship with ernie-pair export")
+    manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
     try:
-        return _shipped_of(folder, _read_manifest(path))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:100]
-        raise CheckpointError(f"{path} is damaged ({reason}); export the model again") from None
-
-
-def _read_manifest(path: Path) -> Dict[str, object]:
-    with open(path, "rb") as file:
-        content = file.read(MOST_MANIFEST_BYTES + 1)
-    if len(content) > MOST_MANIFEST_BYTES:
-        raise ValueError("too large")
-    return json.loads(content.decode("utf-8"))
+        return _shipped_of(folder, manifest)
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: wrong or missing: {error}; {CURE}") from None
 
 
 def _shipped_of(folder: Path, manifest: Dict[str, object]) -> ShippedModel:
@@ -80,10 +73,10 @@ def _shipped_of(folder: Path, manifest: Dict[str, object]) -> ShippedModel:
     labels, files = manifest["labels"], manifest["files"]
     max_seq_len, temperature = manifest["max_seq_len"], manifest["temperature"]
     is_sound = {
-        "labels": isinstance(labels, list) and len(labels) > 1 and all(isinstance(x, str) for x in labels),
-        "files": isinstance(files, dict) and set(files) <= set(WRITTEN),
-        "max_seq_len": type(max_seq_len) is int and max_seq_len > 0,
-        "temperature": type(temperature) in (int, float) and math.isfinite(temperature) and temperature > 0,
+        "labels": is_texts(labels) and len(labels) > 1,
+        "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
+        "max_seq_len": is_whole_number(max_seq_len, SHORTEST_PAIR, 1 << 20),
+        "temperature": is_number(temperature, 0) and temperature > 0,
     }
     if not all(is_sound.values()):
         raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))

@@ -7,13 +7,14 @@ model is. It is kept in calibration.json of the model's folder:
 """
 
 import json
-import math
 from pathlib import Path
 
 from data_tools.errors import InputError
+from data_tools.json_file import is_number, read_json_object
 from data_tools.publish import published
 
 CALIBRATION = "calibration.json"
+CURE = "remove it, or fit it again with --save_temperature true"
 
 
 def read_temperature(folder: Path) -> float:
@@ -21,14 +22,9 @@ def read_temperature(folder: Path) -> float:
     path = folder / CALIBRATION
     if not path.exists():
         return 1.0
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))["temperature"]
-        if isinstance(value, bool) or not (math.isfinite(value) and value > 0):
-            raise ValueError(value)
-    except (ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{path}: no temperature above 0 in it; remove it, or fit it again with --save_temperature true"
-        ) from None
+    value = read_json_object(path, CURE).get("temperature")
+    if not (is_number(value, 0) and value > 0):
+        raise InputError(f"{path}: no temperature above 0 in it; {CURE}")
     return float(value)
 
 

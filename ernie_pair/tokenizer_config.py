@@ -3,11 +3,12 @@
 {"tokenizer_class": "BertTokenizer", "do_lower_case": false, "model_max_length": 128}
 """
 
-import json
 from pathlib import Path
 from typing import Dict, NamedTuple
 
 from data_tools.errors import InputError
+from data_tools.json_file import is_number, read_json_object, shown
+from ernie_pair.config_values import SHORTEST_PAIR
 from ernie_pair.model_config import FAMILIES, longest_of
 
 TOKENIZER = "tokenizer_config.json"
@@ -31,33 +32,31 @@ def read_tokenizer(folder: Path, config: Dict[str, object]) -> TokenizerConfig:
     Raises InputError when it is damaged, or texts are not cut into word pieces in the way of BERT.
     """
     path = folder / TOKENIZER
-    if not path.is_file():
+    if not path.exists():
         return understood(config, str(folder))
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        raise InputError(f"{path}:{line}: not a JSON object ({error.__class__.__name__}); mend it") from None
-    if not isinstance(settings, dict):
-        raise InputError(f"{path}:1: not a JSON object; mend it")
-    return understood(settings, str(path))
+    return understood(read_json_object(path, "correct it"), str(path))
 
 
 def understood(settings: Dict[str, object], where: str) -> TokenizerConfig:
     """The settings of a tokenizer of PaddleNLP. Raises InputError naming ``where``."""
     lower_case = settings.get("do_lower_case", True)
     if not isinstance(lower_case, bool):
-        raise InputError(f"{where}: do_lower_case is {lower_case!r}; write true or false")
+        raise InputError(f"{where}: do_lower_case is {shown(lower_case)}; write true or false")
     others = [key for key, value in OTHER_WAYS.items() if key in settings and settings[key] == value]
     if settings.get("strip_accents") not in (None, lower_case):
         others.append("strip_accents")
     if others:
         raise InputError(
-            f"{where}: {others[0]} is {settings[others[0]]!r}, and texts are cut into word pieces as "
+            f"{where}: {others[0]} is {shown(settings[others[0]])}, and texts are cut into word pieces as "
             "BertTokenizer cuts them, in no other way; take a model of that kind"
         )
     length = settings.get("model_max_length")
-    is_told = type(length) is int and 0 < length < 1 << 31  # PaddleNLP writes 1e30 for none
+    if length is not None and not is_number(length, SHORTEST_PAIR):
+        raise InputError(
+            f"{where}: model_max_length is {shown(length)}, and a pair has {SHORTEST_PAIR} tokens or more; "
+            "correct it, or remove it"
+        )
+    is_told = type(length) is int and length < 1 << 31  # PaddleNLP writes 1e30 for none
     return TokenizerConfig(lower_case, length if is_told else 0)
 
 

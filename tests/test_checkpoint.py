@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from data_tools import regular_file
 from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
 from ernie_pair import checkpoint_folder as folder_module
 from ernie_pair.checkpoint import Checkpoints
@@ -55,8 +56,9 @@ def folder_of(checkpoints, step):
 
 
 def patch_os(monkeypatch, **functions):
-    """Other functions of ``os`` for the module that reads and writes checkpoints, and for no other."""
-    monkeypatch.setattr(folder_module, "os", SimpleNamespace(**{**vars(os), **functions}))
+    """Other functions of ``os`` for the modules that read and write checkpoints, and for no other."""
+    for module in (folder_module, regular_file):
+        monkeypatch.setattr(module, "os", SimpleNamespace(**{**vars(os), **functions}))
 
 
 def rewrite_manifest(folder, change):

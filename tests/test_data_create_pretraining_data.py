@@ -162,7 +162,7 @@ def write(path, content):
 
 
 BAD = {
-    "not JSON": (b'{"text": oops}', r":\d+: not JSON, Expecting value: \{.text.: oops\}; mend"),
+    "not JSON": (b'{"text": oops}', r":\d+: not JSON, Expecting value: \{.text.: oops\}; correct the line"),
     "cut short": (b'{"text": "abc', r":\d+: not JSON, Unterminated .*\(is the line cut short\?\)"),
     "not an object": (b"[1]", r": a list, not an object; write"),
     "key missing": (

@@ -123,9 +123,9 @@ def test_a_bad_line_is_named_with_its_number_and_its_cure(tmp_path, bad, reason,
 @pytest.mark.parametrize(
     "bad, reason",
     [
-        ("{oops", r":2: not JSON .*; write an object per line"),
+        ("{oops", r":2: not JSON, .*; write an object per line"),
         ('{"sentence1": "左", "sent', r":2: not JSON"),
-        ("[" * 100_000, r":2: not JSON"),
+        ("[" * 100_000, r":2: nested too deep, above 64 levels; write an object per line"),
         ('["左", "右"]', r":2: a list instead of an object"),
         ('{"sentence1": "左", "label": "0"}', r":2: sentence2 is missing"),
         ('{"sentence1": "左", "sentence2": null, "label": "0"}', r":2: sentence2 is None, not a text"),
@@ -289,7 +289,7 @@ def test_evaluation_sees_every_row_once_with_its_like(batch_size):
     "changes, length, reason",
     [
         ({"vocab_size": 9}, 64, "tokens, its model takes 9; give the vocabulary"),
-        ({"vocab_size": "many"}, 64, "config.json: vocab_size is 'many'; write a whole number"),
+        ({"vocab_size": "many"}, 64, 'config.json: vocab_size is "many"; write a whole number'),
         ({"pad_token_id": 3}, 64, r"vocab\.txt:1: \[PAD\] has the id 0"),
         ({}, 129, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
     ],

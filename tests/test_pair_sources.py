@@ -106,7 +106,12 @@ def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
         ),
         ("a.csv", '"左, 上",右,1\n', {}, r":1: 4 column\(s\) instead of 3"),
         ("a.csv", '左,右,1\n"左, 上",右,1\n', {}, r":2: 4 column\(s\) .* one comma .*quotes are plain text"),
-        ("a.jsonl", '{"query": "左", "title": "右", "label": 1, "label": 0}\n', {}, "a key stands twice"),
+        (
+            "a.jsonl",
+            '{"query": "左", "title": "右", "label": 1, "label": 0}\n',
+            {},
+            "the key 'label' stands twice",
+        ),
     ],
 )
 def test_columns_that_are_not_clear_are_refused(tmp_path, name, content, columns, reason):

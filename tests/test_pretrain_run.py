@@ -228,7 +228,7 @@ def bad_inputs(tmp_path, world):
         ),
         "config is not json": (
             {"model_name_or_path": tmp_path / "broken"},
-            "config.json:2: not a JSON object",
+            "config.json:2: not JSON, ",
         ),
         "no corpus": ({"input_dir": tmp_path / "empty"}, "found none"),
         "no data folder": ({"input_dir": tmp_path / "nowhere"}, "is not a folder"),

@@ -15,6 +15,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from data_tools.errors import InputError
+from ernie_pair.config_values import NO_MODEL
 from ernie_pair.model_config import CONFIG, FAMILIES, family_of
 from ernie_pair.model_folder import VOCAB, ModelSource, match_parameters, open_model, refuse_other_family
 from ernie_pair.pair.data.labels import num_classes_of
@@ -162,8 +163,9 @@ def new_model(
     paddle.seed(seed_of(seed))
     try:
         return PairClassifier(family, source.config, dropout, pooling)
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({error}); mend it") from None
+    except NO_MODEL as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({reason}); correct it") from None
 
 
 def load_start(model: PairClassifier, source: ModelSource) -> str:

@@ -10,6 +10,7 @@ from paddle import nn
 from paddlenlp.transformers import ErnieConfig, ErnieForPretraining, ErnieGramConfig, PretrainedConfig
 
 from data_tools.errors import InputError
+from ernie_pair.config_values import NO_MODEL
 from ernie_pair.model_config import CONFIG, family_of
 from ernie_pair.pretrain.ernie_gram import ErnieGramForPretraining
 from ernie_pair.pretrain.vocab_padding import NEVER, padded_size
@@ -74,9 +75,9 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
     try:
         with paddle.utils.unique_name.guard():
             model = CLASSES[family][1](config)
-    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{CONFIG} makes no {family} model ({reason}); mend it") from None
+        raise InputError(f"{CONFIG} makes no {family} model ({reason}); correct it") from None
     if family == "ernie_gram":
         _draw_weights(model)
     return model

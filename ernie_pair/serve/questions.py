@@ -4,10 +4,10 @@
 """
 
 import asyncio
-import json
 from dataclasses import dataclass
 from typing import AsyncIterator, List
 
+from data_tools.json_file import JsonError, parse_json
 from ernie_pair.predictor import TextPair
 
 EXAMPLE = '{"pairs": [["text a", "text b"]]}'
@@ -55,10 +55,9 @@ def _too_large(limits: Limits) -> RefusedError:
 def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
     """Raises RefusedError: 400 for what is no JSON, 413 for too much, 422 for anything else."""
     try:
-        question = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:100]
-        raise RefusedError(400, f"the body is not JSON ({reason}); send {EXAMPLE}") from None
+        question = parse_json(body)
+    except JsonError as error:
+        raise RefusedError(400, f"the body is not JSON ({error}); send {EXAMPLE}") from None
     pairs = question.get("pairs") if isinstance(question, dict) else None
     if not isinstance(pairs, list) or not pairs:
         raise RefusedError(422, f"the body holds no list of pairs; send {EXAMPLE}")

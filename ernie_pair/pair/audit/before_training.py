@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Dict, List, Optional
 
+from data_tools.json_file import as_read, is_texts, read_note
 from data_tools.publish import published
 from ernie_pair.pair.audit.audit_pairs import audit_of, same_of
 from ernie_pair.pair.audit.findings import coded
@@ -44,8 +45,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
 
 
 def _read(path: Path, key: Dict[str, object]) -> Optional[List[str]]:
-    try:
-        note = json.loads(path.read_bytes())
-        return list(map(str, note["warnings"])) if note["key"] == json.loads(json.dumps(key)) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    note = read_note(path)
+    if note is None or note.get("key") != as_read(key) or not is_texts(note.get("warnings")):
         return None
+    return note["warnings"]

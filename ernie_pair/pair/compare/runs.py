@@ -19,6 +19,7 @@ import numpy as np
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError, Stopped
+from data_tools.json_file import read_json_object
 from data_tools.publish import published
 from ernie_pair.model_folder import ModelSource
 from ernie_pair.pair.config import TrainConfig
@@ -89,8 +90,8 @@ class Runs:
     def _keep_plan(self, plan: Dict[str, object], test: Pairs) -> None:
         """Raises InputError when the folder was begun for runs that these cannot be compared with."""
         path = self.output_dir / PLAN
-        if path.is_file():
-            before = json.loads(path.read_text(encoding="utf-8"))
+        if path.exists():
+            before = read_json_object(path, "give another --output_dir, or remove the file")
             for key, value in before.items():
                 if plan.setdefault(key, value) != value:
                     raise InputError(

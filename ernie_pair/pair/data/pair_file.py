@@ -10,7 +10,6 @@ ends at \\n or \\r\\n and nowhere else, quotes are plain text, a first byte-orde
 row is kept, or the file is refused with the number of the line.
 """
 
-import json
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Optional, Tuple, Union
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import InputError
+from data_tools.json_file import JsonError, kind_of, parse_json
 from data_tools.line_rules import LONGEST_LINE, decoded
 from data_tools.text_files import read_lines
 from ernie_pair.pair.data.labels import EXAMPLE, Labels
@@ -155,21 +155,11 @@ def _cells_of_json(path: Path, columns: Columns) -> Iterator[Tuple[int, Cells]]:
 
 def _json_object(where: str, text: str) -> dict:
     try:
-        found = json.loads(text, object_pairs_hook=_without_doubles)
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", str(error).splitlines()[0])
-        raise InputError(f"{where}: not JSON ({reason}); write an object per line") from None
+        found = parse_json(text)
+    except JsonError as error:
+        raise InputError(f"{where}: {error}; write an object per line") from None
     if not isinstance(found, dict):
-        raise InputError(
-            f"{where}: a {type(found).__name__} instead of an object; write {{...}} on each line"
-        )
-    return found
-
-
-def _without_doubles(pairs: List[Tuple[str, object]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice in it")
+        raise InputError(f"{where}: {kind_of(found)} instead of an object; write {{...}} on each line")
     return found
 
 

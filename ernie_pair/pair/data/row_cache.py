@@ -20,6 +20,7 @@ import numpy as np
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import InputError, MachineError
+from data_tools.json_file import as_read, is_whole_number, read_note
 from data_tools.locked import locked
 from data_tools.publish import make_folder, published
 from data_tools.wordpiece import WordPiece
@@ -130,9 +131,11 @@ def _write_table(path: Path, rows: Rows) -> None:
 
 def _read(files: _Files, key: Dict[str, object], pad_id: int) -> Optional[Rows]:
     """None when the rows are not there, not those of ``key``, or not as they were written."""
+    note = read_note(files.note)
+    if note is None or note.get("key") != as_read(key) or not is_whole_number(note.get("num_cut"), 0):
+        return None
     try:
-        note = json.loads(files.note.read_bytes())
-        if note["key"] != json.loads(json.dumps(key)) or note["sha256"] != sha256_of_file(files.table):
+        if note.get("sha256") != sha256_of_file(files.table):
             return None
         return _mapped(files.table, pad_id, note["num_cut"])
     except (OSError, ValueError, KeyError, TypeError):

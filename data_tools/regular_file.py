@@ -1,0 +1,39 @@
+"""Files that somebody else put there, read without waiting for them and without an end to their size."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Union
+
+# What an open() of something that is no file to read says; anything else is the machine's fault.
+NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
+
+
+class FileRefusedError(ValueError):
+    """A path that leads to no regular file, or to one that is too large; its text is the reason."""
+
+
+def read_regular(path: Union[str, Path], most: int, follow: bool = True) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes.
+
+    A pipe, a device or a socket is refused at once instead of being waited for; so is a link, unless
+    ``follow``. Raises FileRefusedError, and OSError where a permission is missing or the machine fails.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise FileRefusedError(f"cannot be read ({error.strerror})") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileRefusedError("not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(most + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > most:
+        raise FileRefusedError(f"above {most} bytes")
+    return content

@@ -1,0 +1,467 @@
+"""Every JSON file that the package reads, with every content that is none: one line, never a traceback.
+
+Each reader is given the contents of HOSTILE in place of its file, and in a good file each value in turn is
+replaced by those of WRONG. Notes that can be made again are; whatever else is damaged ends in one line.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Callable, NamedTuple
+
+import numpy as np
+import pytest
+from tiny_pair import VOCAB, train_config, write_model, write_pairs
+
+from data_tools.command_line import exit_code_of
+from data_tools.corpus import Corpus, corpus_paths
+from data_tools.corpus_writer import CorpusWriter
+from data_tools.errors import CheckpointError
+from data_tools.line_rules import STRICT, json_text
+from data_tools.sample_map_cache import cached_sample_map
+from data_tools.verified import open_verified
+from data_tools.wordpiece import WordPiece
+from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.loop import TrainState
+from ernie_pair.manifest import (
+    DamagedError,
+    manifest_bytes,
+    parse_manifest,
+    parse_state,
+    sha256_of,
+    state_bytes,
+)
+from ernie_pair.model_folder import open_model
+from ernie_pair.pair.audit.before_training import warn_before_training
+from ernie_pair.pair.compare.runs import Runs
+from ernie_pair.pair.data.labels import Labels, labels_of
+from ernie_pair.pair.data.pair_file import read_file
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.row_cache import cached_rows
+from ernie_pair.pair.model import new_model
+from ernie_pair.pair_rows import open_tokenizer
+from ernie_pair.predictor import PairPredictor
+from ernie_pair.run_lock import run_id_of
+from ernie_pair.runlog import open_log
+from ernie_pair.temperature import read_temperature, write_temperature
+from ernie_pair.weights import read_weights, to_safetensors
+from ernie_pair.world import World
+
+DIGITS = "9" * 5000
+HOSTILE = {
+    "empty": b"",
+    "cut": b'{"a": ',
+    "no object": b"[]",
+    "a text": b'"text"',
+    "null": b"null",
+    "deep lists": b"[" * 100_000 + b"]" * 100_000,
+    "deep objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "deep, but parsed": b'{"a":' * 500 + b"1" + b"}" * 500,
+    "5,000 digits": b'{"a": %s}' % DIGITS.encode(),
+    "10^400": b'{"a": 1%s}' % (b"0" * 400),
+    "beyond a float": b'{"a": 1e999}',
+    "NaN": b'{"a": NaN}',
+    "Infinity": b'{"a": -Infinity}',
+    "a key twice": b'{"a": 1, "a": 2}',
+    "not UTF-8": b'{"a": "\xff"}',
+    "zeros": b"\0" * 1000,
+    "large": b" " * (17 << 20),
+}
+# Texts of JSON values; what a file makes of them is its own affair, as long as it is no traceback.
+WRONG = (
+    *("null", "true", "-1", "0", "1.5", "1e308", "1e999", "NaN", DIGITS, "1" + "0" * 400, "1" + "0" * 200),
+    *('"x"', '""', '"\\ud800"', "[]", "[[]]", "{}", '{"a": []}', '{"1": "a"}', "[" * 200 + "]" * 200),
+)
+SPECIAL = ("fifo", "folder", "device")
+
+
+class Reader(NamedTuple):
+    """A file, what reads it, and the exit code when it is damaged; 0: it is made again."""
+
+    path: Path
+    read: Callable[[], object]
+    code: int
+    whole_lines: bool = True  # are the contents of HOSTILE put in place as they are?
+
+
+def config_reader(folder):
+    write_model(folder, model_type="ernie", hidden_dropout_prob=0.1, id2label={"0": "a", "1": "b"})
+
+    def read():
+        source = open_model(str(folder), model_type="", from_scratch=True)
+        labels_of(source.config)
+        new_model(source, source.config["model_type"], seed=0, dropout=0.1)
+
+    return Reader(folder / "config.json", read, 2)
+
+
+def tokenizer_reader(folder):
+    write_model(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({"do_lower_case": True, "model_max_length": 64, "strip_accents": True}))
+    config = {"vocab_size": len(VOCAB)}
+    return Reader(path, lambda: open_tokenizer(folder / "vocab.txt", config, 64), 2)
+
+
+def calibration_reader(folder):
+    folder.mkdir()
+    write_temperature(folder, 1.5, "dev.tsv", 10)
+    return Reader(folder / "calibration.json", lambda: read_temperature(folder), 2)
+
+
+def export_reader(folder):
+    from tiny_ship import ship, write_trained
+
+    folder.mkdir()
+    shipped = ship(write_trained(folder / "best"), folder / "ship")
+    return Reader(shipped / "export.json", lambda: PairPredictor(shipped, "paddle"), 3)
+
+
+def corpus_reader(folder, memory=False):
+    folder.mkdir()
+    with CorpusWriter(folder / "text", vocab_size=100, about={"vocab_sha256": "x"}) as writer:
+        writer.add([np.array([1, 2, 3]), np.array([4, 5])])
+    if not memory:
+        return Reader(corpus_paths(folder / "text").manifest, lambda: Corpus(folder / "text").max_id, 2)
+    open_verified(folder / "text", folder / "memory")
+    (note,) = (folder / "memory").glob("*.json")
+    return Reader(note, lambda: open_verified(folder / "text", folder / "memory"), 0)
+
+
+def sample_map_reader(folder):
+    rows = np.arange(6).reshape(2, 3)
+
+    def read():
+        assert np.array_equal(
+            cached_sample_map(folder, {"a": (1, 2)}, lambda: rows, lambda found: len(found) == 2), rows
+        )
+
+    read()
+    (note,) = folder.glob("*.json")
+    return Reader(note, read, 0)
+
+
+def sources_in(folder):
+    labels = Labels.numbered(2)
+    paths = {
+        split: write_pairs(folder / f"{split}.tsv", 12, seed=n) for n, split in enumerate(("train", "dev"))
+    }
+    return {split: PairSource(f"{split}_file", str(path), split, labels) for split, path in paths.items()}
+
+
+def row_reader(folder):
+    pieces = WordPiece.from_file(write_model(folder) / "vocab.txt")
+    sources = list(sources_in(folder).values())[:1]
+
+    def read():
+        (rows,) = cached_rows(folder / "cache", sources, pieces, 32)
+        assert len(rows) == 12
+
+    read()
+    (note,) = (folder / "cache").glob("pairs-*.json")
+    return Reader(note, read, 0)
+
+
+def audit_reader(folder):
+    folder.mkdir()
+    (folder / "cache").mkdir()
+    sources = sources_in(folder)
+
+    def read():
+        warn_before_training(folder / "cache", sources)
+
+    read()
+    (note,) = (folder / "cache").glob("audit-*.json")
+    return Reader(note, read, 0)
+
+
+def plan_reader(folder):
+    folder.mkdir()
+    runs, test = Runs(folder, "train.yaml", train_config(folder), 1), SimpleNamespace(left=["x"], right=["y"])
+    plan = {"seed": 1, "flags": ["a", "b"], "test_file (sha256)": "x"}
+    runs._keep_plan(dict(plan), test)
+    return Reader(folder / "plan.json", lambda: runs._keep_plan(dict(plan), test), 2)
+
+
+def run_reader(folder):
+    folder.mkdir()
+    run_id_of(folder / "run.json")
+    return Reader(folder / "run.json", lambda: run_id_of(folder / "run.json"), 0)
+
+
+def metrics_reader(folder):
+    folder.mkdir()
+    event = {"split": "train", "step": 1, "loss": 0.5, "consumed_samples": 8}
+    (folder / "metrics.jsonl").write_text(json.dumps(event) + "\n")
+    state = TrainState(step=5)
+    settings = {"resumed": state, "max_steps": 9}
+    return Reader(
+        folder / "metrics.jsonl", lambda: open_log(folder, World(), **settings).close(), 0, whole_lines=False
+    )
+
+
+def pairs_reader(folder):
+    folder.mkdir()
+    path = folder / "pairs.jsonl"
+    path.write_text('{"sentence1": "a", "sentence2": "b", "label": 1}')
+    return Reader(path, lambda: read_file(path, Labels.numbered(2)), 2, whole_lines=False)
+
+
+def corpus_line_reader(folder):
+    folder.mkdir()
+    path = folder / "text.jsonl"
+    path.write_text('{"text": "a", "more": 1}')
+    return Reader(path, lambda: json_text(str(path), 1, path.read_bytes(), STRICT), 2, whole_lines=False)
+
+
+READERS = {
+    "config": config_reader,
+    "tokenizer_config": tokenizer_reader,
+    "calibration": calibration_reader,
+    "export": export_reader,
+    "corpus manifest": corpus_reader,
+    "note of a corpus": lambda folder: corpus_reader(folder, memory=True),
+    "note of a sample map": sample_map_reader,
+    "note of rows": row_reader,
+    "note of an audit": audit_reader,
+    "plan of a comparison": plan_reader,
+    "run": run_reader,
+    "metrics": metrics_reader,
+    "pairs": pairs_reader,
+    "corpus line": corpus_line_reader,
+}
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    """Each reader is made once; its file is put back before it is used again."""
+    made = {}
+
+    def get(name) -> Reader:
+        if name not in made:
+            reader = READERS[name](tmp_path_factory.mktemp("json") / "here")
+            made[name] = reader, reader.path.read_bytes()
+        reader, good = made[name]
+        remove(reader.path)
+        reader.path.write_bytes(good)
+        return reader
+
+    return get
+
+
+def remove(path):
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def outcome(reader, capfd):
+    """The exit code; a traceback is an exception here. One line is said, and soon."""
+    capfd.readouterr()
+    started = time.perf_counter()
+    code = exit_code_of(lambda: reader.read() and None)
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == (code != 0) and time.perf_counter() - started < 10
+    if errors:
+        assert str(reader.path.parent) in errors[0] or reader.path.name in errors[0]
+        assert len(errors[0]) < 500
+    return code
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_is_no_such_json_is_one_line_or_made_again(readers, capfd, name, content):
+    reader = readers(name)
+    if not reader.whole_lines and not content.strip(b"\0 "):
+        pytest.skip("a line without text is tested elsewhere")
+    reader.path.write_bytes(content)
+    assert outcome(reader, capfd) == reader.code
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+@pytest.mark.parametrize(
+    "name", [name for name in READERS if name not in ("pairs", "corpus line", "metrics")]
+)
+def test_what_is_no_regular_file_is_not_waited_for(readers, capfd, name, kind):
+    reader = readers(name)
+    if kind == "folder" and reader.code == 0:
+        pytest.skip("a folder cannot be replaced by a file")
+    remove(reader.path)
+    if kind == "fifo":
+        os.mkfifo(reader.path)
+    elif kind == "folder":
+        reader.path.mkdir()
+    else:
+        reader.path.symlink_to("/dev/zero")
+    assert outcome(reader, capfd) == (2 if name == "export" else reader.code)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_wrong_value_is_one_line_or_of_no_matter(readers, capfd, name):
+    good = json.loads(readers(name).path.read_bytes())
+    codes = set()
+    for text in changed_texts(good):
+        reader = readers(name)
+        reader.path.write_text(text)
+        codes.add(outcome(reader, capfd))
+    assert codes <= {0, reader.code} and reader.code in codes
+
+
+def changed_texts(good):
+    """JSON texts of ``good`` with each value, of lists the first, replaced by each of WRONG."""
+    for place in places_in(good):
+        for wrong in WRONG:
+            yield json.dumps(replaced(good, place, "@@")).replace('"@@"', wrong)
+
+
+def places_in(value):
+    inner = value.items() if isinstance(value, dict) else list(enumerate(value))[:1]
+    for key, item in inner:
+        yield (key,)
+        if isinstance(item, (dict, list)):
+            yield from ((key, *place) for place in places_in(item))
+
+
+def replaced(value, place, new):
+    if not place:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[place[0]] = replaced(copy[place[0]], place[1:], new)
+    return copy
+
+
+MODEL_VALUES = {
+    "negative layers": ({"num_hidden_layers": -1}, "num_hidden_layers is -1, and takes a whole number"),
+    "no layers": ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+    "no heads": ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+    "negative heads": ({"num_attention_heads": -2}, "num_attention_heads is -2"),
+    "no width": ({"hidden_size": 0}, "hidden_size is 0"),
+    "a width in quotes": ({"hidden_size": "32"}, 'hidden_size is "32"'),
+    "uneven heads": ({"num_attention_heads": 5}, "hidden_size 32 is no multiple of num_attention_heads 5"),
+    "dropout NaN": ({"hidden_dropout_prob": float("nan")}, "NaN is not JSON"),
+    "dropout 1": ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0, and takes a number from 0"),
+    "dropout -0.1": ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob is -0.1"),
+    "one position": ({"max_position_embeddings": 1}, "max_position_embeddings is 1"),
+    "a large layer": ({"hidden_size": 10**9}, "hidden_size is 1000000000"),
+    "a large table": ({"vocab_size": 10**9}, "vocab_size is 1000000000"),
+    "large together": (
+        {"hidden_size": 10**5, "intermediate_size": 10**6, "num_hidden_layers": 1000},
+        "a model of about 2e+14 parameters",
+    ),
+    "a class that is no number": ({"id2label": {DIGITS: "a"}}, "id2label is"),
+    "no family": ({"model_type": ["ernie"]}, "model_type is"),
+}
+
+
+@pytest.mark.parametrize("changes, reason", MODEL_VALUES.values(), ids=MODEL_VALUES)
+def test_a_value_that_no_model_has_is_named(tmp_path, capfd, changes, reason):
+    folder = write_model(tmp_path / "m", **changes)
+    assert exit_code_of(lambda: open_model(str(folder), model_type="", from_scratch=True) and None) == 2
+    error = capfd.readouterr().err
+    assert f"error: {folder / 'config.json'}" in error and reason in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, -1, "64"])
+def test_a_length_without_room_for_a_pair_is_refused(tmp_path, capfd, length):
+    folder = write_model(tmp_path / "m")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+    config = {"vocab_size": len(VOCAB)}
+    assert exit_code_of(lambda: open_tokenizer(folder / "vocab.txt", config, 64) and None) == 2
+    assert "a pair has 5 tokens or more" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name, line", [("pairs", 3), ("corpus line", 1)])
+@pytest.mark.parametrize(
+    "content", [HOSTILE[key] for key in HOSTILE if key not in ("empty", "large", "zeros")]
+)
+def test_a_line_of_json_is_named_by_its_number(readers, capfd, name, line, content):
+    reader = readers(name)
+    reader.path.write_bytes((reader.path.read_bytes() + b"\n") * (line - 1) + content)
+    capfd.readouterr()
+    assert exit_code_of(lambda: reader.read() and None) == 2
+    assert capfd.readouterr().err.startswith(f"error: {reader.path}:{line}")
+
+
+def save_two(folder):
+    checkpoints = Checkpoints(folder, World(), lambda values: values)
+    arrays = {"w": np.ones(3, np.float32)}
+    for step in (5, 10):
+        state = TrainState(step=step, consumed_samples=step)
+        checkpoints.save(state, {"seed": 1}, [("w.safetensors", arrays)], {"processes": 1})
+    checkpoints.close()
+    return folder / "checkpoints" / "step_00000010"
+
+
+def newest(folder):
+    checkpoints = Checkpoints(folder, World(), lambda values: values)
+    try:
+        found = checkpoints.resume({"seed": 1}, {"processes": 1})
+        return found.state().step if found else 0
+    finally:
+        checkpoints.close()
+
+
+def test_a_damaged_state_is_set_aside_for_the_one_before(tmp_path):
+    """Its hash is right, as if the machine had written it so."""
+    for name, state in HOSTILE.items():
+        folder = save_two(tmp_path / name.replace(" ", "-"))
+        manifest = json.loads((folder / "MANIFEST.json").read_text())
+        (entry,) = [entry for entry in manifest["files"] if entry["name"] == "state.json"]
+        entry.update(size=len(state), sha256=sha256_of(state))
+        del manifest["format"], manifest["checksum"]
+        (folder / "state.json").write_bytes(state)
+        (folder / "MANIFEST.json").write_bytes(manifest_bytes(manifest))
+        assert newest(folder.parents[1]) == 5, name
+
+
+def test_a_state_with_a_wrong_value_is_damaged_or_one_that_a_run_can_have():
+    good = json.loads(state_bytes(TrainState(step=10, consumed_samples=10)))
+    damaged = 0
+    for text in changed_texts(good):
+        try:
+            assert 0 <= parse_state(text.encode(), Path("state.json")).step < 2**63
+        except DamagedError as error:
+            damaged += 1
+            assert str(error).startswith("state.json")
+    assert damaged > 50
+
+
+def test_a_damaged_manifest_is_set_aside_for_the_one_before(tmp_path):
+    for name, content in HOSTILE.items():
+        folder = save_two(tmp_path / name.replace(" ", "-"))
+        (folder / "MANIFEST.json").write_bytes(content)
+        assert newest(folder.parents[1]) == 5, name
+
+
+def test_a_manifest_of_the_first_format_has_no_checksum_and_no_traceback(tmp_path):
+    content = json.loads((save_two(tmp_path / "made") / "MANIFEST.json").read_text())
+    kept = ("format", "step", "fingerprint", "versions", "files")
+    good = {**{key: content[key] for key in kept}, "format": 1}
+    for number, text in enumerate(changed_texts(good)):
+        try:
+            parse_manifest(text.encode(), tmp_path / "MANIFEST.json")
+        except CheckpointError:
+            continue
+        folder = save_two(tmp_path / str(number))
+        (folder / "MANIFEST.json").write_text(text)
+        assert exit_code_of(lambda folder=folder: newest(folder.parents[1]) and None) in (0, 2, 3)
+
+
+def test_a_safetensors_header_that_lies_is_one_line(tmp_path, capfd):
+    good = to_safetensors({"w": np.ones((2, 3), np.float32)})
+    size = int.from_bytes(good[:8], "little")
+    header, data, path = json.loads(good[8 : 8 + size]), good[8 + size :], tmp_path / "w.safetensors"
+    changed = {text.encode() for text in changed_texts(header)} - {json.dumps(header).encode()}
+    texts = [*sorted(changed), *HOSTILE.values()]
+    codes = []
+    for text in texts:
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+        codes.append(exit_code_of(lambda: read_weights(path) and None))
+    for length in (0, 7, 1 << 62, (1 << 64) - 1):
+        path.write_bytes(length.to_bytes(8, "little") + good[8:])
+        codes.append(exit_code_of(lambda: read_weights(path) and None))
+    errors = capfd.readouterr().err.splitlines()
+    assert set(codes) == {3} and all(line.startswith(f"error: {path}") for line in errors)
