@@ -5,7 +5,7 @@ labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("�
 """
 
 from pathlib import Path
-from typing import List, NamedTuple, Sequence, Tuple, Union
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -13,8 +13,9 @@ from data_tools.errors import InputError, NumbersError
 from ernie_pair.backends import open_backend
 from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.model_config import CONFIG, VOCAB, read_config
-from ernie_pair.pair_rows import Rows, encode_texts, evaluation_batches, open_tokenizer
-from ernie_pair.pair_scores import probabilities
+from ernie_pair.pair_rows import encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.pair_scores import decide, refuse_threshold
+from ernie_pair.pair_symmetry import score_pairs
 from ernie_pair.shipped_model import read_shipped
 from ernie_pair.tokenizer_config import TOKENIZER
 
@@ -26,7 +27,7 @@ TextPair = Tuple[str, str]
 class Prediction(NamedTuple):
     """Of every pair, in their order; the probabilities are calibrated if the model is."""
 
-    classes: np.ndarray  # int64 [pairs]: the likeliest class
+    classes: np.ndarray  # int64 [pairs]: the likeliest class, or what the threshold says
     labels: List[str]  # what it is called
     probabilities: np.ndarray  # float32 [pairs, classes]
 
@@ -35,12 +36,25 @@ class PairPredictor:
     """A shipped model, loaded once. Not for several threads at a time.
 
     ``backend``: onnx | paddle | auto, see ``open_backend``; ``threads``: of one forward pass, 0: the
-    cores of this process. Raises InputError and its kin for a folder that cannot be used.
+    cores of this process. ``threshold``: of two classes, the probability from which on a pair is of
+    class 1; None: the one that was exported, if there is one, otherwise the likelier class.
+    ``symmetric``: average scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as
+    exported. Raises InputError and its kin for a folder that cannot be used so.
     """
 
-    def __init__(self, folder: Union[str, Path], backend: str = "auto", threads: int = 0):
+    def __init__(
+        self,
+        folder: Union[str, Path],
+        backend: str = "auto",
+        threads: int = 0,
+        threshold: Optional[float] = None,
+        symmetric: str = "auto",
+    ):
         self.shipped = read_shipped(Path(folder))
         self.class_names = self.shipped.labels
+        self.symmetric = self.shipped.calibration.chosen_symmetry(symmetric, str(folder))
+        self.threshold = self.shipped.threshold if threshold is None else threshold
+        refuse_threshold(threshold, len(self.class_names), str(folder))
         model_config = read_config(self.shipped.file(CONFIG))
         if TOKENIZER in self.shipped.files:
             self.shipped.file(TOKENIZER)  # is what was exported; open_tokenizer reads it
@@ -51,13 +65,16 @@ class PairPredictor:
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """In the order of ``pairs``. Raises InputError for what is no pair of texts, NumbersError."""
         logits = self.logits(pairs)
-        classes = logits.argmax(axis=1)
-        shares = probabilities(logits, self.shipped.temperature).astype(np.float32)
-        return Prediction(classes, [self.class_names[number] for number in classes], shares)
+        classes, shares = decide(logits, self.shipped.temperature, self.threshold)
+        names = [self.class_names[number] for number in classes]
+        return Prediction(classes, names, shares.astype(np.float32))
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """float32 [pairs, classes]: what the model says before temperature and softmax."""
-        rows = self._encode(pairs)
+        return score_pairs(self._logits_of_texts, *self._texts_of(pairs), self.symmetric)
+
+    def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        rows = encode_texts(left, right, None, self._pieces, self.shipped.max_seq_len)
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, BATCH_SIZE):
             batch = rows.batch(picked)
@@ -70,9 +87,8 @@ class PairPredictor:
         """int64 [B, S] twice -> float32 [B, classes], in one forward pass."""
         return self._backend.logits(input_ids, token_type_ids)
 
-    def _encode(self, pairs: Sequence[TextPair]) -> Rows:
+    def _texts_of(self, pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
         for place, pair in enumerate(pairs):
             if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
                 raise InputError(f"pair {place} is {str(pair)[:60]}; give two texts")
-        left, right = ([pair[side] for pair in pairs] for side in (0, 1))
-        return encode_texts(left, right, None, self._pieces, self.shipped.max_seq_len)
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]

@@ -6,24 +6,29 @@ model.onnx                      the model for ONNX: input_ids, token_type_ids in
 vocab.txt, config.json          those of the trained model, and tokenizer_config.json if it has one
 export.json                     how to ask it, and the proof that it answers as the trained model does:
 
-    {"format": 1, "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0, "vocab_sha256": ...,
-     "files": {"model.onnx": SHA-256, ...}, "parity": {"onnx": 3.1e-07}, ...}
+    {"format": 2, "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0, "threshold": 0.91,
+     "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
+     "parity": {"onnx": 3.1e-07}, ...}
 
-Either of the two models may be absent.
+Either of the two models may be absent. ``threshold`` is null where the likeliest class is the answer; it
+and ``symmetric`` came with format 2.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Tuple
+from typing import Dict, Optional, Tuple
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import CheckpointError, InputError
-from data_tools.json_file import is_number, is_texts, is_whole_number, read_json_object
+from data_tools.json_file import is_texts, is_whole_number, read_json_object
 from ernie_pair.config_values import SHORTEST_PAIR
 from ernie_pair.model_config import CONFIG, VOCAB
+from ernie_pair.pair_symmetry import SYMMETRIES
+from ernie_pair.temperature import Calibration, is_temperature, is_threshold
 from ernie_pair.tokenizer_config import TOKENIZER
 
-MANIFEST, FORMAT = "export.json", 1
+MANIFEST, FORMAT = "export.json", 2
+READABLE = (1, FORMAT)
 PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
 ONNX_FILES = ("model.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES}
@@ -41,6 +46,12 @@ class ShippedModel:
     max_seq_len: int
     temperature: float
     files: Dict[str, str]  # name: SHA-256
+    threshold: Optional[float] = None  # of two classes: the probability from which on class 1 is the answer
+    symmetric: str = "none"  # one of SYMMETRIES
+
+    @property
+    def calibration(self) -> Calibration:
+        return Calibration(self.temperature, threshold=self.threshold, symmetric=self.symmetric)
 
     def holds(self, backend: str) -> bool:
         return all(name in self.files for name in FILES_OF[backend])
@@ -68,16 +79,19 @@ def read_shipped(folder: Path) -> ShippedModel:
 
 
 def _shipped_of(folder: Path, manifest: Dict[str, object]) -> ShippedModel:
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in READABLE:
         raise ValueError(f"format {manifest['format']!r}, not {FORMAT}")
     labels, files = manifest["labels"], manifest["files"]
     max_seq_len, temperature = manifest["max_seq_len"], manifest["temperature"]
+    threshold, symmetric = manifest.get("threshold"), manifest.get("symmetric", "none")
     is_sound = {
         "labels": is_texts(labels) and len(labels) > 1,
         "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
         "max_seq_len": is_whole_number(max_seq_len, SHORTEST_PAIR, 1 << 20),
-        "temperature": is_number(temperature, 0) and temperature > 0,
+        "temperature": is_temperature(temperature),
+        "threshold": threshold is None or (is_threshold(threshold) and len(labels) == 2),
+        "symmetric": symmetric in SYMMETRIES,
     }
     if not all(is_sound.values()):
         raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))
-    return ShippedModel(folder, tuple(labels), max_seq_len, float(temperature), files)
+    return ShippedModel(folder, tuple(labels), max_seq_len, float(temperature), files, threshold, symmetric)

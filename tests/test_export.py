@@ -16,7 +16,7 @@ from ernie_pair.pair.export import export_pair as export
 from ernie_pair.pair.export import formats as export_formats
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.predictor import PairPredictor
-from ernie_pair.temperature import write_temperature
+from ernie_pair.temperature import Calibration, write_calibration
 
 COMMON = {"config.json", "vocab.txt", "tokenizer_config.json", "export.json"}
 PADDLE = {"model.pdmodel", "model.pdiparams"}
@@ -84,7 +84,7 @@ def test_an_export_is_proved_and_says_what_it_is(tmp_path, capfd, family, format
 def test_names_of_the_classes_and_the_temperature_go_along(tmp_path):
     names = {"0": "不同", "1": "相同", "2": "相关"}
     trained = write_trained(tmp_path / "best", num_labels=3, id2label=names)
-    write_temperature(trained, 1.7, "dev.tsv", 100)
+    write_calibration(trained, Calibration(1.7, "dev.tsv", rows=100))
     manifest = manifest_of(ship(trained, tmp_path / "ship"))
     assert manifest["labels"] == ["不同", "相同", "相关"] and manifest["temperature"] == 1.7
 

@@ -45,7 +45,7 @@ from ernie_pair.pair_rows import open_tokenizer
 from ernie_pair.predictor import PairPredictor
 from ernie_pair.run_lock import run_id_of
 from ernie_pair.runlog import open_log
-from ernie_pair.temperature import read_temperature, write_temperature
+from ernie_pair.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.weights import read_weights, to_safetensors
 from ernie_pair.world import World
 
@@ -107,8 +107,8 @@ def tokenizer_reader(folder):
 
 def calibration_reader(folder):
     folder.mkdir()
-    write_temperature(folder, 1.5, "dev.tsv", 10)
-    return Reader(folder / "calibration.json", lambda: read_temperature(folder), 2)
+    write_calibration(folder, Calibration(1.5, "dev.tsv", rows=10))
+    return Reader(folder / "calibration.json", lambda: read_calibration(folder, 2), 2)
 
 
 def export_reader(folder):

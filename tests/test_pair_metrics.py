@@ -12,8 +12,11 @@ from ernie_pair.pair.evaluation.calibration import (
     Bin,
     calibration_error,
     equal_mass_bins,
+    equal_width_bins,
     fit_temperature,
+    is_at_the_end,
     said_and_true,
+    top_label,
 )
 from ernie_pair.pair.evaluation.intervals import CountedRows, intervals, resamples
 from ernie_pair.pair.evaluation.slices import is_negated, overlap, slice_table
@@ -190,6 +193,22 @@ def test_of_more_classes_the_predicted_one_is_judged():
     assert said.tolist() == [0.5, 0.7] and true.tolist() == [True, False]
 
 
+def test_the_top_label_error_is_that_of_equal_widths():
+    """Guo et al. 2017: 15 bins of the confidence, open below and closed above."""
+    logits, labels = drawn(500, 2)
+    shares = probabilities(logits)
+    confidence, is_right = shares.max(axis=1), shares.argmax(axis=1) == labels
+    expected = 0.0
+    for low, high in zip(np.arange(15) / 15, np.arange(1, 16) / 15):
+        inside = (low < confidence) & (confidence <= high)
+        if inside.any():
+            expected += inside.mean() * abs(confidence[inside].mean() - is_right[inside].mean())
+    found = calibration_error(equal_width_bins(*top_label(shares, labels)))
+    assert math.isclose(found, expected, rel_tol=1e-9)
+    assert abs(found - calibration_error(equal_mass_bins(*said_and_true(shares, labels)))) > 1e-3
+    assert equal_width_bins(np.array([0.0, 1.0]), np.array([False, True])) == [Bin(1, 0, 0), Bin(1, 1, 1)]
+
+
 @pytest.mark.parametrize("temperature", [0.5, 3.0])
 def test_the_temperature_that_the_labels_were_drawn_with_is_found(temperature):
     rng = np.random.default_rng(0)
@@ -199,10 +218,10 @@ def test_the_temperature_that_the_labels_were_drawn_with_is_found(temperature):
     assert fit_temperature(logits, labels) == pytest.approx(temperature, rel=0.05)
 
 
-def test_separated_classes_have_no_temperature(caplog):
+def test_separated_classes_have_no_temperature():
     logits = np.eye(2, dtype=np.float32)[[0, 1, 0, 1]]
-    assert 0.04 < fit_temperature(logits, np.array([0, 1, 0, 1])) < 0.06
-    assert "fit it on more rows" in caplog.text
+    fitted = fit_temperature(logits, np.array([0, 1, 0, 1]))
+    assert 0.04 < fitted < 0.06 and is_at_the_end(fitted) and not is_at_the_end(1.4)
 
 
 @pytest.mark.parametrize(

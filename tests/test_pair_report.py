@@ -18,7 +18,7 @@ from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
 from ernie_pair.pair.evaluation.report import FILES, worst_rows, write_report
 from ernie_pair.pair.predict import predict_pair
 from ernie_pair.pair.run import train_pair
-from ernie_pair.temperature import CALIBRATION, read_temperature
+from ernie_pair.temperature import CALIBRATION, read_calibration
 
 
 def answers_of(classes=2, rows=60, swap=True, **changes):
@@ -103,7 +103,9 @@ def test_errors_are_the_wrong_rows_by_falling_loss(tmp_path):
     assert header.split("\t") == ["line", "loss", "probability", "label", "prediction", "text_a", "text_b"]
     rows = [line.split("\t") for line in lines]
     assert (
-        rows[0][0] == "2" and rows[0][3:5] == ["0", "1"] and float(rows[0][1]) == pytest.approx(18, rel=1e-3)
+        rows[0][0] == "2"
+        and rows[0][3:5] == ["<0>", "<1>"]
+        and float(rows[0][1]) == pytest.approx(18, rel=1e-3)
     )
     losses = [float(row[1]) for row in rows]
     assert losses == sorted(losses, reverse=True)
@@ -194,6 +196,10 @@ def test_the_best_model_may_be_that_of_the_lowest_loss(trained):
     assert best.name == f"best-loss-{min(losses):.4f}"
 
 
+def write_rows(path, rows):
+    path.write_text("".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows), encoding="utf-8")
+
+
 def asked(trained, tmp_path, name="dev.tsv", **flags):
     best, folder = trained
     out = tmp_path / "metrics.json"
@@ -220,8 +226,7 @@ def test_the_report_holds_what_the_metrics_file_holds(trained, tmp_path):
 
 def test_swapping_asks_the_model_about_the_texts_exchanged(trained, tmp_path):
     _, folder = trained
-    exchanged = "".join(f"{b}\t{a}\t{label}\n" for a, b, label in toy_rows(61, 1))
-    (folder / "exchanged.tsv").write_text(exchanged, encoding="utf-8")
+    write_rows(folder / "exchanged.tsv", ((b, a, label) for a, b, label in toy_rows(61, 1)))
     one, other = (asked(trained, tmp_path, name) for name in ("dev.tsv", "exchanged.tsv"))
     assert one["swap"]["accuracy_swapped"] == other["accuracy"]
     assert one["swap"]["flip_rate"] == other["swap"]["flip_rate"] > 0
@@ -234,12 +239,15 @@ def test_a_temperature_that_was_saved_calibrates_predictions_and_is_judged(train
     assert header == ["index", "prediction", "probability_0", "probability_1"]
     assert before[:, 2:].sum(axis=1) == pytest.approx(1, rel=1e-5)
     assert (before[:, 1] == before[:, 2:].argmax(axis=1)).all()
-    write_pairs(folder / "other.tsv", 80, seed=5)
+    noisy = (
+        (a, b, 1 - label if row % 8 == 0 else label) for row, (a, b, label) in enumerate(toy_rows(80, 5))
+    )
+    write_rows(folder / "other.tsv", noisy)
     try:
         fitted = asked(trained, tmp_path, calibrate_on=str(folder / "other.tsv"), save_temperature=True)
         temperature = fitted["calibration"]["temperature"]
         assert fitted["calibration"]["rows"] == 80 and fitted["thresholds"]["temperature"] == temperature
-        assert read_temperature(best) == temperature != 1.0
+        assert read_calibration(best, 2).temperature == temperature != 1.0
         _, after = predicted(trained, tmp_path, scores=True)
         odds = [np.log(shares[:, 3] / shares[:, 2]) for shares in (before, after)]
         assert odds[1] == pytest.approx(odds[0] / temperature, rel=1e-3, abs=1e-4)
@@ -262,7 +270,9 @@ def test_a_damaged_temperature_is_named(trained, tmp_path):
     best, _ = trained
     (best / CALIBRATION).write_text('{"temperature": 0}')
     try:
-        with pytest.raises(InputError, match="calibration.json: no temperature above 0 in it; remove it"):
+        with pytest.raises(
+            InputError, match="calibration.json: no temperature above 0 in it; remove it, or make"
+        ):
             predicted(trained, tmp_path)
     finally:
         (best / CALIBRATION).unlink()

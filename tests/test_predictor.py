@@ -20,7 +20,7 @@ from ernie_pair.pair.run_shipped import RunConfig, run_shipped
 from ernie_pair.pair_scores import probabilities
 from ernie_pair.predictor import BATCH_SIZE, PairPredictor
 from ernie_pair.shipped_model import read_shipped
-from ernie_pair.temperature import write_temperature
+from ernie_pair.temperature import Calibration, write_calibration
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_PADDLE = """
@@ -36,7 +36,7 @@ assert not heavy, heavy
 def trained(tmp_path_factory):
     names = {"0": "不同", "1": "相同", "2": "相关"}
     folder = write_trained(tmp_path_factory.mktemp("trained") / "best", num_labels=3, id2label=names)
-    write_temperature(folder, 1.7, "dev.tsv", 100)
+    write_calibration(folder, Calibration(1.7, "dev.tsv", rows=100))
     return folder
 
 
@@ -155,7 +155,7 @@ def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, shipped, name,
 @pytest.mark.parametrize(
     "changes",
     [
-        {"format": 2},
+        {"format": 3},
         {"labels": ["0"]},
         {"labels": [0, 1]},
         {"max_seq_len": "40"},
@@ -163,6 +163,9 @@ def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, shipped, name,
         {"temperature": 0},
         {"temperature": float("nan")},
         {"temperature": True},
+        {"threshold": 0.5},
+        {"threshold": "0.5"},
+        {"symmetric": "both"},
         {"files": {"../../etc/passwd": ""}},
         {"files": []},
     ],
@@ -216,9 +219,14 @@ def test_the_command_writes_what_predict_writes(tmp_path, trained, shipped, scor
     flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": scores}
     predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
     (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
-    assert header == its_header and len(header) == (5 if scores else 2)
-    assert [row[:2] for row in rows] == [row[:2] for row in its_rows]
-    assert np.allclose([list(map(float, row)) for row in rows], [list(map(float, row)) for row in its_rows])
+    assert header == its_header and len(header) == (6 if scores else 3)
+    assert [row[:3] for row in rows] == [row[:3] for row in its_rows] and rows[0][2] in (
+        "不同",
+        "相同",
+        "相关",
+    )
+    numbers = ([list(map(float, row[3:])) for row in each] for each in (rows, its_rows))
+    assert np.allclose(*numbers, atol=1e-5)
 
 
 def test_with_onnx_neither_paddle_nor_the_training_code_is_loaded(tmp_path, shipped):

@@ -40,7 +40,8 @@ class Model:
     """Says how long both texts are together; ``gate`` holds it up, ``calls`` are what it was asked."""
 
     backend = "onnx"
-    shipped = SimpleNamespace(labels=("odd", "even"), max_seq_len=128)
+    shipped = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.5)
+    threshold, symmetric = 0.25, "average"
 
     def __init__(self):
         self.calls, self.threads, self.gate = [], set(), threading.Event()
@@ -98,7 +99,8 @@ def test_labels_and_scores_come_in_the_order_of_the_pairs(model):
     assert answer.status_code == 200
     content = answer.json()
     assert content.pop("milliseconds") >= 0
-    assert content == {"labels": ["even", "odd", "even"], "scores": [[0.02, 0.98], [0.03, 0.97], [0.1, 0.9]]}
+    scores = [[0.02, 0.98], [0.03, 0.97], [0.1, 0.9]]
+    assert content == {"labels": ["even", "odd", "even"], "classes": [1, 0, 1], "scores": scores}
     assert model.calls == [3]
 
 
@@ -260,6 +262,7 @@ def test_health_says_what_is_served(model):
     answer = ask(model, lambda client: client.get("/health"))
     assert answer.status_code == 200
     facts = {"backend": "onnx", "labels": ["odd", "even"], "max_seq_len": 128, "waiting_pairs": 0}
+    facts.update(temperature=1.5, threshold=0.25, symmetric="average")
     assert answer.json() == {"status": "ok", **facts}
 
 

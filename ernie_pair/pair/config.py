@@ -11,6 +11,7 @@ from ernie_pair.pair.encoder_config import EncoderConfig
 from ernie_pair.pair.metrics import LOWER_IS_BETTER, METRICS
 from ernie_pair.pair.update_config import UpdateConfig
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR
+from ernie_pair.pair_scores import refuse_no_threshold
 from ernie_pair.runtime import default_device
 
 LARGEST_SEED = 2**31 - 1
@@ -116,6 +117,9 @@ class AskConfig:
     label: str = option("", help="the column of the label")
     batch_size: int = option(64, help="pairs in one forward pass")
     max_seq_len: int = option(0, help="tokens per pair, [CLS] and [SEP] included; 0: as in training")
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned"
+    )
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):
@@ -135,8 +139,15 @@ class EvaluateConfig(AskConfig):
     calibrate_on: str = option(
         "", help="labelled pairs to fit the temperature on; empty: that of the model, else input_file itself"
     )
+    tune_on: str = option(
+        "", help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file"
+    )
     save_temperature: bool = option(
-        False, help="write calibration.json beside the model; predictions then give calibrated probabilities"
+        False,
+        help="write it to calibration.json beside the model for all that predict; needs --calibrate_on",
+    )
+    save_threshold: bool = option(
+        False, help="write the threshold of --at_precision there too; needs --tune_on or --calibrate_on"
     )
     bootstrap: int = option(1000, help="resamples for the confidence intervals; 0: no intervals")
     swap: bool = option(True, help="score every pair the other way round too, to see what flips")
@@ -149,6 +160,16 @@ class EvaluateConfig(AskConfig):
             _refuse_below(self, name, 0)
         if not 0 < self.at_precision <= 1:
             raise InputError(f"--at_precision {self.at_precision} is not in (0, 1]; use 0.95, for example")
+        if self.save_temperature and not self.calibrate_on:
+            raise InputError(
+                "--save_temperature true: a temperature fitted on the file that is judged is not saved; give "
+                "other labelled pairs with --calibrate_on FILE"
+            )
+        if self.save_threshold and not (self.tune_on or self.calibrate_on):
+            raise InputError(
+                "--save_threshold true does not say which pairs to choose the threshold on; give them with "
+                "--tune_on FILE"
+            )
 
 
 @dataclass(frozen=True)
@@ -158,13 +179,12 @@ class PredictConfig(AskConfig):
     output_file: str = option(help="index TAB prediction goes here, a row per input row")
     scores: bool = option(False, help="add the probability of every class, calibrated if the model is")
     threshold: Optional[float] = option(
-        None, help="of two classes: predict 1 from this probability on; none: the likelier class"
+        None, help="of two classes: predict 1 from this probability on; none: as calibration.json says"
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise InputError(f"--threshold {self.threshold} is not in [0, 1]; use 0.5, for example")
+        refuse_no_threshold(self.threshold)
 
 
 def _refuse_below(config, name: str, least: int) -> None:

@@ -63,7 +63,7 @@ def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: s
 
 
 def find_single_class(logits: np.ndarray, labels: np.ndarray) -> Optional[int]:
-    """Return the class that all rows of logits [N, C] are given, though labels [N] hold several; else None."""
+    """Return the class that all rows of logits [N, C] get though labels [N] hold several; else None."""
     predicted = np.unique(logits.argmax(axis=1))
     return int(predicted[0]) if len(predicted) == 1 and len(np.unique(labels)) > 1 else None
 

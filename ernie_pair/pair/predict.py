@@ -2,17 +2,13 @@
 
 import logging
 from pathlib import Path
-from typing import Iterator
 
-import numpy as np
-
-from data_tools.errors import InputError
 from ernie_pair.pair.config import PredictConfig
 from ernie_pair.pair.prediction_file import prediction_lines
 from ernie_pair.pair.result_file import publish_file
 from ernie_pair.pair.trained import Trained
-from ernie_pair.pair_scores import probabilities
-from ernie_pair.temperature import read_temperature
+from ernie_pair.pair_scores import decide, refuse_threshold
+from ernie_pair.temperature import describe_decision
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +16,15 @@ logger = logging.getLogger(__name__)
 def predict_pair(config: PredictConfig) -> None:
     """Write the header, then one row per input row in its order. Raises InputError."""
     trained = Trained(config)
-    if config.threshold is not None and trained.num_classes != 2:
-        raise InputError(f"--threshold is for two classes, {config.model_path} has {trained.num_classes}")
-    temperature = read_temperature(Path(config.model_path))
-    logits = trained.logits(trained.read(config.input_file, labelled=False))
+    refuse_threshold(config.threshold, trained.num_classes, config.model_path)
+    saved = trained.calibration
+    symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
+    threshold = saved.threshold if config.threshold is None else config.threshold
+    logits = trained.logits(trained.read(config.input_file, labelled=False), symmetric)
     if trained.world.is_first:
-        publish_file(Path(config.output_file), "".join(_lines(config, logits, temperature)))
+        decisions = decide(logits, saved.temperature, threshold)
+        lines = prediction_lines(decisions, trained.labels.names, config.scores)
+        publish_file(Path(config.output_file), "".join(lines))
     trained.peers.barrier()
+    logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
     logger.info("%d predictions: %s", len(logits), config.output_file)
-
-
-def _lines(config: PredictConfig, logits: np.ndarray, temperature: float) -> Iterator[str]:
-    shares = probabilities(logits, temperature)
-    classes = logits.argmax(axis=1) if config.threshold is None else (shares[:, 1] >= config.threshold) * 1
-    return prediction_lines(classes, shares if config.scores else shares[:, :0])

@@ -1,17 +1,40 @@
-"""The file of predictions: the recipe's two columns, and the probabilities when they are asked for.
+"""The file of predictions: the recipe's two columns, and more when they are asked for.
 
-index<TAB>prediction<TAB>probability_0<TAB>probability_1
-0<TAB>1<TAB>0.0312842<TAB>0.968716
+index<TAB>prediction<TAB>label<TAB>probability_0<TAB>probability_1
+0<TAB>1<TAB>same<TAB>0.0312842<TAB>0.968716
+
+``prediction`` is the number of the class; ``label``, its name, is there where the classes have names.
 """
 
-from typing import Iterator
+from typing import Iterator, Sequence
 
 import numpy as np
 
+from ernie_pair.pair_scores import Decisions, are_names
 
-def prediction_lines(classes: np.ndarray, shares: np.ndarray) -> Iterator[str]:
-    """A header and a line per row. ``classes`` [rows]; ``shares`` [rows, columns to show], maybe none."""
-    names = [f"probability_{label}" for label in range(shares.shape[1])]
-    yield "\t".join(["index", "prediction", *names]) + "\n"
-    for index, (label, row) in enumerate(zip(classes.tolist(), shares.tolist())):
-        yield "\t".join([str(index), str(label), *(f"{share:.6g}" for share in row)]) + "\n"
+ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+
+
+def prediction_lines(decisions: Decisions, names: Sequence[str], scores: bool) -> Iterator[str]:
+    """Yield a header and a line per row; ``scores``: with the probability of each class."""
+    labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) else []
+    shown = [f"probability_{number}" for number in range(len(names))] if scores else []
+    yield "\t".join(["index", "prediction", *["label"] * bool(labels), *shown]) + "\n"
+    rows = zip(decisions.classes.tolist(), decisions.probabilities.tolist())
+    for index, (number, row) in enumerate(rows):
+        cells = [str(index), str(number), *labels[number : number + 1]]
+        yield "\t".join([*cells, *(f"{value:.6g}" for value in row[: len(shown)])]) + "\n"
+
+
+def read_log_probabilities(path, num_classes: int) -> np.ndarray:
+    """Return log p, float64 [rows, classes], of a file written with scores. Raises ValueError, OSError."""
+    names = [f"probability_{number}" for number in range(num_classes)]
+    with open(path, encoding="utf-8") as file:
+        header = file.readline().rstrip("\n").split("\t")
+        columns = [header.index(name) for name in names]
+        rows = [line.rstrip("\n").split("\t") for line in file]
+    try:
+        values = np.array([[float(row[column]) for column in columns] for row in rows])
+    except IndexError:
+        raise ValueError("a row is too short") from None
+    return np.log(np.maximum(values.reshape(-1, num_classes), 1e-300))

@@ -4,7 +4,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Literal, Tuple
+from typing import List, Literal, Optional
 
 import numpy as np
 from tqdm import tqdm
@@ -15,8 +15,10 @@ from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.prediction_file import prediction_lines
 from ernie_pair.pair.result_file import publish_file, refuse_unusable
+from ernie_pair.pair_scores import Decisions, refuse_no_threshold
 from ernie_pair.predictor import PairPredictor, TextPair
 from ernie_pair.runlog import start_console
+from ernie_pair.temperature import describe_decision
 from ernie_pair.world import World
 
 CHUNK = 4096  # pairs asked at a time
@@ -32,6 +34,12 @@ class RunConfig:
     input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl")
     output_file: str = option(help="index TAB prediction goes here, a row per input row")
     scores: bool = option(False, help="add the probability of every class, calibrated if the model is")
+    threshold: Optional[float] = option(
+        None, help="of two classes: predict 1 from this probability on; none: as exported"
+    )
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
+    )
     backend: Literal["auto", "paddle", "onnx"] = option("auto", help="auto: onnx where it is installed")
     threads: int = option(0, help="of one forward pass; 0: the cores of this process")
     text_a: str = option("", help="the column of the first text; empty: found by its name or place")
@@ -40,26 +48,29 @@ class RunConfig:
     def __post_init__(self):
         if self.threads < 0:
             raise InputError(f"--threads {self.threads} is below 0; use 0 for all cores")
+        refuse_no_threshold(self.threshold)
 
 
 def run_shipped(config: RunConfig) -> None:
     """Write the header, then one row per input row in its order. Raises InputError and its kin."""
     start_console(World())
     refuse_unusable(Path(config.output_file))
-    predictor = PairPredictor(config.model, config.backend, config.threads)
+    chosen = {"threshold": config.threshold, "symmetric": config.symmetric}
+    predictor = PairPredictor(config.model, config.backend, config.threads, **chosen)
     pairs = read_file(Path(config.input_file), None, Columns(config.text_a, config.text_b))
-    classes, shares = ask(predictor, list(zip(pairs.left, pairs.right)))
-    shown = shares if config.scores else shares[:, :0]
-    publish_file(Path(config.output_file), "".join(prediction_lines(classes, shown)))
+    decisions = ask(predictor, list(zip(pairs.left, pairs.right)))
+    lines = prediction_lines(decisions, predictor.class_names, config.scores)
+    publish_file(Path(config.output_file), "".join(lines))
+    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
     logger.info("%d predictions by %s: %s", len(pairs), predictor.backend, config.output_file)
 
 
-def ask(predictor: PairPredictor, pairs: List[TextPair]) -> Tuple[np.ndarray, np.ndarray]:
+def ask(predictor: PairPredictor, pairs: List[TextPair]) -> Decisions:
     """classes int64 [pairs] and probabilities float32 [pairs, classes], with a bar on a terminal."""
     chunks = [pairs[first : first + CHUNK] for first in range(0, len(pairs), CHUNK)]
     shown = tqdm(chunks, unit="chunk", disable=not sys.stderr.isatty(), leave=False)
     answers = [predictor.predict(chunk) for chunk in shown]
-    return (
+    return Decisions(
         np.concatenate([answer.classes for answer in answers]),
         np.concatenate([answer.probabilities for answer in answers]),
     )

@@ -1,11 +1,12 @@
 """A trained model ready to be asked, as evaluation and prediction open it."""
 
 from pathlib import Path
+from typing import List
 
 import numpy as np
 
 from ernie_pair.pair.config import AskConfig
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, open_tokenizer
+from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
 from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
@@ -14,8 +15,10 @@ from ernie_pair.pair.model import load_trained
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.pair.result_file import refuse_unusable
 from ernie_pair.pair.scoring import logits_of
+from ernie_pair.pair_symmetry import score_pairs
 from ernie_pair.runlog import start_console
 from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.temperature import read_calibration
 from ernie_pair.tokenizer_config import trained_length
 from ernie_pair.world import launched_world
 
@@ -33,6 +36,7 @@ class Trained:
         self.model, vocab_file = load_trained(config.model_path)
         self.max_seq_len = config.max_seq_len or trained_length(vocab_file.parent, self.model.config)
         self.pieces = open_tokenizer(vocab_file, self.model.config, self.max_seq_len)
+        self.calibration = read_calibration(Path(config.model_path), self.num_classes)
 
     @property
     def num_classes(self) -> int:
@@ -53,7 +57,10 @@ class Trained:
         columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
         return PairSource("input_file", name, "dev" if labelled else "test", labels, columns).read()
 
-    def logits(self, pairs: Pairs) -> np.ndarray:
-        """float32 [rows, classes], the same on every process; see ``logits_of``."""
-        rows = encode_pairs(pairs, self.pieces, self.max_seq_len)
+    def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
+        """float32 [rows, classes], the same on every process; see ``logits_of`` and `pair_symmetry`."""
+        return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+
+    def _logits_of_texts(self, left: List[str], right: List[str]) -> np.ndarray:
+        rows = encode_texts(left, right, None, self.pieces, self.max_seq_len)
         return logits_of(self.model, rows, self.config.batch_size, self.peers)

@@ -5,7 +5,7 @@ import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Dict, Iterable, NamedTuple, Optional, Sequence, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ernie_pair.loop import TrainState
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.callbacks import PairCallback
 from ernie_pair.pair.config import PairConfig
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, open_tokenizer
+from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
 from ernie_pair.pair.data.given_pairs import GivenPairs
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
@@ -26,9 +26,12 @@ from ernie_pair.pair.run import PairRun
 from ernie_pair.pair.scoring import logits_of
 from ernie_pair.pair.start import given_start, open_start
 from ernie_pair.pair.training_data import open_pairs
+from ernie_pair.pair_scores import decide, refuse_no_threshold, refuse_threshold
+from ernie_pair.pair_symmetry import score_pairs
 from ernie_pair.runlog import start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.signals import StopSignals, stop_with_the_launcher
+from ernie_pair.temperature import Calibration, read_calibration
 from ernie_pair.world import launched_world
 
 # A file, a set such as lcqmc, a Hugging Face dataset, dictionaries, or (text, text, label).
@@ -51,7 +54,9 @@ class Predictions(NamedTuple):
     predictions: np.ndarray  # int64 [N]: classes
     logits: np.ndarray  # float32 [N, C]
     labels: Optional[np.ndarray]  # int64 [N]
-    metrics: Dict[str, float]
+    metrics: Dict[str, float]  # of the likeliest classes
+    probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
+    names: List[str]  # of the predicted classes
 
 
 class PairTrainer:
@@ -96,6 +101,8 @@ class PairTrainer:
         self._open = partial(_start_of, model, config, vocab_file)
         self._start = self._open()
         self._has_begun, self._casting = False, contextlib.nullcontext
+        # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
+        self._folder = Path(model) if isinstance(model, (str, Path)) and Path(model).is_dir() else None
 
     @property
     def model(self) -> PairClassifier:
@@ -109,7 +116,7 @@ class PairTrainer:
         """
         if self._has_begun:
             self._start = self._open()  # an earlier call may have moved the weights
-        self._has_begun = True
+        self._has_begun, self._folder = True, None
         try:
             with StopSignals(goes_on=True) as signals:
                 if self.world.size > 1:
@@ -121,20 +128,50 @@ class PairTrainer:
             logging.getLogger(__name__).warning("%s", stop)
             raise SystemExit(stop.exit_code) from None
 
-    def evaluate(self, eval_dataset: Optional[PairDataset] = None) -> Dict[str, float]:
-        """The metrics of the model on labelled pairs, equal on all processes."""
-        pairs = self._pairs_of("dev", self.eval_dataset if eval_dataset is None else eval_dataset).read()
-        return self._measure()(self._logits_of(pairs), pairs.labels)
+    def evaluate(
+        self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
+    ) -> Dict[str, float]:
+        """The metrics of the model on labelled pairs, equal on all processes.
 
-    def predict(self, dataset: PairDataset) -> Predictions:
-        """The labels are used if the first row has one that is a class of the model."""
+        ``symmetric``: see ``predict``.
+        """
+        chosen = self._calibration().chosen_symmetry(symmetric, str(self._folder))
+        return self._evaluate(self.eval_dataset if eval_dataset is None else eval_dataset, chosen)
+
+    def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
+        pairs = self._pairs_of("dev", dataset).read()
+        return self._measure()(self._logits_of(pairs, symmetric), pairs.labels)
+
+    def predict(
+        self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
+    ) -> Predictions:
+        """The labels are used if the first row has one that is a class of the model.
+
+        ``threshold``: of two classes, the probability from which on a pair is of class 1; None: that of
+        calibration.json in the folder of the model, if there is one, otherwise the likelier class.
+        ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none (a, b)
+        alone, auto as calibration.json says.
+        """
+        saved = self._calibration()
+        refuse_no_threshold(threshold)
+        refuse_threshold(threshold, self.model.num_classes, "the model")
+        chosen = saved.chosen_symmetry(symmetric, str(self._folder))
         source = self._pairs_of("test", dataset)
         if not _is_labelled(source):
             source = self._pairs_of("test", dataset, labelled=False)
         pairs = source.read()
-        logits = self._logits_of(pairs)
+        logits = self._logits_of(pairs, chosen)
         metrics = {} if pairs.labels is None else self._measure()(logits, pairs.labels)
-        return Predictions(logits.argmax(axis=1), logits, pairs.labels, metrics)
+        decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
+        every = labels_of(self._start.source.config).names
+        names = [every[number] for number in decided.classes]
+        return Predictions(decided.classes, logits, pairs.labels, metrics, decided.probabilities, names)
+
+    def _calibration(self) -> Calibration:
+        """What was saved beside the weights that the model has."""
+        if self._folder is None:
+            return Calibration()
+        return read_calibration(self._folder, self.model.num_classes)
 
     def _train(self, signals: StopSignals) -> TrainResult:
         config, start = self.config, self._start
@@ -154,8 +191,9 @@ class PairTrainer:
         best = run.best.folder()
         metrics = run.best_metrics
         if best is not None:
+            self._folder = best
             load_start(self.model, open_model(str(best), model_type="", from_scratch=False))
-            metrics = metrics or self.evaluate()
+            metrics = metrics or self._evaluate(self.eval_dataset, "none")  # as in training
         is_done = state.step == run.job.total_steps
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)
 
@@ -172,10 +210,13 @@ class PairTrainer:
         name = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}[split]
         return GivenPairs(name, given, labels, columns)
 
-    def _logits_of(self, pairs) -> np.ndarray:
+    def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
+        return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+
+    def _logits_of_texts(self, left: List[str], right: List[str]) -> np.ndarray:
         source = self._start.source
         pieces = open_tokenizer(source.vocab_file, source.config, self.config.max_seq_len)
-        rows = encode_pairs(pairs, pieces, self.config.max_seq_len)
+        rows = encode_texts(left, right, None, pieces, self.config.max_seq_len)
         peers = join_peers(self.world)
         peers.barrier()
         with self._casting():

@@ -34,7 +34,7 @@ class Service:
         self.batcher = MicroBatcher(predictor.predict, batching, self.numbers.called)
 
     async def predict(self, request: Request) -> JSONResponse:
-        """{"pairs": [[a, b], ...]} -> {"labels": [...], "scores": [[...], ...], "milliseconds": ...}"""
+        """{"pairs": [[a, b], ...]} -> {"labels", "classes", "scores": [[...], ...], "milliseconds"}"""
         started, status, pairs = time.perf_counter(), 500, []
         try:
             body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
@@ -60,6 +60,9 @@ class Service:
             "backend": self.predictor.backend,
             "labels": list(shipped.labels),
             "max_seq_len": shipped.max_seq_len,
+            "temperature": shipped.temperature,
+            "threshold": self.predictor.threshold,
+            "symmetric": self.predictor.symmetric,
             "waiting_pairs": self.batcher.waiting,
         }
         return JSONResponse(content, 200 if alive else 503)
@@ -96,7 +99,9 @@ async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
 
 def _content_of(answer: Prediction, seconds: float) -> Dict[str, object]:
     scores = [[round(share, 6) for share in row] for row in answer.probabilities.tolist()]
-    return {"labels": answer.labels, "scores": scores, "milliseconds": round(seconds * 1000, 2)}
+    classes = [int(number) for number in answer.classes]
+    content = {"labels": answer.labels, "classes": classes, "scores": scores}
+    return {**content, "milliseconds": round(seconds * 1000, 2)}
 
 
 def _error(reason) -> Dict[str, str]:

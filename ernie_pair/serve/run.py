@@ -5,13 +5,15 @@ import math
 import signal
 import socket
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Optional
 
 from data_tools.command_line import option
 from data_tools.errors import InputError, MachineError
 from ernie_pair.optional_library import optional_library
+from ernie_pair.pair_scores import refuse_no_threshold
 from ernie_pair.predictor import PairPredictor
 from ernie_pair.runlog import start_console
+from ernie_pair.temperature import describe_decision
 from ernie_pair.world import World
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
@@ -30,6 +32,12 @@ class ServeConfig:
     port: int = option(8000, help="the port to listen at; 0: any free one")
     backend: Literal["auto", "paddle", "onnx"] = option("auto", help="auto: onnx where it is installed")
     threads: int = option(0, help="of one forward pass; 0: the cores of this process")
+    threshold: Optional[float] = option(
+        None, help="of two classes: answer 1 from this probability on; none: as exported"
+    )
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
+    )
     max_wait_ms: float = option(5.0, help="how long a request waits for others to join its forward pass")
     max_batch: int = option(64, help="pairs that requests may join up to")
     max_pairs: int = option(256, help="most pairs of one request")
@@ -43,6 +51,7 @@ class ServeConfig:
         _refuse_outside(self, "threads", 0, math.inf)
         _refuse_outside(self, "max_wait_ms", 0, 60_000)
         _refuse_outside(self, "port", 0, 65_535)
+        refuse_no_threshold(self.threshold)
         if self.max_waiting < self.max_pairs:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
@@ -66,7 +75,8 @@ def serve(config: ServeConfig) -> None:
     for name in LIBRARIES:
         optional_library(name, "serve")
     with _listen(config.host, config.port) as listener:
-        predictor = PairPredictor(config.model, config.backend, config.threads)
+        chosen = {"threshold": config.threshold, "symmetric": config.symmetric}
+        predictor = PairPredictor(config.model, config.backend, config.threads, **chosen)
         predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
         _serve(config, predictor, listener)
 
@@ -96,6 +106,7 @@ def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socke
     address = "http://{}:{}".format(*listener.getsockname()[:2])
     if config.host not in LOOPBACK:
         logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
+    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
     logger.info("%s by %s at %s", config.model, predictor.backend, address)
     uvicorn.Server(settings).run(sockets=[listener])
     logger.info("stopped")

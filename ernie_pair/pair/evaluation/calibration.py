@@ -1,6 +1,5 @@
 """How far probabilities are from what happens, and the temperature that brings them nearer."""
 
-import logging
 import math
 from typing import List, NamedTuple, Tuple
 
@@ -10,8 +9,6 @@ from ernie_pair.pair.metrics import cross_entropies
 
 BINS = 15
 SMALLEST, LARGEST = 0.05, 20.0  # temperatures beyond these say nothing: the classes are separated, or noise
-
-logger = logging.getLogger(__name__)
 
 
 class Bin(NamedTuple):
@@ -32,10 +29,12 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
         return float(np.mean(cross_entropies(exact / math.exp(log_temperature), labels)))
 
     bounds = (math.log(SMALLEST), math.log(LARGEST))
-    fitted = math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)
-    if not SMALLEST * 1.01 < fitted < LARGEST / 1.01:
-        logger.warning("the temperature %.3g is at the end of its range; fit it on more rows", fitted)
-    return fitted
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9}).x)
+
+
+def is_at_the_end(temperature: float) -> bool:
+    """Return whether a fitted temperature is at the end of its range, where it says nothing."""
+    return not SMALLEST * 1.01 < temperature < LARGEST / 1.01
 
 
 def said_and_true(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
@@ -46,13 +45,27 @@ def said_and_true(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.nda
     """
     if probabilities.shape[1] == 2:
         return probabilities[:, 1], labels == 1
-    return probabilities.max(axis=1), labels == probabilities.argmax(axis=1)
+    return top_label(probabilities, labels)
 
 
 def equal_mass_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
     """At most BINS bins by rising ``said``, of as many rows each as ties allow: equal ones share a bin."""
     ranks = np.searchsorted(np.sort(said), said, side="left")
     places = ranks * BINS // len(said)
+    return [
+        Bin(int(inside.sum()), float(said[inside].mean()), float(true[inside].mean()))
+        for inside in (places == place for place in np.unique(places))
+    ]
+
+
+def top_label(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the probability of the likeliest class of each row, and whether that is its label, [N] each."""
+    return probabilities.max(axis=1), labels == probabilities.argmax(axis=1)
+
+
+def equal_width_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
+    """Return those of the BINS bins of (0, 1/BINS], (1/BINS, 2/BINS] and so on that hold rows."""
+    places = np.maximum(np.ceil(said * BINS).astype(int) - 1, 0)
     return [
         Bin(int(inside.sum()), float(said[inside].mean()), float(true[inside].mean()))
         for inside in (places == place for place in np.unique(places))

@@ -3,20 +3,25 @@
 import json
 import logging
 from pathlib import Path
-from typing import Dict
-
-import numpy as np
+from typing import Dict, Tuple
 
 from data_tools.errors import InputError
 from ernie_pair.pair.config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
-from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.pair.evaluation.report import write_report
-from ernie_pair.pair.metrics import METRICS
+from ernie_pair.pair.evaluation.tuning import (
+    refuse_judged_file,
+    refuse_one_class,
+    refuse_unsavable,
+    with_temperature,
+    with_threshold,
+)
+from ernie_pair.pair.metrics import METRICS, describe_single_class
 from ernie_pair.pair.result_file import publish_file
 from ernie_pair.pair.trained import Trained
-from ernie_pair.temperature import CALIBRATION, read_temperature, write_temperature
+from ernie_pair.temperature import CALIBRATION, Calibration, write_calibration
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +35,13 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
     trained = Trained(config)
     answers = _ask(trained, config)
+    thresholds = thresholds_of(answers, config.at_precision)
+    calibration = with_threshold(answers.saved, thresholds, config)
+    answers = answers._replace(saved=calibration)
     if trained.world.is_first:
         evaluation = evaluation_of(answers, config)
-        if config.save_temperature:
-            write_temperature(Path(config.model_path), *answers.fitted)
+        if config.save_temperature or config.save_threshold:
+            write_calibration(Path(config.model_path), calibration)
         publish_file(Path(config.output_file), json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n")
         if config.report:
             write_report(Path(config.report), evaluation, answers, config.worst_rows)
@@ -42,42 +50,110 @@ def evaluate_pair(config: EvaluateConfig) -> None:
 
 
 def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
+    saved, symmetric = _saved_for(trained.calibration, config)
+    refuse_unsavable(config, saved, trained.num_classes)
+    pairs, calibrating, tuning = _read(trained, config)
+    scored: Dict[str, Scored] = {}
+    for each in (pairs, calibrating, tuning):
+        if each is not None and each.sha256 not in scored:
+            scored[each.sha256] = Scored(each, trained.logits(each, symmetric))
+    fitted = _fitted(scored, pairs, calibrating, saved, config)
+    saved = with_temperature(saved, fitted, config)
+    exchanged = Pairs(pairs.right, pairs.left, *pairs[2:])
+    return Answers(
+        pairs,
+        trained.labels.names,
+        scored[pairs.sha256].logits,
+        trained.logits(exchanged, symmetric) if config.swap else None,
+        saved.temperature,
+        fitted,
+        symmetric,
+        None if tuning is None else scored[tuning.sha256]._replace(pairs=tuning),
+        saved,
+    )
+
+
+def _read(trained: Trained, config: EvaluateConfig) -> Tuple[Pairs, Pairs, Pairs]:
+    """The pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
     pairs = trained.read(config.input_file, labelled=True)
-    others = trained.read(config.calibrate_on, labelled=True) if config.calibrate_on else None
-    saved = read_temperature(Path(config.model_path))
-    logits = trained.logits(pairs)
-    if others is not None:
-        fitted = _fit(trained.logits(others), others, config.calibrate_on)
-    elif saved != 1.0 and not config.save_temperature:
-        fitted = Fitted(saved, f"{config.model_path}/{CALIBRATION}", None)
-    else:
-        fitted = _fit(logits, pairs, config.input_file)
-    in_use = fitted.temperature if config.save_temperature else saved
-    swapped = trained.logits(Pairs(pairs.right, pairs.left, *pairs[2:])) if config.swap else None
-    return Answers(pairs, trained.labels.names, logits, swapped, in_use, fitted)
+    calibrating = tuning = None
+    if config.calibrate_on:
+        calibrating = tuning = trained.read(config.calibrate_on, labelled=True)
+        refuse_judged_file(config, pairs, calibrating)
+    if config.tune_on:
+        tuning = trained.read(config.tune_on, labelled=True)
+    if tuning is not None:
+        refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, trained.num_classes)
+    return pairs, calibrating, tuning
 
 
-def _fit(logits: np.ndarray, pairs: Pairs, path: str) -> Fitted:
-    return Fitted(fit_temperature(logits, pairs.labels), path, len(pairs))
+def _saved_for(calibration: Calibration, config: EvaluateConfig) -> Tuple[Calibration, str]:
+    """What the model's folder holds for the way pairs are scored here, and that way."""
+    symmetric = calibration.symmetric if config.symmetric == "auto" else config.symmetric
+    if symmetric == calibration.symmetric:
+        return calibration, symmetric
+    if calibration.is_tuned:
+        logger.warning(
+            "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s",
+            *(config.model_path, CALIBRATION, calibration.symmetric, symmetric),
+        )
+    return Calibration(symmetric=symmetric), symmetric
+
+
+def _fitted(
+    scored: Dict[str, Scored], pairs: Pairs, calibrating: Pairs, saved: Calibration, config: EvaluateConfig
+) -> Fitted:
+    """The temperature to judge: fitted on --calibrate_on, else that of the model, else on ``pairs``."""
+    if calibrating is None and saved.temperature != 1.0:
+        where = f"{config.model_path}/{CALIBRATION}"
+        return Fitted(saved.temperature, where, saved.rows, saved.fitted_on_sha256)
+    on = pairs if calibrating is None else calibrating
+    temperature = fit_temperature(scored[on.sha256].logits, on.labels)
+    return Fitted(temperature, on.path, len(on), on.sha256)
 
 
 def _tell(evaluation: Dict[str, object], config: EvaluateConfig) -> None:
     """The metrics on stdout, the rest as lines for a reader."""
-    calibration = evaluation["calibration"]
-    logger.info(
-        "calibration error %.4f; %.4f with the temperature %.4g of %s",
-        *(calibration[name] for name in ("ece", "ece_calibrated", "temperature", "fitted_on")),
-    )
+    if evaluation["single_class"] is not None:
+        logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
+    _tell_calibration(evaluation["calibration"])
     if "thresholds" in evaluation:
-        best, asked = (evaluation["thresholds"][name] for name in ("best_f1", "at_precision"))
-        logger.info("the best F1, %.4f, is that of the threshold %.4f", best["f1"], best["threshold"])
-        reached = "is reached from" if asked["reached"] else "is not reached; nearest comes"
-        at = "precision %.4f %s the threshold %.4f: precision %.4f, recall %.4f, %d rows"
-        named = (asked[name] for name in ("threshold", "precision", "recall", "rows"))
-        logger.info(at, asked["asked"], reached, *named)
+        _tell_thresholds(evaluation["thresholds"], evaluation["classes"][1])
     if "swap" in evaluation:
         flipped = evaluation["swap"]["flip_rate"]
         logger.info("%.2f %% of the pairs change class when their texts change places", 100 * flipped)
     if config.report:
         logger.info("report: %s", Path(config.report) / "report.html")
+    if config.save_temperature or config.save_threshold:
+        logger.info("saved: %s", Path(config.model_path) / CALIBRATION)
     print(json.dumps({name: evaluation[name] for name in (*METRICS, "rows")}))
+
+
+def _tell_calibration(calibration: Dict[str, object]) -> None:
+    if calibration["at_end_of_range"]:
+        logger.warning(
+            "the temperature %.3g is at the end of its range; fit it on more rows", calibration["temperature"]
+        )
+    kind = ", the rows that are measured here" if calibration["is_judged_file"] else ""
+    logger.info("the temperature %.4g is of %s%s", calibration["temperature"], calibration["fitted_on"], kind)
+    for name in ("ece", "ece_top_label"):
+        named = (calibration[key] for key in (f"{name}_method", name, f"{name}_calibrated"))
+        logger.info("calibration error, %s: %.4f; with the temperature %.4f", *named)
+
+
+def _tell_thresholds(thresholds: Dict[str, object], name: str) -> None:
+    """``name`` is that of class 1."""
+    where = f"on {thresholds['tuned_on']}"
+    where += ", the rows that are measured here" if thresholds["is_judged_file"] else ""
+    best, asked = (thresholds[key] for key in ("best_f1", "at_precision"))
+    logger.info("the best F1 %s, %.4f, is that of the threshold %.4f", where, best["f1"], best["threshold"])
+    reached = "is reached from" if asked["reached"] else "is not reached; nearest comes"
+    at = "precision %.4f %s the threshold %.4f %s: precision %.4f, recall %.4f, %d rows are %s"
+    named = (asked[key] for key in ("precision", "recall", "rows"))
+    logger.info(at, asked["asked"], reached, asked["threshold"], where, *named, name)
+    judged = {"that threshold on the rows that are judged": asked.get("judged")}
+    judged["the threshold in calibration.json, on the rows that are judged"] = thresholds.get("saved")
+    for what, found in judged.items():
+        if found is not None:
+            named = (found[key] for key in ("threshold", "precision", "recall", "accuracy"))
+            logger.info("%s: %.4f gives precision %.4f, recall %.4f, accuracy %.4f", what, *named)

@@ -12,21 +12,43 @@ from ernie_pair.pair.evaluation.calibration import (
     Bin,
     calibration_error,
     equal_mass_bins,
+    equal_width_bins,
+    is_at_the_end,
     said_and_true,
+    top_label,
 )
 from ernie_pair.pair.evaluation.intervals import intervals
 from ernie_pair.pair.evaluation.slices import slice_table
-from ernie_pair.pair.evaluation.thresholds import Curve, at_precision, best_f1, threshold_curve
-from ernie_pair.pair.metrics import measure
+from ernie_pair.pair.evaluation.thresholds import Curve, at_precision, best_f1, measure_at, threshold_curve
+from ernie_pair.pair.metrics import find_single_class, measure
 from ernie_pair.pair_scores import probabilities
+from ernie_pair.temperature import Calibration
+
+ECE_OF_TWO = f"{BINS} equal-mass bins by the probability of class 1"
+ECE_OF_MORE = f"{BINS} equal-mass bins by the probability of the predicted class"
+ECE_TOP_LABEL = f"{BINS} equal-width bins by the probability of the predicted class"
 
 
 class Fitted(NamedTuple):
-    """A temperature, the file whose labels it was fitted on, and its rows where they are known."""
+    """A temperature, the file whose labels it was fitted on, its rows and its hash where they are known."""
 
     temperature: float
     fitted_on: str
     rows: Optional[int]
+    fitted_on_sha256: str = ""
+
+
+class Scored(NamedTuple):
+    """Labelled pairs and the logits float32 [N, C] of a model on them."""
+
+    pairs: Pairs
+    logits: np.ndarray
+
+    def curve(self, temperature: float) -> Optional[Curve]:
+        """Return the thresholds of two classes where both occur, otherwise None."""
+        if self.logits.shape[1] != 2 or len(np.unique(self.pairs.labels)) < 2:
+            return None
+        return threshold_curve(probabilities(self.logits, temperature)[:, 1], self.pairs.labels)
 
 
 class Answers(NamedTuple):
@@ -34,7 +56,8 @@ class Answers(NamedTuple):
 
     ``names`` are those of the C classes; ``logits`` float32 [N, C], ``swapped`` those of (B, A) where they
     were asked for; ``in_use`` is the temperature of the probabilities that a prediction would show,
-    ``fitted`` the one to be judged.
+    ``fitted`` the one to be judged. ``symmetric`` says how pairs were scored; thresholds are chosen on
+    ``tuning``, None: on the rows themselves; ``saved`` is what the model's folder holds for these scores.
     """
 
     pairs: Pairs
@@ -43,6 +66,9 @@ class Answers(NamedTuple):
     swapped: Optional[np.ndarray]
     in_use: float
     fitted: Fitted
+    symmetric: str = "none"
+    tuning: Optional[Scored] = None
+    saved: Calibration = Calibration()
 
     @property
     def num_classes(self) -> int:
@@ -63,24 +89,30 @@ class Answers(NamedTuple):
 
     def curve(self) -> Optional[Curve]:
         """Of two classes where both occur."""
-        if self.num_classes != 2 or len(np.unique(self.labels)) < 2:
-            return None
-        return threshold_curve(self.shown[:, 1], self.labels)
+        return Scored(self.pairs, self.logits).curve(self.in_use)
 
     def bins(self, temperature: float) -> List[Bin]:
         return equal_mass_bins(*said_and_true(probabilities(self.logits, temperature), self.labels))
+
+    def top_label_error(self, temperature: float) -> float:
+        """Return the ECE as papers give it, see ECE_TOP_LABEL."""
+        return calibration_error(
+            equal_width_bins(*top_label(probabilities(self.logits, temperature), self.labels))
+        )
 
 
 def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]:
     """The metrics, rows, and a section for each further question; what is undefined is None."""
     labels, logits = answers.labels, answers.logits
-    curve = answers.curve()
+    thresholds, single = thresholds_of(answers, config.at_precision), find_single_class(logits, labels)
     sections = {
         "rows": len(labels),
         "model": config.model_path,
         "input_file": config.input_file,
         "input_sha256": answers.pairs.sha256,
         "classes": list(answers.names),
+        "symmetric": answers.symmetric,
+        "single_class": None if single is None else answers.names[single],
         "confusion": _confusion(answers),
         "calibration": _calibration(answers),
         "slices": slice_table(
@@ -89,13 +121,54 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     }
     if config.bootstrap:
         sections["intervals"] = intervals(logits, labels, config.bootstrap, config.seed)
-    if curve is not None:
-        chosen = {"best_f1": best_f1(curve), "at_precision": at_precision(curve, config.at_precision)}
-        sections["thresholds"] = {"temperature": answers.in_use, **chosen}
+    if thresholds is not None:
+        sections["thresholds"] = thresholds
     if answers.swapped is not None:
         sections["swap"] = _swap(answers)
     metrics = measure(logits, labels)
     return {**{n: value if math.isfinite(value) else None for n, value in metrics.items()}, **sections}
+
+
+def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, object]]:
+    """Return the thresholds of the best F1 and of an asked precision, and the file they are chosen on.
+
+    None where there are none to choose. Where that file is another than the judged one, ``judged`` holds
+    what each does on the judged rows; ``saved`` is the threshold of the model's folder there.
+    """
+    tuning = answers.tuning or Scored(answers.pairs, answers.logits)
+    curve = tuning.curve(answers.in_use)
+    if curve is None:
+        return None
+    is_judged = tuning.pairs.sha256 == answers.pairs.sha256
+    found = {
+        "temperature": answers.in_use,
+        "tuned_on": tuning.pairs.path,
+        "tuned_on_sha256": tuning.pairs.sha256,
+        "tuned_rows": len(tuning.pairs),
+        "is_judged_file": is_judged,
+        "best_f1": best_f1(curve),
+        "at_precision": at_precision(curve, precision),
+    }
+    for name in () if is_judged else ("best_f1", "at_precision"):
+        found[name]["judged"] = _judged(answers, found[name]["threshold"])
+    if answers.saved.threshold is not None:
+        found["saved"] = _saved(answers)
+    return found
+
+
+def _saved(answers: Answers) -> Dict[str, object]:
+    saved = answers.saved
+    return {
+        **_judged(answers, saved.threshold),
+        "tuned_on": saved.tuned_on,
+        "tuned_on_sha256": saved.tuned_on_sha256,
+        "tuned_for": saved.tuned_for,
+        "is_judged_file": saved.tuned_on_sha256 == answers.pairs.sha256,
+    }
+
+
+def _judged(answers: Answers, threshold: float) -> Dict[str, object]:
+    return measure_at(threshold, answers.shown[:, 1], answers.labels)
 
 
 def _confusion(answers: Answers) -> List[List[int]]:
@@ -106,12 +179,19 @@ def _confusion(answers: Answers) -> List[List[int]]:
 
 
 def _calibration(answers: Answers) -> Dict[str, object]:
-    temperature = answers.fitted.temperature
+    fitted = answers.fitted
+    temperature = fitted.temperature
     return {
-        **answers.fitted._asdict(),
+        **fitted._asdict(),
+        "is_judged_file": fitted.fitted_on_sha256 == answers.pairs.sha256,
+        "at_end_of_range": is_at_the_end(temperature),
         "bins": BINS,
+        "ece_method": ECE_OF_TWO if answers.num_classes == 2 else ECE_OF_MORE,
         "ece": calibration_error(answers.bins(1.0)),
         "ece_calibrated": calibration_error(answers.bins(temperature)),
+        "ece_top_label_method": ECE_TOP_LABEL,
+        "ece_top_label": answers.top_label_error(1.0),
+        "ece_top_label_calibrated": answers.top_label_error(temperature),
         "loss_calibrated": measure(answers.logits.astype(np.float64) / temperature, answers.labels)["loss"],
     }
 

@@ -10,12 +10,14 @@ import numpy as np
 from data_tools.publish import published
 from ernie_pair.pair.evaluation.evaluation import Answers
 from ernie_pair.pair.evaluation.report_charts import charts_of
+from ernie_pair.pair.metrics import describe_single_class
+from ernie_pair.pair.prediction_file import ESCAPES
+from ernie_pair.pair_scores import are_names
 
 FILES = ("report.json", "errors.tsv", "report.html")
 TEMPLATE = Path(__file__).with_name("report.html")
 COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
 ON_THE_PAGE = 50  # worst rows
-ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 RARE = 0.025  # chances below it are none
 
 
@@ -29,7 +31,10 @@ def write_report(folder: Path, evaluation: Dict[str, object], answers: Answers, 
 
 
 def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
-    """The wrong rows, COLUMNS of each, by falling loss; ``probability`` is that of the label."""
+    """The wrong rows, COLUMNS of each, by falling loss; ``probability`` is that of the label.
+
+    Label and prediction stand there by name where the classes have names.
+    """
     of_label = answers.shown[np.arange(len(answers.labels)), answers.labels]
     order = np.argsort(of_label, kind="stable")
     wrong = order[answers.guesses[order] != answers.labels[order]][:most]
@@ -41,8 +46,8 @@ def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
                     answers.pairs.first_line + int(row),
                     -math.log(max(of_label[row], 1e-300)),
                     float(of_label[row]),
-                    int(answers.labels[row]),
-                    int(answers.guesses[row]),
+                    answers.names[answers.labels[row]],
+                    answers.names[answers.guesses[row]],
                     answers.pairs.left[row],
                     answers.pairs.right[row],
                 ),
@@ -75,7 +80,15 @@ def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[st
         slices=_slices_by_kind(evaluation),
         worst=worst[:ON_THE_PAGE],
         num_wrong=int(np.sum(answers.guesses != answers.labels)),
+        single_class=_single_class(evaluation),
+        are_named=are_names(answers.names),
     )
+
+
+def _single_class(evaluation: Dict[str, object]) -> str:
+    """The warning about a classifier that answers one class only, otherwise empty."""
+    name = evaluation["single_class"]
+    return "" if name is None else describe_single_class(name, evaluation["rows"])
 
 
 def _number(value, digits: int = 4) -> str:
@@ -95,8 +108,10 @@ def _cards(evaluation: Dict[str, object]) -> List[Dict[str, object]]:
         {"name": shown, "value": _number(evaluation[name]), "below": _range(ranges.get(name))}
         for name, shown in names.items()
     ]
-    after = f"{_number(calibration['ece_calibrated'])} with temperature {calibration['temperature']:.3g}"
-    cards.append({"name": "Calibration error", "value": _number(calibration["ece"]), "below": after})
+    for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
+        after = f"{_number(calibration[name + '_calibrated'])} with temperature "
+        after += f"{calibration['temperature']:.3g}"
+        cards.append({"name": shown, "value": _number(calibration[name]), "below": after})
     if "swap" in evaluation:
         swap = evaluation["swap"]
         below = f"mean difference {_number(swap['mean_difference'])}"

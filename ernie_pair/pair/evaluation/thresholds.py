@@ -40,6 +40,20 @@ def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
     return {**found, **_choice(curve, int(curve.precision.argmax()))}
 
 
+def measure_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> Dict[str, object]:
+    """Return rows called 1, precision, recall, f1 and accuracy of a threshold that is given."""
+    called = scores >= threshold
+    hits, positives = int(np.sum(called & (labels == 1))), int(np.sum(labels == 1))
+    return {
+        "threshold": threshold,
+        "rows": int(called.sum()),
+        "precision": hits / max(int(called.sum()), 1),
+        "recall": hits / max(positives, 1),
+        "f1": 2 * hits / max(int(called.sum()) + positives, 1),
+        "accuracy": float(np.mean(called == (labels == 1))),
+    }
+
+
 def _choice(curve: Curve, place: int) -> Dict[str, object]:
     """The threshold lies halfway to the next lower probability: a last bit more or less moves no row."""
     at = float(curve.probabilities[place])

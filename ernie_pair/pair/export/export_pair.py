@@ -3,9 +3,9 @@
 import json
 import logging
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Tuple
+from typing import Literal, Optional, Tuple
 
 from data_tools.array_file import sha256_of_file
 from data_tools.command_line import option
@@ -20,11 +20,12 @@ from ernie_pair.pair.export.formats import write_onnx, write_paddle
 from ernie_pair.pair.export.parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.model import PairClassifier, load_trained
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR, open_tokenizer
+from ernie_pair.pair_scores import refuse_no_threshold, refuse_threshold
 from ernie_pair.published_folder import publish_folder
 from ernie_pair.runlog import start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.shipped_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
-from ernie_pair.temperature import read_temperature
+from ernie_pair.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.tokenizer_config import TOKENIZER, trained_length
 from ernie_pair.world import World
 
@@ -46,6 +47,12 @@ class ExportConfig:
         "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both"
     )
     max_seq_len: int = option(0, help="tokens per pair, longer ones are cut; 0: as in training")
+    threshold: Optional[float] = option(
+        None, help="of two classes: answer 1 from this probability on; none: as calibration.json says"
+    )
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned"
+    )
 
     def __post_init__(self):
         least = SPECIALS_PER_PAIR + 2  # a token of each text
@@ -53,6 +60,7 @@ class ExportConfig:
             raise InputError(
                 f"--max_seq_len {self.max_seq_len} is below {least}; use 0 for that of the training"
             )
+        refuse_no_threshold(self.threshold)
 
     @property
     def backends(self) -> Tuple[str, ...]:
@@ -73,7 +81,12 @@ def export_pair(config: ExportConfig) -> None:
         optional_library("onnxruntime", "onnx")
     start_device("cpu", World())
     model, vocab_file = load_trained(config.model_path)
-    publish_folder(output_dir, lambda draft: _fill(draft, config, model, vocab_file))
+    calibration = _calibration(config, model.num_classes)
+    publish_folder(output_dir, lambda draft: _fill(draft, config, model, vocab_file, calibration))
+    logger.info(
+        "%s",
+        describe_decision(calibration.threshold, config.threshold is None, calibration.symmetric),
+    )
     logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
 
 
@@ -89,7 +102,18 @@ def _refuse_loss(output_dir: Path) -> None:
         )
 
 
-def _fill(draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: Path) -> None:
+def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
+    """That of the model, as the flags change it. Raises InputError where they cannot."""
+    refuse_threshold(config.threshold, num_classes, config.model_path)
+    saved = read_calibration(Path(config.model_path), num_classes)
+    symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
+    threshold = saved.threshold if config.threshold is None else config.threshold
+    return replace(saved, symmetric=symmetric, threshold=threshold)
+
+
+def _fill(
+    draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: Path, calibration: Calibration
+) -> None:
     folder = vocab_file.parent
     max_seq_len = config.max_seq_len or trained_length(folder, model.config)
     pieces = open_tokenizer(vocab_file, model.config, max_seq_len)
@@ -108,8 +132,10 @@ def _fill(draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: 
         draft,
         labels_of(model.config).names,
         max_seq_len,
-        read_temperature(Path(config.model_path)),
+        calibration.temperature,
         {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
+        calibration.threshold,
+        calibration.symmetric,
     )
     differences = {}
     for name in config.backends:

@@ -1,0 +1,80 @@
+"""What an evaluation finds for later predictions, and when it may be saved."""
+
+from dataclasses import replace
+from typing import Dict, Optional
+
+from data_tools.errors import InputError
+from ernie_pair.pair.config import EvaluateConfig
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.evaluation.calibration import is_at_the_end
+from ernie_pair.pair.evaluation.evaluation import Fitted
+from ernie_pair.temperature import Calibration
+
+
+def refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:
+    """Raise InputError, before the work, where the flags ask to save what would not fit together."""
+    if config.save_threshold and num_classes != 2:
+        raise InputError(
+            f"--save_threshold true is for two classes, {config.model_path} has {num_classes}; leave it out"
+        )
+    if config.save_temperature and saved.threshold is not None and not config.save_threshold:
+        raise InputError(
+            f"--save_temperature true: the threshold {saved.threshold:.4f} of {config.model_path} is for "
+            "probabilities of another temperature; pass --save_threshold true as well"
+        )
+
+
+def refuse_judged_file(config: EvaluateConfig, judged: Pairs, calibrating: Pairs) -> None:
+    """Raise InputError where a temperature to be saved would be fitted on the very pairs that are judged."""
+    if config.save_temperature and calibrating.sha256 == judged.sha256:
+        raise InputError(
+            f"--calibrate_on {config.calibrate_on} holds the pairs of --input_file itself: a temperature "
+            "fitted on what is judged is not saved; give other labelled pairs"
+        )
+
+
+def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
+    """Raise InputError where thresholds of two classes cannot be chosen on ``pairs``."""
+    absent = sorted({0, 1} - set(pairs.labels.tolist()))
+    if num_classes == 2 and absent:
+        raise InputError(
+            f"--{flag} {pairs.path} has no pair of class {absent[0]}, so no threshold can be chosen on it; "
+            "give a file that has both classes"
+        )
+
+
+def with_temperature(saved: Calibration, fitted: Fitted, config: EvaluateConfig) -> Calibration:
+    """Return what predictions go by once the temperature is saved, where it is to be. Raises InputError."""
+    if not config.save_temperature:
+        return saved
+    if is_at_the_end(fitted.temperature):
+        raise InputError(
+            f"--save_temperature true: the temperature {fitted.temperature:.3g} fitted on the {fitted.rows} "
+            f"rows of {fitted.fitted_on} is at the end of its range and says nothing; give more rows, which "
+            "the model has not learned, with --calibrate_on"
+        )
+    return replace(saved, **fitted._asdict())
+
+
+def with_threshold(
+    calibration: Calibration, thresholds: Optional[Dict[str, object]], config: EvaluateConfig
+) -> Calibration:
+    """Return ``calibration`` with the threshold of --at_precision, where it is to be saved.
+
+    Raises InputError where that precision is not reached.
+    """
+    if not config.save_threshold:
+        return calibration
+    chosen = thresholds["at_precision"]
+    if not chosen["reached"]:
+        raise InputError(
+            f"--save_threshold true: no threshold reaches precision {chosen['asked']} on "
+            f"{thresholds['tuned_on']} (the nearest is {chosen['precision']:.4f}); ask for less with "
+            "--at_precision"
+        )
+    return replace(
+        calibration,
+        threshold=chosen["threshold"],
+        tuned_for=f"precision {chosen['asked']:g}",
+        **{name: thresholds[name] for name in ("tuned_on", "tuned_on_sha256", "tuned_rows")},
+    )

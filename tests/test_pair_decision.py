@@ -1,0 +1,404 @@
+"""How logits become answers: the saved threshold and temperature, class names and both orders, everywhere."""
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
+
+from data_tools.command_line import exit_code_of
+from data_tools.errors import InputError
+from ernie_pair import PairConfig, PairTrainer
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.run_shipped import RunConfig, run_shipped
+from ernie_pair.pair_scores import are_names, probabilities
+from ernie_pair.pair_symmetry import both_orders
+from ernie_pair.predictor import PairPredictor
+from ernie_pair.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
+
+NAMES = ("不同", "相同")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model of random weights, and labels drawn from its own probabilities at temperature 2."""
+    folder = tmp_path_factory.mktemp("decision")
+    write_trained(folder / "best", id2label=dict(zip("01", NAMES)), initializer_range=0.5)
+    for seed, name in enumerate(("dev", "test")):
+        pairs = random_texts(400, seed)
+        shares = probabilities(logits_of_trained(folder / "best", pairs), 2.0)[:, 1]
+        labels = np.random.default_rng(seed).random(len(pairs)) < shares
+        assert 50 < labels.sum() < 350
+        rows = [(a, b, NAMES[label]) for (a, b), label in zip(pairs, labels.astype(int))]
+        write_rows(folder / f"{name}.tsv", rows)
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """A copy that a test may write to."""
+    return Path(shutil.copytree(trained, tmp_path / "here"))
+
+
+def evaluated(folder, name="test.tsv", **flags):
+    files = {"model_path": str(folder / "best"), "input_file": str(folder / name)}
+    flags = {"bootstrap": 0, "at_precision": 0.6, "max_seq_len": MAX_SEQ_LEN, "device": "cpu", **flags}
+    evaluate_pair(EvaluateConfig(**files, output_file=str(folder / "metrics.json"), **flags))
+    return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+
+
+def tuned(folder, **flags):
+    saving = {"save_temperature": True, "save_threshold": True, "calibrate_on": str(folder / "dev.tsv")}
+    return evaluated(folder, **saving, **flags)
+
+
+def predicted(folder, name="test.tsv", **flags):
+    """{column: its cells}"""
+    out = folder / "predictions.tsv"
+    flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": True, **flags}
+    predict_pair(PredictConfig(str(folder / "best"), str(folder / name), str(out), **flags))
+    return table_of(out)
+
+
+def table_of(path):
+    header, *rows = (line.split("\t") for line in path.read_text(encoding="utf-8").splitlines())
+    return dict(zip(header, zip(*rows)))
+
+
+def rows_of(path):
+    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_rows(path, rows):
+    path.write_text("".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows), encoding="utf-8")
+
+
+def texts_of(folder, name="test.tsv"):
+    return [(a, b) for a, b, _ in rows_of(folder / name)]
+
+
+def classes_of(table):
+    return list(map(int, table["prediction"]))
+
+
+def test_a_saved_threshold_says_where_it_is_from_and_what_it_does_on_other_rows(folder):
+    metrics = tuned(folder)
+    saved = json.loads((folder / "best" / CALIBRATION).read_text(encoding="utf-8"))
+    assert saved["tuned_on"] == saved["fitted_on"] == str(folder / "dev.tsv")
+    assert saved["tuned_on_sha256"] == saved["fitted_on_sha256"] != metrics["input_sha256"]
+    assert saved["tuned_for"] == "precision 0.6" and saved["tuned_rows"] == saved["rows"] == 400
+    assert saved["temperature"] == pytest.approx(2.0, rel=0.4)
+    thresholds = metrics["thresholds"]
+    assert thresholds["tuned_on"] == str(folder / "dev.tsv") and not thresholds["is_judged_file"]
+    assert thresholds["at_precision"]["threshold"] == saved["threshold"] != 0.5
+    assert thresholds["at_precision"]["precision"] >= 0.6
+    assert thresholds["saved"]["tuned_for"] == "precision 0.6" and not thresholds["saved"]["is_judged_file"]
+    table = predicted(folder)
+    labels = np.array([NAMES.index(label) for _, _, label in rows_of(folder / "test.tsv")])
+    called = np.array(classes_of(table)) == 1
+    for judged in (thresholds["saved"], thresholds["at_precision"]["judged"]):
+        assert judged["rows"] == called.sum() and judged["precision"] == labels[called].mean()
+        assert judged["accuracy"] == np.mean(called == labels)
+
+
+def test_the_threshold_travels_to_everything_that_predicts(folder):
+    likelier = classes_of(predicted(folder))
+    tuned(folder)
+    threshold = read_calibration(folder / "best", 2).threshold
+    table = predicted(folder)
+    expected = [int(float(share) >= threshold) for share in table["probability_1"]]
+    assert classes_of(table) == expected != likelier
+    assert list(table["label"]) == [NAMES[number] for number in expected]
+
+    config = PairConfig(str(folder / "out"), model_type="ernie", max_seq_len=MAX_SEQ_LEN, device="cpu")
+    trainer = PairTrainer(folder / "best", config)
+    answer = trainer.predict(texts_of(folder))
+    assert answer.predictions.tolist() == expected and answer.names == list(table["label"])
+    assert np.allclose(answer.probabilities[:, 1], list(map(float, table["probability_1"])), atol=1e-5)
+    assert trainer.predict(texts_of(folder), threshold=0.0).predictions.all()
+
+    shipped = ship(folder / "best", folder / "ship")
+    manifest = json.loads((shipped / "export.json").read_text(encoding="utf-8"))
+    assert manifest["threshold"] == threshold and manifest["labels"] == list(NAMES)
+    assert PairPredictor(shipped).predict(texts_of(folder)).labels == list(table["label"])
+    run_shipped(RunConfig(str(shipped), str(folder / "test.tsv"), str(folder / "out.tsv")))
+    assert table_of(folder / "out.tsv") == {key: table[key] for key in ("index", "prediction", "label")}
+
+
+def test_an_explicit_threshold_wins(folder):
+    tuned(folder)
+    assert set(predicted(folder, threshold=0.0)["prediction"]) == {"1"}
+    shipped = ship(folder / "best", folder / "ship")
+    flags = {"input_file": str(folder / "test.tsv"), "output_file": str(folder / "out.tsv")}
+    run_shipped(RunConfig(str(shipped), **flags, threshold=0.0))
+    assert set(table_of(folder / "out.tsv")["prediction"]) == {"1"}
+    assert PairPredictor(shipped, threshold=0.0).predict([("今", "天")]).labels == ["相同"]
+    export_pair(ExportConfig(str(folder / "best"), str(folder / "other"), threshold=0.25))
+    assert PairPredictor(folder / "other").threshold == 0.25
+
+
+def test_the_service_answers_by_the_threshold_with_names_and_numbers(folder):
+    httpx = pytest.importorskip("httpx")
+    from ernie_pair.serve.app import create_app
+    from ernie_pair.serve.batcher import Batching
+    from ernie_pair.serve.questions import Limits
+
+    write_calibration(folder / "best", Calibration(threshold=0.999999, symmetric="average"))
+    predictor = PairPredictor(ship(folder / "best", folder / "ship"))
+    app = create_app(predictor, Batching(8, 0.0, 100), Limits(10_000, 50, 100))
+
+    async def main():
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+        ):
+            pairs = {"pairs": [["今天好", "坏"], ["坏", "今天好"]]}
+            return (await client.post("/predict", json=pairs)).json(), (await client.get("/health")).json()
+
+    answer, health = asyncio.run(main())
+    assert answer["labels"] == ["不同", "不同"] and answer["classes"] == [0, 0]
+    assert answer["scores"][0] == answer["scores"][1]
+    assert health["threshold"] == 0.999999 and health["symmetric"] == "average"
+    assert health["labels"] == list(NAMES) and health["temperature"] == 1.0
+
+
+def test_tuning_on_the_judged_file_is_said_and_only_when_it_is_stated(folder, capfd):
+    with pytest.raises(InputError, match="--save_threshold true does not say which pairs .* --tune_on FILE"):
+        evaluated(folder, save_threshold=True)
+    metrics = evaluated(
+        folder, save_threshold=True, tune_on=str(folder / "test.tsv"), report=str(folder / "r")
+    )
+    assert metrics["thresholds"]["is_judged_file"] and metrics["thresholds"]["saved"]["is_judged_file"]
+    assert "test.tsv, the rows that are measured here: precision" in capfd.readouterr().err
+    page = (folder / "r" / "report.html").read_text(encoding="utf-8")
+    assert "the very rows that are measured here" in page
+    assert read_calibration(folder / "best", 2).tuned_on_sha256 == metrics["input_sha256"]
+    assert evaluated(folder)["thresholds"]["saved"]["is_judged_file"]
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        (
+            {"save_temperature": True},
+            "fitted on the file that is judged is not saved; .* --calibrate_on FILE",
+        ),
+        (
+            {"save_temperature": True, "calibrate_on": "copy.tsv"},
+            "--calibrate_on .*copy.tsv holds the pairs of --input_file itself: .* give other labelled pairs",
+        ),
+        (
+            {"save_temperature": True, "calibrate_on": "sure.tsv"},
+            "the temperature 0.05 fitted on the 60 rows of .*sure.tsv is at the end of its range .*more rows",
+        ),
+        (
+            {"save_threshold": True, "tune_on": "dev.tsv", "at_precision": 1.0},
+            "no threshold reaches precision 1.0 on .*dev.tsv .*the nearest is 0.* ask for less",
+        ),
+        ({"tune_on": "ones.tsv"}, "--tune_on .*ones.tsv has no pair of class 0, so no threshold"),
+    ],
+)
+def test_what_would_flatter_or_say_nothing_is_not_saved(folder, flags, reason):
+    shutil.copy(folder / "test.tsv", folder / "copy.tsv")
+    (folder / "ones.tsv").write_text("今\t天\t1\n", encoding="utf-8")
+    rows = zip(texts_of(folder), predicted(folder)["label"])
+    write_rows(folder / "sure.tsv", [(a, b, label) for (a, b), label in rows][:60])
+    # The surest row of dev.tsv is wrong, so that precision 1 is never reached.
+    surest = int(np.argmax(list(map(float, predicted(folder, "dev.tsv")["probability_1"]))))
+    rows = rows_of(folder / "dev.tsv")
+    rows[surest][2] = "不同"
+    write_rows(folder / "dev.tsv", rows)
+    named = {key: str(folder / f) if str(f).endswith(".tsv") else f for key, f in flags.items()}
+    with pytest.raises(InputError, match=reason):
+        evaluated(folder, **named)
+    assert not (folder / "best" / CALIBRATION).exists() and not (folder / "metrics.json").exists()
+
+
+def test_a_threshold_is_not_left_to_another_temperature(folder):
+    tuned(folder)
+    with pytest.raises(InputError, match="for probabilities of another temperature; pass --save_thr"):
+        evaluated(folder, save_temperature=True, calibrate_on=str(folder / "dev.tsv"))
+
+
+def test_a_file_of_an_older_release_holds_a_temperature_alone(folder):
+    content = {"temperature": 1.37, "fitted_on": "dev.tsv", "rows": 8802}
+    (folder / "best" / CALIBRATION).write_text(json.dumps(content))
+    assert read_calibration(folder / "best", 2) == Calibration(1.37, "dev.tsv", rows=8802)
+    assert classes_of(predicted(folder)) == classes_of(predicted(folder, threshold=0.5))
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ('{"temperature": true}', "no temperature above 0"),
+        ('{"temperature": 1.0, "threshold": 1.5}', "a threshold that is none between 0 and 1"),
+        ('{"threshold": "0.5"}', "a threshold that is none between 0 and 1"),
+        ('{"symmetric": "both"}', "a symmetric that is none of none, average"),
+        ('{"fitted_on": 7}', "a file or its hash that is no text"),
+        ('{"rows": "many"}', "a count of rows that is none"),
+    ],
+)
+def test_a_damaged_calibration_is_named(folder, content, reason):
+    (folder / "best" / CALIBRATION).write_text(content)
+    with pytest.raises(InputError, match=rf"calibration\.json: ({reason}) in it; remove it"):
+        predicted(folder)
+
+
+def test_more_classes_have_no_threshold(tmp_path, capfd):
+    model = write_trained(tmp_path / "best", num_labels=3)
+    (tmp_path / "test.tsv").write_text("今\t天\t0\n今\t好\t1\n坏\t天\t2\n", encoding="utf-8")
+    for action in (
+        lambda: predicted(tmp_path, threshold=0.5),
+        lambda: evaluated(tmp_path, save_threshold=True, tune_on=str(tmp_path / "test.tsv")),
+        lambda: export_pair(ExportConfig(str(model), str(tmp_path / "ship"), threshold=0.5)),
+        lambda: PairPredictor(ship(model, tmp_path / "shipped"), threshold=0.5),
+    ):
+        assert exit_code_of(action) == 2
+        assert "is for two classes, " in capfd.readouterr().err.splitlines()[-1]
+    write_calibration(model, Calibration(threshold=0.5))
+    with pytest.raises(InputError, match="a threshold, which 3 classes cannot have, in it"):
+        predicted(tmp_path)
+
+
+def test_predictions_without_names_keep_the_two_columns_of_the_recipe(tmp_path):
+    write_trained(tmp_path / "best")
+    (tmp_path / "test.tsv").write_text("今\t天\n坏\t天\n", encoding="utf-8")
+    assert list(predicted(tmp_path, scores=False)) == ["index", "prediction"]
+    assert not are_names(("0", "1")) and not are_names(("LABEL_0", "LABEL_1")) and are_names(("no", "yes"))
+
+
+def test_a_name_never_breaks_a_line_of_predictions(tmp_path):
+    write_trained(tmp_path / "best", id2label={"0": "a\tb", "1": "c\nd"})
+    (tmp_path / "test.tsv").write_text("今\t天\n坏\t天\n", encoding="utf-8")
+    assert set(predicted(tmp_path)["label"]) <= {"a\\tb", "c\\nd"}
+
+
+def exchanged(folder):
+    write_rows(folder / "exchanged.tsv", [(b, a, label) for a, b, label in rows_of(folder / "test.tsv")])
+    return "exchanged.tsv"
+
+
+def test_both_orders_are_the_same_two_questions_whichever_text_is_first():
+    pairs = [("b", "a"), ("a", "b"), ("c", "c")]
+    left, right = both_orders(*zip(*pairs))
+    assert (left, right) == both_orders(*zip(*[pair[::-1] for pair in pairs]))
+    assert set(zip(left[:2] + left[3:5], right[:2] + right[3:5])) == {("a", "b"), ("b", "a")}
+
+
+def test_symmetric_answers_do_not_know_which_text_is_first(folder):
+    """To the last bit, in evaluation, prediction, from Python and from an export."""
+    name = exchanged(folder)
+    one, other = (predicted(folder, each, symmetric="average") for each in ("test.tsv", name))
+    assert one == other != predicted(folder)
+    assert evaluated(folder)["swap"]["flip_rate"] > 0
+    swap = evaluated(folder, symmetric="average")["swap"]
+    assert swap["flip_rate"] == swap["mean_difference"] == 0
+    pairs, turned = texts_of(folder), texts_of(folder, name)
+    logits = [logits_of_trained(folder / "best", each) for each in (pairs, turned)]
+    config = PairConfig(str(folder / "out"), model_type="ernie", max_seq_len=MAX_SEQ_LEN, device="cpu")
+    trainer = PairTrainer(folder / "best", config)
+    answers = [trainer.predict(each, symmetric="average").logits for each in (pairs, turned)]
+    assert np.array_equal(*answers) and np.allclose(answers[0], sum(logits) / 2, atol=1e-5)
+    shipped = ship(folder / "best", folder / "ship")
+    predictor = PairPredictor(shipped, symmetric="average")
+    assert np.array_equal(predictor.logits(pairs), predictor.logits(turned))
+    assert np.allclose(predictor.logits(pairs), answers[0], atol=1e-4)
+    files = {
+        name: {"input_file": str(folder / f"{name}.tsv"), "output_file": str(folder / name)}
+        for name in ("test", "exchanged")
+    }
+    for flags in files.values():
+        run_shipped(RunConfig(str(shipped), scores=True, symmetric="average", **flags))
+    assert (folder / "test").read_bytes() == (folder / "exchanged").read_bytes()
+
+
+def test_one_exchanged_pair_among_others_keeps_its_bits(folder):
+    pairs = texts_of(folder)[:130]
+    turned = [pair[::-1] if row % 3 else pair for row, pair in enumerate(pairs)]
+    predictor = PairPredictor(ship(folder / "best", folder / "ship"), symmetric="average")
+    assert np.array_equal(predictor.logits(pairs), predictor.logits(turned))
+
+
+def test_symmetry_is_remembered_with_what_was_tuned_under_it(folder, capfd):
+    tuned(folder, symmetric="average")
+    assert read_calibration(folder / "best", 2).symmetric == "average"
+    assert predicted(folder) == predicted(folder, exchanged(folder))  # without a flag
+    assert evaluated(folder)["symmetric"] == "average"
+    for action in (
+        lambda: predicted(folder, symmetric="none"),
+        lambda: export_pair(ExportConfig(str(folder / "best"), str(folder / "no"), symmetric="none")),
+        lambda: PairPredictor(ship(folder / "best", folder / "ship"), symmetric="none"),
+    ):
+        assert exit_code_of(action) == 2
+        assert "were tuned with --symmetric average; leave the flag out, or" in capfd.readouterr().err
+    assert json.loads((folder / "ship" / "export.json").read_text())["symmetric"] == "average"
+    plain = evaluated(folder, symmetric="none")
+    assert "is not used for --symmetric none" in capfd.readouterr().err
+    assert "saved" not in plain["thresholds"] and plain["thresholds"]["temperature"] == 1.0
+    tuned(folder, symmetric="none")
+    assert read_calibration(folder / "best", 2).symmetric == "none"
+
+
+def test_an_export_may_be_symmetric_by_its_own_flag(folder):
+    export_pair(ExportConfig(str(folder / "best"), str(folder / "ship"), symmetric="average"))
+    predictor = PairPredictor(folder / "ship")
+    assert predictor.symmetric == "average"
+    assert np.array_equal(predictor.logits([("今天好", "坏")]), predictor.logits([("坏", "今天好")]))
+
+
+def test_an_export_of_an_older_release_has_no_threshold(folder):
+    path = ship(folder / "best", folder / "ship") / "export.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    del manifest["threshold"], manifest["symmetric"]
+    path.write_text(json.dumps({**manifest, "format": 1}))
+    assert PairPredictor(folder / "ship").threshold is None
+
+
+def test_a_classifier_of_one_class_is_called_that(folder, capfd, monkeypatch):
+    """Its bias outweighs all else."""
+    from ernie_pair.pair import trained as opened
+
+    def biased(*asked):
+        return opened_logits_of(*asked) + np.array([0, 1e4], dtype=np.float32)
+
+    opened_logits_of = opened.logits_of
+    monkeypatch.setattr(opened, "logits_of", biased)
+    metrics = evaluated(folder, report=str(folder / "r"))
+    warned = "the classifier answers 相同 for all 400 rows: it tells no class from another"
+    assert metrics["single_class"] == "相同" and warned in capfd.readouterr().err
+    assert warned in (folder / "r" / "report.html").read_text(encoding="utf-8")
+    monkeypatch.undo()
+    assert evaluated(folder)["single_class"] is None and warned not in capfd.readouterr().err
+
+
+def test_the_calibration_errors_say_how_they_are_measured(folder, capfd):
+    calibration = evaluated(folder)["calibration"]
+    assert calibration["ece_method"] == "15 equal-mass bins by the probability of class 1"
+    assert (
+        calibration["ece_top_label_method"] == "15 equal-width bins by the probability of the predicted class"
+    )
+    assert calibration["ece"] != calibration["ece_top_label"]
+    said = capfd.readouterr().err
+    for name in ("ece", "ece_top_label"):
+        assert f"calibration error, {calibration[f'{name}_method']}: {calibration[name]:.4f}" in said
+
+
+def test_the_report_names_the_classes(folder):
+    evaluated(folder, report=str(folder / "r"))
+    errors = table_of(folder / "r" / "errors.tsv")
+    assert set(errors["label"]) | set(errors["prediction"]) == set(NAMES)
+    page = (folder / "r" / "report.html").read_text(encoding="utf-8")
+    assert "Rows called 相同" in page and "<dd>0: 不同, 1: 相同</dd>" in page
+
+
+def test_a_python_caller_hears_of_a_symmetry_that_is_none():
+    with pytest.raises(InputError, match="--symmetric both is none of auto, none, average"):
+        replace(Calibration()).chosen_symmetry("both", "the model")
