@@ -8,6 +8,7 @@ place. Format 1, which is still read, knows only step, fingerprint, versions and
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import asdict, fields
 from functools import cache
