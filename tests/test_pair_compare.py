@@ -10,6 +10,7 @@ import pytest
 import tiny_pretrain
 from tiny_pair import write_model, write_pairs
 
+from data_tools.command_line import exit_code_of
 from data_tools.corpus import Corpus
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.__main__ import COMMANDS
@@ -18,7 +19,7 @@ from ernie_pair.model_folder import open_model
 from ernie_pair.pair.compare import runs as compare_runs
 from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
 from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pair.compare.report import compare, table_lines
+from ernie_pair.pair.compare.report import compare, table_lines, warnings_of, write_comparison
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.metrics import METRICS, measure
 
@@ -138,10 +139,54 @@ def test_a_file_of_one_class_is_nothing_to_compare_on(tmp_path, config, calls):
 
 def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path):
     with pytest.raises(
-        InputError, match=r"did you mean --learning_rate.*\(of train; see .*run.log\)"
+        InputError, match=r"did you mean --learning_rate.*\(train of run; see .*run.log\)"
     ) as error:
         compare_runs._call(["train", "--lerning_rate=1"], tmp_path / "run.log")
     assert error.value.exit_code == 2
+
+
+@pytest.fixture
+def ends(tmp_path, monkeypatch):
+    """Runs a shell script in place of `python -m ernie_pair`; returns the code that compare-starts ends with."""
+
+    def run(script):
+        program = tmp_path / "python"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(compare_runs.sys, "executable", str(program))
+        return exit_code_of(lambda: compare_runs._call(["train"], tmp_path / "first-seed-7.log"))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "script, code, said",
+    [
+        ("echo 'error: the weights are damaged' >&2; exit 3", 3, "error: the weights are damaged (train of"),
+        ("echo 'error: the loss is nan' >&2; exit 4", 4, "error: the loss is nan (train of first-seed-7;"),
+        ("echo 'error: no space left' >&2; exit 5", 5, "error: no space left (train of first-seed-7; see"),
+        ("echo 'error: rank 1 is lost' >&2; exit 6", 6, "error: rank 1 is lost (train of first-seed-7; see"),
+        ("exit 4", 4, "error: a run ended with exit code 4 (train of first-seed-7; see"),
+        ("echo Traceback >&2; exit 1", 1, "exit code 1, which is a bug (train of first-seed-7; see"),
+        ("kill -9 $$", 5, "a run was killed by SIGKILL (train of first-seed-7; see"),
+        ("kill -11 $$", 5, "a run was killed by SIGSEGV (train of first-seed-7; see"),
+        ("exit 143", 143, "stopped by SIGTERM (train of first-seed-7; see"),
+        ("kill -15 $$", 143, "stopped by SIGTERM (train of first-seed-7; see"),
+        ("exit 130", 130, "stopped by SIGINT (train of first-seed-7; see"),
+    ],
+)
+def test_the_comparison_ends_with_the_exit_code_of_its_run(ends, tmp_path, capfd, script, code, said):
+    """Lines of an earlier attempt stand in the same log and are not taken for those of this one."""
+    (tmp_path / "first-seed-7.log").write_text("error: of yesterday\n")
+    assert ends(script) == code
+    (line,) = capfd.readouterr().err.splitlines()
+    assert said in line and "yesterday" not in line
+
+
+def test_a_run_without_its_best_model_is_named(tmp_path, config, monkeypatch):
+    monkeypatch.setattr(compare_runs, "_call", lambda words, log: None)
+    with pytest.raises(CheckpointError, match="first-seed-7 holds 0 best models, not one; remove it"):
+        compare_starts(config)
 
 
 def logits_that_are_right(rows, share, seed):
@@ -177,6 +222,55 @@ def test_the_comparison_is_paired():
     (difference,) = found.differences
     assert difference.interval == {name: [0.0, 0.0] for name in METRICS}
     assert difference.not_above_0["accuracy"] == 1
+
+
+def test_two_models_at_chance_have_no_gain(tmp_path):
+    """One answers 1 always, one 0 always: f1 differs by 0.6, and neither knows anything."""
+    labels = np.arange(300) % 7 % 2  # 3 of 7 are of class 1
+    always = {
+        "ones": [np.array([[0.0, 1.0]]).repeat(300, axis=0)],
+        "zeros": [np.eye(2)[[0]].repeat(300, axis=0)],
+    }
+    found = compare({**always, "able": [logits_of(labels, 0.9)]}, labels, [1], samples=100)
+    every = ["accuracy", "f1", "auc"]
+    assert found.at_chance == {"ones": every, "zeros": every, "able": []}
+    assert found.chance == {"accuracy": pytest.approx(4 / 7, abs=0.01), "auc": 0.5}
+    assert found.single_class == {"ones": [1], "zeros": [0], "able": [None]}
+    both, one, _ = found.differences
+    assert both.mean["f1"] > 0.5 and both.at_chance == dict.fromkeys(every, ["ones", "zeros"])
+    assert one.at_chance["auc"] == ["ones"]
+    lines = list(table_lines(found, None))
+    assert sum(line.endswith("; both are at chance: no gain") for line in lines) == 3
+    assert sum(line.endswith("; ones is at chance") for line in lines) == 3
+    assert "accuracy, f1, auc" in lines[2] and lines[4].endswith("  -")
+    warned = list(warnings_of(found, ("no", "yes")))
+    assert warned[0].startswith("ones, seed 1: the classifier answers yes for all 300 rows")
+    assert "ones and zeros are both at chance: their difference is no gain" in warned[-1] and len(warned) == 3
+    write_comparison(tmp_path, found, None, dict.fromkeys(found.runs, "x"))
+    told = json.loads((tmp_path / "compare.json").read_text())
+    assert told["at_chance"] == found.at_chance and told["differences"][0]["at_chance"] == both.at_chance
+    assert told["interval"]["able"]["accuracy"][0] > told["chance"]["accuracy"]
+
+
+def logits_of(labels, share):
+    is_right = np.random.default_rng(0).random(len(labels)) < share
+    return np.eye(2)[np.where(is_right, labels, 1 - labels)]
+
+
+def test_every_model_may_be_asked_both_orders(tmp_path, config, calls):
+    asked = replace(config, seeds=1, symmetric="average")
+    compare_starts(asked)
+    assert [word for words in calls for word in words if "symmetric" in word] == ["--symmetric=average"] * 2
+    with pytest.raises(InputError, match="symmetric was average and is now none; give another --output_dir"):
+        compare_starts(replace(asked, symmetric="none"))
+
+
+def test_classes_may_have_names(tmp_path, config, calls):
+    flags = json.loads(Path(config.train_config).read_text())
+    Path(config.train_config).write_text(json.dumps({**flags, "label_map": "0=different,1=same"}))
+    compare_starts(replace(config, seeds=1))
+    header = (tmp_path / "out" / "first-seed-7" / "predictions.tsv").read_text().splitlines()[0]
+    assert header.split("\t") == ["index", "prediction", "label", "probability_0", "probability_1"]
 
 
 def test_one_seed_has_no_deviation():

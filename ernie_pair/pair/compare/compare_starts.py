@@ -4,7 +4,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Literal
 
 from data_tools.command_line import option, parse_config
 from data_tools.corpus import Corpus
@@ -13,7 +13,7 @@ from data_tools.megatron_corpus import open_corpus
 from ernie_pair.model_config import limits_of
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pair.compare.report import compare, table_lines, write_comparison
+from ernie_pair.pair.compare.report import compare, table_lines, warnings_of, write_comparison
 from ernie_pair.pair.compare.runs import Runs, Start
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.data.labels import labels_of
@@ -46,6 +46,9 @@ class CompareConfig:
     domain_data: str = option("", help="PREFIX of held-out text; every start predicts its masked words")
     domain_samples: int = option(1000, help="samples of that text")
     bootstrap: int = option(1000, help="resamples for the interval of a difference")
+    symmetric: Literal["none", "average"] = option(
+        "none", help="average: ask every model both orders of a pair and take the mean of the logits"
+    )
 
     def __post_init__(self):
         for name, least in (("seeds", 1), ("domain_samples", 1), ("bootstrap", 1)):
@@ -65,11 +68,14 @@ def compare_starts(config: CompareConfig) -> None:
     corpus = open_corpus(config.domain_data) if config.domain_data else None
     pairs = _test_pairs(config, train, starts[0])
     output_dir = Path(config.output_dir)
-    runs = Runs(output_dir, config.train_config, train, config.seeds)
+    names = labels_of(starts[0].source.config, train.label_map).names
+    runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), config.symmetric)
     runs.make(starts, pairs)
     logits = {start.name: [runs.logits(start, seed, len(pairs)) for seed in runs.seeds] for start in starts}
     comparison = compare(logits, pairs.labels, list(runs.seeds), config.bootstrap)
     domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
+    for line in warnings_of(comparison, names):
+        logger.warning("%s", line)
     write_comparison(output_dir, comparison, domain, {start.name: start.path for start in starts})
     print("\n".join(table_lines(comparison, domain)))
 

@@ -2,35 +2,43 @@
 
 import json
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from data_tools.publish import published
 from ernie_pair.pair.evaluation.intervals import CountedRows, percentile_interval, resamples
-from ernie_pair.pair.metrics import METRICS
+from ernie_pair.pair.metrics import METRICS, describe_single_class, find_single_class
 
 JSON_FILE, PICTURE_FILE = "compare.json", "compare.png"
 SHOWN = ("accuracy", "f1", "auc")
 SEED = 1234  # of the resamples
+AT_CHANCE = ("accuracy", "auc")  # f1 has no value of its own for a guess: it follows these two
 
 Metrics = Dict[str, float]
 Domain = Optional[Dict[str, Dict[str, object]]]
 
 
 class Difference(NamedTuple):
-    """``one`` minus ``other``: of each metric the mean over the seeds, its 95 % interval, and the share of
-    the resamples in which it is not above 0."""
+    """``one`` minus ``other``: of each metric the mean over the seeds, its 95 % interval, the share of the
+    resamples in which it is not above 0, and, of SHOWN, which of the two are at chance: where both are, a
+    difference is no gain."""
 
     one: str
     other: str
     mean: Metrics
     interval: Dict[str, List[float]]
     not_above_0: Metrics
+    at_chance: Dict[str, List[str]]
 
 
 class Comparison(NamedTuple):
-    """``runs``: {start: the metrics of each seed}; ``deviation`` is None with a single seed."""
+    """``runs``: {start: the metrics of each seed}; ``deviation`` is None with a single seed.
+
+    ``chance``: the accuracy of answering the commonest class, and an AUC of 0.5; ``at_chance``: {start:
+    those of SHOWN whose 95 % ``interval`` is not above that}; ``single_class``: {start: the only class
+    that a seed's model answers, or None}.
+    """
 
     rows: int
     seeds: List[int]
@@ -38,6 +46,10 @@ class Comparison(NamedTuple):
     mean: Dict[str, Metrics]
     deviation: Optional[Dict[str, Metrics]]
     differences: List[Difference]
+    chance: Metrics
+    interval: Dict[str, Dict[str, List[float]]]
+    at_chance: Dict[str, List[str]]
+    single_class: Dict[str, List[Optional[int]]]
 
 
 def compare(
@@ -54,6 +66,9 @@ def compare(
     values = {name: _table(runs[name]) for name in runs}
     drawn = _drawn_means(counted, len(labels), len(seeds), samples)
     names = list(logits)
+    intervals = {name: _intervals(drawn[name]) for name in names}
+    chance = {"accuracy": float(np.bincount(labels).max() / len(labels)), "auc": 0.5}
+    at_chance = {name: _at_chance(intervals[name], chance) for name in names}
     pairs = [(one, other) for place, one in enumerate(names) for other in names[place + 1 :]]
     return Comparison(
         len(labels),
@@ -61,8 +76,23 @@ def compare(
         runs,
         {name: _named(table.mean(axis=0)) for name, table in values.items()},
         {n: _named(t.std(axis=0, ddof=1)) for n, t in values.items()} if len(seeds) > 1 else None,
-        [_difference(one, other, values, drawn) for one, other in pairs],
+        [_difference(one, other, values, drawn, at_chance) for one, other in pairs],
+        chance,
+        intervals,
+        at_chance,
+        {name: [find_single_class(each, labels) for each in logits[name]] for name in names},
     )
+
+
+def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:
+    return {name: percentile_interval(drawn[:, place]) for place, name in enumerate(METRICS)}
+
+
+def _at_chance(intervals: Dict[str, List[float]], chance: Metrics) -> List[str]:
+    """Those of SHOWN that are not above chance; a nan, of a metric without value, is not above it either."""
+    found = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
+    found["f1"] = all(found.values())
+    return [name for name in SHOWN if found[name]]
 
 
 def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:
@@ -77,16 +107,20 @@ def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[s
 
 
 def _difference(
-    one: str, other: str, values: Dict[str, np.ndarray], drawn: Dict[str, np.ndarray]
+    one: str,
+    other: str,
+    values: Dict[str, np.ndarray],
+    drawn: Dict[str, np.ndarray],
+    at_chance: Dict[str, List[str]],
 ) -> Difference:
     spread = drawn[one] - drawn[other]
-    intervals = {name: percentile_interval(spread[:, place]) for place, name in enumerate(METRICS)}
     return Difference(
         one,
         other,
         _named((values[one] - values[other]).mean(axis=0)),
-        intervals,
+        _intervals(spread),
         _named((spread <= 0).mean(axis=0)),
+        {metric: [name for name in (one, other) if metric in at_chance[name]] for metric in SHOWN},
     )
 
 
@@ -103,17 +137,43 @@ def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
     """For the terminal."""
     width = max(map(len, ["start", *comparison.runs]))
     yield f"{comparison.rows} rows, {len(comparison.seeds)} seed(s) from {comparison.seeds[0]}"
-    heads = "".join(f"  {name:<17}" for name in SHOWN)
+    heads = "".join(f"  {name:<17}" for name in (*SHOWN, "at chance"))
     yield f"{'start':<{width}}{heads}{'  masked words: loss (perplexity)' if domain else ''}".rstrip()
     for name, mean in comparison.mean.items():
-        cells = "".join(f"  {_with_deviation(comparison, name, metric, mean):<17}" for metric in SHOWN)
-        yield f"{name:<{width}}{cells}{'  ' + _domain_cell(domain[name]) if domain else ''}".rstrip()
+        cells = [_with_deviation(comparison, name, metric, mean) for metric in SHOWN]
+        cells.append(", ".join(comparison.at_chance[name]) or "-")
+        line = f"{name:<{width}}" + "".join(f"  {cell:<17}" for cell in cells)
+        yield f"{line}{'  ' + _domain_cell(domain[name]) if domain else ''}".rstrip()
+    share, area = (comparison.chance[metric] for metric in AT_CHANCE)
+    yield f"chance: accuracy {share:.4f} (the commonest class), auc {area:g}"
     for difference in comparison.differences:
         for metric in SHOWN:
             low, high = difference.interval[metric]
             moved = f"{metric} {difference.mean[metric]:+.4f}, 95 % between {low:+.4f} and {high:+.4f}"
             doubt = f"not above 0 in {difference.not_above_0[metric]:.1%} of the resamples"
-            yield f"{difference.one} - {difference.other}: {moved}; {doubt}"
+            yield f"{difference.one} - {difference.other}: {moved}; {_verdict(difference, metric) or doubt}"
+
+
+def _verdict(difference: Difference, metric: str) -> str:
+    """What a difference with models at chance is worth, empty where none is."""
+    at_chance = difference.at_chance[metric]
+    if len(at_chance) == 2:
+        return "both are at chance: no gain"
+    return f"{at_chance[0]} is at chance" if at_chance else ""
+
+
+def warnings_of(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
+    """The runs whose classifier answers one class only, and differences between models at chance."""
+    for start, found in comparison.single_class.items():
+        for seed, single in zip(comparison.seeds, found):
+            if single is not None:
+                yield f"{start}, seed {seed}: {describe_single_class(names[single], comparison.rows)}"
+    for difference in comparison.differences:
+        if all(len(difference.at_chance[metric]) == 2 for metric in AT_CHANCE):
+            yield (
+                f"{difference.one} and {difference.other} are both at chance: their difference is no gain; "
+                "train longer, on more pairs, or with another learning rate"
+            )
 
 
 def _with_deviation(comparison: Comparison, name: str, metric: str, mean: Metrics) -> str:
@@ -172,7 +232,9 @@ def _draw_runs(axes, comparison: Comparison) -> None:
         mean = comparison.mean[name]["accuracy"]
         deviation = comparison.deviation[name]["accuracy"] if comparison.deviation else None
         axes.errorbar(place, mean, yerr=deviation, fmt="_", color="#0f172a", markersize=26, capsize=5)
-    axes.set_xticks(range(len(comparison.runs)), list(comparison.runs))
+    axes.axhline(comparison.chance["accuracy"], color="#94a3b8", linestyle=":")
+    heads = (f"{n}\n(at chance)" if "accuracy" in comparison.at_chance[n] else n for n in comparison.runs)
+    axes.set_xticks(range(len(comparison.runs)), list(heads))
     axes.set_xlim(-0.5, len(comparison.runs) - 0.5)
     axes.set(title=f"accuracy, {len(comparison.seeds)} seed(s)", ylabel="accuracy")
 

@@ -9,6 +9,7 @@ OUT/
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 from dataclasses import asdict
@@ -25,13 +26,22 @@ from ernie_pair.model_folder import ModelSource
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.prediction_file import read_log_probabilities
 from ernie_pair.signals import StopSignals
 
 PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
 ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, PeerError)}
 
+MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
+
 logger = logging.getLogger(__name__)
+
+
+class BrokenRunError(InputError):
+    """A run that ended with a traceback."""
+
+    exit_code = 1
 
 
 class Start(NamedTuple):
@@ -43,10 +53,22 @@ class Start(NamedTuple):
 
 
 class Runs:
-    """``train`` holds the flags of every run; those of OF_A_RUN in it mean nothing but the first seed."""
+    """``train`` holds the flags of every run; those of OF_A_RUN in it mean nothing but the first seed.
 
-    def __init__(self, output_dir: Path, train_config: str, train: TrainConfig, seeds: int):
+    ``symmetric``, as in prediction, says how every model is asked about the test pairs.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        train_config: str,
+        train: TrainConfig,
+        seeds: int,
+        num_classes: int,
+        symmetric: str = "none",
+    ):
         self.output_dir, self.train_config, self.train = output_dir, train_config, train
+        self.num_classes, self.symmetric = num_classes, symmetric
         self.seeds = range(train.seed, train.seed + seeds)
 
     def make(self, starts: List[Start], test: Pairs) -> None:
@@ -69,12 +91,12 @@ class Runs:
         """log p of every row, float64 [rows, classes]; as good as the logits. Raises CheckpointError."""
         path = self.folder(start, seed) / PREDICTIONS
         try:
-            table = np.loadtxt(path, delimiter="\t", skiprows=1, ndmin=2)
+            logs = read_log_probabilities(path, self.num_classes)
         except ValueError:
-            table = np.empty((0, 0))
-        if len(table) != num_rows:
+            logs = np.empty((0, self.num_classes))
+        if len(logs) != num_rows:
             raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
-        return np.log(np.maximum(table[:, 2:], 1e-300))
+        return logs
 
     def _make(self, start: Start, seed: int, folder: Path) -> None:
         log = _log_of(folder)
@@ -82,8 +104,9 @@ class Runs:
         run = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
         run["from_scratch"] = "true" if start.source.weights is None else "false"
         _call(["train", f"--config={self.train_config}", *_flags(run)], log)
-        (best,) = folder.glob("best-*")
+        best = _best_of(folder, self.train.best_metric)
         asked = {name: getattr(self.train, name) for name in ("batch_size", "max_seq_len", "device")}
+        asked["symmetric"] = self.symmetric
         asked.update(model_path=best, input_file=self.output_dir / TEST, output_file=folder / PREDICTIONS)
         _call(["predict", *_flags({**asked, "scores": "true"})], log)
 
@@ -92,7 +115,7 @@ class Runs:
         path = self.output_dir / PLAN
         if path.exists():
             before = read_json_object(path, "give another --output_dir, or remove the file")
-            for key, value in before.items():
+            for key, value in {"symmetric": "none", **before}.items():  # absent from older plans
                 if plan.setdefault(key, value) != value:
                     raise InputError(
                         f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir"
@@ -107,7 +130,7 @@ class Runs:
         files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]
         hashes = {f"{file.flag} (sha256)": file.sha256() for file in files}
         weights = {f"start {start.name} (sha256)": _sha256_of(start.source) for start in starts}
-        return {**flags, **hashes, "test_file (sha256)": test.sha256, **weights}
+        return {**flags, **hashes, "test_file (sha256)": test.sha256, **weights, "symmetric": self.symmetric}
 
 
 def _sha256_of(source: ModelSource) -> str:
@@ -128,8 +151,19 @@ def _log_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
+def _best_of(folder: Path, metric: str) -> Path:
+    """The best model of a run. Raises CheckpointError where there is not exactly one."""
+    found = [path for path in sorted(folder.glob(f"best-{metric}-*")) if path.is_dir()]
+    if len(found) != 1:
+        raise CheckpointError(
+            f"{folder} holds {len(found)} best models, not one; remove it and run the same command again"
+        )
+    return found[0]
+
+
 def _call(words: List[str], log: Path) -> None:
     """Run `ernie-pair WORDS`. Raises the error that it ends with."""
+    before = log.stat().st_size if log.is_file() else 0
     with open(log, "a", encoding="utf-8") as said:
         child = subprocess.Popen([sys.executable, "-m", "ernie_pair", *words], stdout=said, stderr=said)
         try:
@@ -140,7 +174,30 @@ def _call(words: List[str], log: Path) -> None:
             child.terminate()  # it saves first; nothing happens to one that has ended
             child.wait()
     if code:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
-        reason = errors[-1] if errors and code in ERRORS else f"a run ended with exit code {code}"
-        raise ERRORS.get(code, MachineError)(f"{reason} (of {words[0]}; see {log})")
+        raise _error_of(code, f"{words[0]} of {log.stem}; see {log}", _last_error(log, before))
+
+
+def _last_error(log: Path, first_byte: int) -> str:
+    """What the last `error: ` line from ``first_byte`` on says; what stands before is of earlier attempts."""
+    with open(log, "rb") as file:
+        file.seek(max(first_byte, log.stat().st_size - MOST_LOG_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
+    return errors[-1] if errors else ""
+
+
+def _error_of(code: int, where: str, said: str) -> BaseException:
+    """The error of a run by its exit code: its own code and line, 5 where a signal killed it, 1 for a bug."""
+    number = -code if code < 0 else code - 128
+    if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        name = signal.Signals(number).name
+        return Stopped(f"stopped by {name} ({where}); run the same command to go on", exit_code)
+    if code < 0:
+        return MachineError(
+            f"a run was killed by {signal.Signals(number).name} ({where}); memory may be short: free some "
+            "or lower batch_size, and run the same command to go on"
+        )
+    if code in ERRORS:
+        return ERRORS[code](f"{said or f'a run ended with exit code {code}'} ({where})")
+    return BrokenRunError(f"a run ended with exit code {code}, which is a bug ({where}: its traceback)")
