@@ -147,7 +147,7 @@ def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path):
 
 @pytest.fixture
 def ends(tmp_path, monkeypatch):
-    """Runs a shell script in place of `python -m ernie_pair`; returns the code that compare-starts ends with."""
+    """Run a shell script in place of `python -m ernie_pair`; return the code compare-starts ends with."""
 
     def run(script):
         program = tmp_path / "python"

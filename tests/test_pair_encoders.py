@@ -7,7 +7,7 @@ import paddle
 import pytest
 from paddlenlp import transformers
 from paddlenlp.transformers import AutoModelForSequenceClassification, AutoTokenizer
-from tiny_pair import VOCAB, write_model
+from tiny_pair import VOCAB, train_config, write_model
 
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair import model_folder
@@ -19,6 +19,7 @@ from ernie_pair.pair.encoders import ENCODERS
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.pair.model import load_start, load_trained
 from ernie_pair.pair.model import new_model as new_classifier
+from ernie_pair.pair.run import train_pair
 from ernie_pair.pair_rows import encode_texts, open_tokenizer
 from ernie_pair.predictor import PairPredictor
 from ernie_pair.pretrain.model import ernie_config
@@ -179,11 +180,20 @@ def test_the_mean_is_that_of_the_hidden_states_and_is_remembered(make, family):
     assert json.loads((folder / "config.json").read_text())["pooling"] == "mean"
 
 
-def test_a_classifier_of_means_is_no_model_of_paddlenlp(make):
-    folder = make.saved(make("bert", "mean"))
-    with pytest.raises(Exception):  # noqa: B017 - any, but no answer
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_classifier_of_means_is_no_model_of_paddlenlp(make, family):
+    """Whatever its folder is called: without a class PaddleNLP would take one by that name."""
+    folder = make.saved(make(family, "mean"), f"my_{family}_ernie_bert")
+    with pytest.raises(AttributeError, match="Unable to parse 'architectures'"):
         AutoModelForSequenceClassification.from_pretrained(str(folder))
-    assert transformers.BertModel.from_pretrained(str(folder)) is not None
+    assert load_trained(str(folder))[0].pooling == "mean"
+
+
+def test_a_run_with_means_says_where_its_models_load(tmp_path, capfd):
+    train_pair(train_config(tmp_path, pooling="mean", max_steps=1))
+    assert "load in ernie-pair alone, and not in PaddleNLP's AutoModelForSeq" in capfd.readouterr().err
+    train_pair(train_config(tmp_path / "cls", max_steps=1))
+    assert "ernie-pair alone" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["ernie_gram", "electra"])

@@ -1,8 +1,9 @@
 """The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
 
 Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there
-and theirs load here. Pooled by mean it is no model of PaddleNLP's: its config.json names no class, and
-the encoder's pooler is kept as it came, frozen and not asked. B batch, S sequence, D hidden, C classes.
+and theirs load here. Pooled by mean it is no model of PaddleNLP's: its config.json names a class that
+PaddleNLP has not, and the encoder's pooler is kept as it came, frozen and not asked. B batch,
+S sequence, D hidden, C classes.
 """
 
 import json
@@ -28,6 +29,8 @@ from ernie_pair.world import seed_of
 WEIGHTS = "model_state.pdparams"
 HEADS = ("classifier.", "pre_classifier.")
 POOLINGS = ("cls", "mean")
+# Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
+MEAN_CLASS = "MeanPooledPairClassifier"
 
 
 class PairClassifier(nn.Layer):
@@ -225,7 +228,7 @@ def _settings_of(
     settings["architectures"] = [f"{FAMILIES[family]}ForSequenceClassification"]
     if pooling == "mean":
         settings["pooling"] = pooling
-        del settings["architectures"]
+        settings["architectures"] = [MEAN_CLASS]
     settings = settings_of(family, settings)
     if dropout is not None:
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")

@@ -69,6 +69,11 @@ class PairRun:
         self.peers.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %d process(es)", device, world.size)
         logger.info("%s", freeze(start.model, config))
+        if start.model.pooling == "mean":
+            logger.info(
+                "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
+                "AutoModelForSequenceClassification, which has no such pooling"
+            )
         recompute_layers(start.model, config.use_recompute)
         measure = Measure(compute_metrics, config.best_metric, world, self.peers.add)
         steps = total_steps(config, data.num_rows, world)
