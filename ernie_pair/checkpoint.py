@@ -30,7 +30,6 @@ from ernie_pair.checkpoint_folder import (
     STATE,
     Checkpoint,
     Content,
-    refuse_unknown_keys,
     write_content,
     write_synced,
 )
@@ -38,6 +37,7 @@ from ernie_pair.loop import TrainState
 from ernie_pair.manifest import DamagedError, installed_versions, manifest_bytes, state_bytes
 from ernie_pair.moves import point_link, remove_or_warn, set_aside
 from ernie_pair.run_lock import RunLock, run_id_of
+from ernie_pair.same_run import NO_RULES, RunRules, refuse_unknown_keys
 from ernie_pair.together import Add, together
 from ernie_pair.watchdog import HEARTBEATS
 from ernie_pair.world import World
@@ -85,9 +85,9 @@ class Checkpoints:
         fingerprint: Dict[str, object],
         topology: Dict[str, object],
         allowed: Sequence[str] = (),
-        fixed: Sequence[str] = (),
+        rules: RunRules = NO_RULES,
     ) -> Optional[Checkpoint]:
-        """``newest()``, if it is of this run; see ``Checkpoint.refuse_other_run``.
+        """``newest()``, if it is of this run; see `same_run.refuse_other_run`.
 
         What was allowed to change stands in every manifest from here on. Raises InputError when the
         ranks were not given the same, or not what the checkpoint was made with.
@@ -96,7 +96,7 @@ class Checkpoints:
         self._refuse_unlike_ranks(fingerprint)
         checkpoint = self.newest()
         if checkpoint is not None:
-            changes = checkpoint.refuse_other_run(fingerprint, allowed, fixed)
+            changes = checkpoint.refuse_other_run(fingerprint, allowed, rules)
             self.changes = checkpoint.manifest.get("changes", []) + changes
             checkpoint.tell_what_else_changed(topology)
         return checkpoint

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Dict, List, Sequence, Union
 
-from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.errors import CheckpointError, MachineError, NumbersError
 from data_tools.regular_file import FileRefusedError, read_regular
 from ernie_pair.finite import first_not_finite
 from ernie_pair.loop import TrainState
@@ -27,6 +27,7 @@ from ernie_pair.manifest import (
     parse_state,
     sha256_of,
 )
+from ernie_pair.same_run import Fingerprint, RunRules, refuse_other_run
 from ernie_pair.weights import Arrays, from_safetensors, safetensors_parts
 
 MANIFEST, STATE = "MANIFEST.json", "state.json"
@@ -81,28 +82,12 @@ class Checkpoint:
         self.state()
 
     def refuse_other_run(
-        self, fingerprint: Dict[str, object], allowed: Sequence[str] = (), fixed: Sequence[str] = ()
+        self, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules
     ) -> List[Dict]:
-        """The differences from the run that saved, as entries of "changes"; all of them are ``allowed``.
-
-        A key is allowed by its first word; those that start with one of ``fixed`` cannot be. Raises
-        InputError naming the first key that differs and is not allowed, and the flag that allows it.
-        """
-        saved, step = self.manifest["fingerprint"], self.step
-        keys = [key for key in sorted({*saved, *fingerprint}) if saved.get(key) != fingerprint.get(key)]
-        refused = [key for key in keys if key.startswith(tuple(fixed)) or _word(key) not in allowed]
-        if refused:
-            words = ",".join(dict.fromkeys(map(_word, keys)))
-            is_fixed = any(key.startswith(tuple(fixed)) for key in refused)
-            way_out = "" if is_fixed else f", or --allow_change {words} to go on with what is new"
-            old, new = saved.get(refused[0]), fingerprint.get(refused[0])
-            raise InputError(
-                f"{self.folder} is a checkpoint of another run: {refused[0]} was {old!r} and is now {new!r}; "
-                f"pass the old value, or another --output_dir{way_out}"
-            )
-        for key in keys:
-            logger.warning("--allow_change: %s was %r, is now %r", key, saved.get(key), fingerprint.get(key))
-        return [{"key": k, "old": saved.get(k), "new": fingerprint.get(k), "step": step} for k in keys]
+        """Return the differences from the run that saved, as entries of "changes"; see `same_run`."""
+        saved = self.manifest["fingerprint"]
+        changes = refuse_other_run(str(self.folder), saved, fingerprint, allowed, rules)
+        return [{**change, "step": self.step} for change in changes]
 
     def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
         """A line about other processes, a line about other versions; neither stands in the way."""
@@ -114,24 +99,6 @@ class Checkpoint:
             if keys:
                 changes = ", ".join(f"{key} {now.get(key)} (was {saved.get(key)})" for key in keys)
                 logger.log(level, "%s %s", what, changes)
-
-
-def refuse_unknown_keys(fingerprint: Dict[str, object], allowed: Sequence[str]) -> None:
-    """Raises InputError when --allow_change names what no fingerprint holds."""
-    words = sorted(set(map(_word, fingerprint)))
-    unknown = [word for word in allowed if word not in words]
-    if unknown:
-        raise InputError(f"--allow_change {unknown[0]}: there is no such key; use some of {', '.join(words)}")
-
-
-def words_of(allow_change: str) -> List[str]:
-    """The flag's comma list."""
-    return [word for word in allow_change.replace(",", " ").split() if word]
-
-
-def _word(key: str) -> str:
-    """How --allow_change names a key of the fingerprint: `batch_size` for `batch_size x processes`."""
-    return key.split()[0]
 
 
 def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:

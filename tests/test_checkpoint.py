@@ -17,6 +17,7 @@ from ernie_pair.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.loop import TrainState
 from ernie_pair.manifest import FORMAT, as_json, manifest_bytes, sha256_of
 from ernie_pair.published_folder import publish_folder
+from ernie_pair.same_run import RunRules
 from ernie_pair.weights import to_safetensors
 from ernie_pair.world import World
 
@@ -441,7 +442,9 @@ def test_what_is_allowed_to_change_is_said_and_remembered(checkpoints, caplog):
 def test_what_makes_the_weights_meaningless_is_never_allowed_to_change(checkpoints):
     save(checkpoints, 5)
     with pytest.raises(InputError, match="model layers was 2 and is now 3") as caught:
-        checkpoints.resume({**SAME, "model layers": 3}, TOPOLOGY, allowed=["model"], fixed=["model "])
+        checkpoints.resume(
+            {**SAME, "model layers": 3}, TOPOLOGY, allowed=["model"], rules=RunRules(fixed=["model "])
+        )
     assert "allow_change" not in str(caught.value)
 
 

@@ -126,7 +126,7 @@ def test_a_skipped_update_moves_nothing_and_the_count_survives_a_start(tmp_path,
     assert all(np.array_equal(before[name], after[name]) for name in before)
     state = json.loads((tmp_path / "out" / "model_last" / "state.json").read_text())
     assert state["skipped_updates"] == 1
-    train_pair(replace(skipping, max_steps=3, allow_change="updates"))
+    train_pair(replace(skipping, max_steps=3, allow_change="max_steps"))
     assert events(tmp_path / "out")[-2]["skipped_updates"] == 1
 
 
@@ -137,10 +137,10 @@ def test_a_flag_may_change_when_it_is_said_and_the_checkpoints_tell(tmp_path, co
         InputError, match="learning_rate was 5e-05 and is now 0.001.*--allow_change learning_rate"
     ):
         train_pair(faster)
-    train_pair(replace(faster, max_steps=8, allow_change="learning_rate, updates"))
+    train_pair(replace(faster, max_steps=8, allow_change="learning_rate, max_steps"))
     manifest = json.loads((tmp_path / "out" / "model_last" / "MANIFEST.json").read_text())
     changed = [(change["key"].split()[0], change["step"]) for change in manifest["changes"]]
-    assert changed == [("learning_rate", 4), ("updates", 4)]
+    assert changed == [("learning_rate", 4), ("steps", 4)]
 
 
 def test_another_vocabulary_is_never_allowed(tmp_path, config):
@@ -149,6 +149,6 @@ def test_another_vocabulary_is_never_allowed(tmp_path, config):
     lines = path.read_text(encoding="utf-8").splitlines()
     lines[5], lines[6] = lines[6], lines[5]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    with pytest.raises(InputError, match="vocabulary .sha256. was") as caught:
+    with pytest.raises(InputError, match="vocabulary .sha256, of --model_name_or_path. was") as caught:
         train_pair(replace(config, max_steps=1, allow_change="vocabulary"))
     assert "--allow_change" not in str(caught.value)

@@ -234,11 +234,11 @@ def test_a_checkpoint_is_not_continued_with_another_flag(config, flag, value):
 def test_a_checkpoint_is_not_continued_with_other_pairs_or_another_model(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     write_pairs(tmp_path / "train.tsv", 90, seed=9)
-    with pytest.raises(InputError, match="train_file .sha256. was"):
+    with pytest.raises(InputError, match="--train_file .sha256. was"):
         train_pair(replace(config, max_steps=1))
     write_pairs(tmp_path / "train.tsv", 90, seed=0)
     write_model(tmp_path / "model", hidden_size=64)
-    with pytest.raises(InputError, match="config.json .sha256. was"):
+    with pytest.raises(InputError, match="config.json .sha256, of --model_name_or_path. was"):
         train_pair(replace(config, max_steps=1))
 
 

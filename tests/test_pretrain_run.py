@@ -209,7 +209,7 @@ def test_a_checkpoint_of_another_run_is_refused(world, whole):
 def test_a_checkpoint_of_another_model_is_refused(world, whole, tmp_path):
     other = write_model(tmp_path / "model", hidden_size=16)
     done = run(SCRIPT, flags(other, world / "data", whole, **WHOLE))
-    assert done.returncode == 2 and "model hidden_size was 32 and is now 16" in last_line(done)
+    assert done.returncode == 2 and "of --model_name_or_path) was 32 and is now 16" in last_line(done)
 
 
 def bad_inputs(tmp_path, world):

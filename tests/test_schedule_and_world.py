@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import pytest
 
+from data_tools.command_line import parse_config
 from data_tools.errors import InputError
-from ernie_pair.schedule import learning_rate
+from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.schedule import describe_schedule, learning_rate, tell_schedule
 from ernie_pair.world import World, launched_world, passes_per_update, seed_of
 
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
@@ -52,3 +56,44 @@ def test_neighbouring_seeds_are_unrelated():
         len({seed_of(seed, rank, step, 0) for seed in range(3) for rank in range(3) for step in range(50)})
         == 450
     )
+
+
+def recipe(**changes):
+    """The numbers that scripts/run_pretrain_static.sh hands on, read from it."""
+    script = (Path(__file__).parents[1] / "scripts" / "run_pretrain_static.sh").read_text()
+    lines = script.split("<<RECIPE\n")[1].split("\nRECIPE\n")[0].splitlines()
+    given = dict(line[2:].split(maxsplit=1) for line in lines)
+    names = ("max_lr", "min_lr", "max_steps", "decay_steps", "warmup_rate")
+    flags = {"model_name_or_path": "m", "input_dir": "d", "output_dir": "o"}
+    flags.update({name: given[name] for name in names}, **changes)
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    return parse_config(PretrainConfig, words)
+
+
+def test_the_recipes_rate_warms_up_for_2000_of_its_200000_steps():
+    config = recipe()
+    assert (config.max_steps, config.lr_decay_steps, config.warmup_steps) == (200_000, 1_980_000, 2_000)
+    rates = {step: learning_rate(step, **config.rates) for step in (1, 1_000, 2_000, 200_000, 1_980_000)}
+    expected = {1: 5e-8, 1_000: 5e-5, 2_000: 1e-4, 200_000: 1e-5 + 9e-5 * 1_780 / 1_978, 1_980_000: 1e-5}
+    assert rates == pytest.approx(expected)
+
+
+def test_the_landmarks_of_the_rate_are_told():
+    said = "learning rate: peak 1e-4 at step 2,000, 1e-5 at 1,980,000, 9.1e-5 at the end, step 200,000"
+    config, short = recipe(), recipe(decay_steps=0)
+    assert describe_schedule(config.rates, config.max_steps) == said
+    assert describe_schedule(config.rates, config.max_steps, 99_999) == said + ", 9.55e-5 at the next step"
+    said = "learning rate: peak 1e-4 at step 2,000, 1e-5 at the end, step 200,000"
+    assert describe_schedule(short.rates, short.max_steps) == said
+
+
+@pytest.mark.parametrize("rate, is_warned_of", [(0.5, False), (0.51, True), (0.999, True)])
+def test_a_warm_up_longer_than_half_of_the_run_is_warned_of(rate, is_warned_of, caplog):
+    config = recipe(warmup_rate=rate)
+    tell_schedule(config.rates, config.max_steps)
+    assert ("more than half of the run" in caplog.text) is is_warned_of
+
+
+def test_a_decay_that_ends_within_the_warm_up_is_refused():
+    with pytest.raises(InputError, match="a warm-up of 2000 steps, and --decay_steps 1000 ends the decay"):
+        recipe(decay_steps=1000)

@@ -1,4 +1,7 @@
-"""What a run is known by: what must stay for a checkpoint to be gone on from, and what may change."""
+"""What a run is known by: what must stay for a checkpoint to be gone on from, and what may change.
+
+The keys name the flags that give their values; see `ernie_pair.same_run`.
+"""
 
 import hashlib
 import json
@@ -10,10 +13,12 @@ from ernie_pair.pair.config import PairConfig
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.metrics import LOWER_IS_BETTER
 from ernie_pair.pair.update_config import SAME_UPDATE
+from ernie_pair.same_run import Fingerprint, RunRules
 from ernie_pair.world import World
 
 # No --allow_change makes the weights, or the best metric so far, fit these.
 FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
+STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 
 
 def fingerprint_of(
@@ -23,16 +28,34 @@ def fingerprint_of(
     model = json.dumps(source.config, sort_keys=True).encode()
     flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
     flags += ("text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE)
+    flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         **{name: getattr(config, name) for name in flags},
         "best_metric": config.best_metric + _if_turned_round(config),
         "pooling": job.model.pooling,
-        "batch_size x gradient_accumulation_steps x processes": config.pairs_per_update(world.size),
+        "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_update(world.size),
         "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
-        "updates in all (--epochs, --max_steps)": job.total_steps,
-        "config.json (sha256)": hashlib.sha256(model).hexdigest(),
-        **{f"{name} (sha256)": value for name, value in hashes.items()},
+        f"{STEPS} ({flags_of_steps})": job.total_steps,
+        "config.json (sha256, of --model_name_or_path)": hashlib.sha256(model).hexdigest(),
+        **{_key_of_file(name): value for name, value in hashes.items()},
     }
+
+
+def _key_of_file(name: str) -> str:
+    return f"{name} (sha256, of --model_name_or_path)" if name == "vocabulary" else f"--{name} (sha256)"
+
+
+def _upgrade(saved: Fingerprint) -> Fingerprint:
+    return {STEPS if name == STEPS_BEFORE else name: value for name, value in saved.items()}
+
+
+def _cure(name: str, old: object) -> str:
+    if name == STEPS:
+        return "pass the old value (the learning rate falls to 0 at the last step: it would be another)"
+    return "pass the old value"
+
+
+RULES = RunRules(FIXED, _upgrade, _cure)
 
 
 def _if_turned_round(config: PairConfig) -> str:

@@ -67,13 +67,17 @@ class PairJob:
 
     def learning_rate(self, step: int) -> float:
         """Linear up over ``warmup_rate`` of the updates, then down; 0 comes one update after the last."""
-        return learning_rate(
-            step,
-            max_lr=self.config.learning_rate,
-            min_lr=0.0,
-            warmup_steps=round(self.config.warmup_rate * self.total_steps),
-            decay_steps=self.total_steps + 1,
-        )
+        return learning_rate(step, **self.rates)
+
+    @property
+    def rates(self) -> Dict[str, float]:
+        """The schedule, as keyword arguments of ``learning_rate``."""
+        return {
+            "max_lr": self.config.learning_rate,
+            "min_lr": 0.0,
+            "warmup_steps": round(self.config.warmup_rate * self.total_steps),
+            "decay_steps": self.total_steps + 1,
+        }
 
     def update(self, batches: List[Batch], step: int, votes: int) -> Tuple[Dict[str, float], int]:
         """Move the weights once; loss and accuracy are means over the batches of all processes.

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Dict, Optional, Sequence
 
 from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.checkpoint_folder import words_of
 from ernie_pair.loop import Rhythm, TrainState, train
 from ernie_pair.pair.best import BestModel
 from ernie_pair.pair.callbacks import Callbacks, PairCallback, ToldLog
 from ernie_pair.pair.config import PairConfig, TrainConfig
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.early_stopping import EarlyStopping
-from ernie_pair.pair.fingerprint import FIXED, fingerprint_of, topology_of
+from ernie_pair.pair.fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.freezing import freeze
 from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.metrics import describe_single_class
@@ -25,6 +24,8 @@ from ernie_pair.pair.start import Start, open_start
 from ernie_pair.pair.training_data import PairData, open_data
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.same_run import words_of
+from ernie_pair.schedule import tell_schedule
 from ernie_pair.signals import StopSignals, stop_with_the_launcher
 from ernie_pair.watchdog import Watchdog
 from ernie_pair.world import World, launched_world
@@ -122,6 +123,7 @@ class PairRun:
         fingerprint = fingerprint_of(config, self.start.source, self.data.hashes, job, self.world)
         topology = topology_of(config, self.world)
         state = _resume(config, job, checkpoints, fingerprint, topology, self.start.beginning)
+        tell_schedule(job.rates, job.total_steps, state.step - state.skipped_updates)
 
         def save(state: TrainState) -> None:
             checkpoints.save(state, fingerprint, job.state_files(), topology)
@@ -198,7 +200,7 @@ def _resume(
     config: PairConfig, job: PairJob, checkpoints: Checkpoints, fingerprint, topology, beginning: str
 ) -> TrainState:
     """1. the newest checkpoint; 2. otherwise the weights that were given; 3. fresh ones, when asked for."""
-    checkpoint = checkpoints.resume(fingerprint, topology, words_of(config.allow_change), FIXED)
+    checkpoint = checkpoints.resume(fingerprint, topology, words_of(config.allow_change), RULES)
     if checkpoint is None:
         logger.info("%s", beginning)
         return TrainState()

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import Dict, Literal, Optional, Union
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
@@ -47,7 +47,7 @@ class PretrainConfig(MaskingConfig, AmpConfig):
     )
     max_lr: float = option(1e-4, help="learning rate at the end of warm-up")
     min_lr: float = option(1e-5, help="learning rate at decay_steps and after")
-    warmup_rate: float = option(0.01, help="share of decay_steps spent on warm-up")
+    warmup_rate: float = option(0.01, help="share of max_steps spent on warm-up")
     decay_steps: int = option(0, help="updates until min_lr is reached; 0: max_steps")
     lr_decay_style: Literal["linear", "cosine"] = option("linear", help="the way down to min_lr")
     max_steps: int = option(500000, help="updates in all")
@@ -120,6 +120,12 @@ class PretrainConfig(MaskingConfig, AmpConfig):
                 f"--min_lr {self.min_lr} is above --max_lr {self.max_lr}: the rate would rise after warm-up; "
                 "lower --min_lr or raise --max_lr"
             )
+        if self.lr_decay_steps <= self.warmup_steps:
+            raise InputError(
+                f"--warmup_rate {self.warmup_rate} of --max_steps {self.max_steps} is a warm-up of "
+                f"{self.warmup_steps} steps, and --decay_steps {self.decay_steps} ends the decay before it; "
+                "lower --warmup_rate or raise --decay_steps"
+            )
 
     @property
     def family(self) -> str:
@@ -136,7 +142,19 @@ class PretrainConfig(MaskingConfig, AmpConfig):
 
     @property
     def warmup_steps(self) -> int:
-        return round(self.warmup_rate * self.lr_decay_steps)
+        """The share is one of the steps of the run, as in the recipe, however far the decay reaches."""
+        return round(self.warmup_rate * self.max_steps)
+
+    @property
+    def rates(self) -> Dict[str, Union[float, str]]:
+        """The schedule, as keyword arguments of ``learning_rate``."""
+        return {
+            "max_lr": self.max_lr,
+            "min_lr": self.min_lr,
+            "warmup_steps": self.warmup_steps,
+            "decay_steps": self.lr_decay_steps,
+            "style": self.lr_decay_style,
+        }
 
     @property
     def samples_per_update(self) -> int:

@@ -142,15 +142,7 @@ class PretrainJob:
 
     def _learning_rate(self, step: int) -> float:
         """A skipped update is none: the schedule counts those that moved the weights."""
-        config = self.config
-        return learning_rate(
-            step - self._skipped,
-            max_lr=config.max_lr,
-            min_lr=config.min_lr,
-            warmup_steps=config.warmup_steps,
-            decay_steps=config.lr_decay_steps,
-            style=config.lr_decay_style,
-        )
+        return learning_rate(step - self._skipped, **self.config.rates)
 
     def _slot_names(self) -> Dict[str, str]:
         """{variable: name in the file}: the slots of a parameter stand under its structured name."""

@@ -2,22 +2,22 @@
 
 import logging
 from pathlib import Path
-from typing import Dict
 
 from data_tools.errors import InputError
 from data_tools.mask_report import marked_text
 from data_tools.wordpiece import WordPiece
 from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.checkpoint_folder import words_of
-from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.loop import Rhythm, TrainState, train
 from ernie_pair.model_config import limits_of
 from ernie_pair.model_folder import ModelSource, open_model, refuse_cased, refuse_other_family
 from ernie_pair.pretrain.config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.data import PretrainData, open_data
+from ernie_pair.pretrain.fingerprint import fingerprint_of, rules_of, topology_of
 from ernie_pair.published_folder import publish_folder
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
+from ernie_pair.same_run import words_of
+from ernie_pair.schedule import tell_schedule
 from ernie_pair.signals import StopSignals, stop_with_the_launcher
 from ernie_pair.together import together
 from ernie_pair.watchdog import Watchdog, all_start
@@ -95,6 +95,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
 def _train(config, world, source, data, job, checkpoints, signals, watch) -> None:
     fingerprint, topology = fingerprint_of(config, source, data), topology_of(config, world)
     state = _resume(config, source, job, checkpoints, fingerprint, topology)
+    tell_schedule(config.rates, config.max_steps, state.step - state.skipped_updates)
     log = open_log(
         Path(config.output_dir),
         world,
@@ -146,7 +147,7 @@ def _resume(
     config: PretrainConfig, source: ModelSource, job, checkpoints: Checkpoints, fingerprint, topology
 ) -> TrainState:
     """1. the newest checkpoint; 2. otherwise the given weights; 3. otherwise fresh ones, when asked for."""
-    checkpoint = checkpoints.resume(fingerprint, topology, words_of(config.allow_change), FIXED)
+    checkpoint = checkpoints.resume(fingerprint, topology, words_of(config.allow_change), rules_of(config))
     if checkpoint is not None:
         state = checkpoint.state()
         _refuse_position(config, state)
@@ -183,47 +184,6 @@ def _rhythm(config: PretrainConfig) -> Rhythm:
         checkpoint_steps=config.checkpoint_steps,
         export_steps=config.save_steps,
     )
-
-
-# A run that differs in one of these is another run; whatever is not here may change on resume.
-SAME_RUN = (
-    *("split", "max_seq_len", "seed", "max_lr", "min_lr", "warmup_rate", "weight_decay", "grad_clip"),
-    *("adam_beta1", "adam_beta2", "adam_epsilon", "hidden_dropout_prob", "attention_probs_dropout_prob"),
-    *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams"),
-    *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
-    *("lr_decay_style", "use_amp", "amp_dtype", "amp_level"),
-)
-SHAPE_KEYS = (
-    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-    *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id"),
-    *("use_task_id", "task_id", "task_type_vocab_size"),
-)
-
-
-FIXED = ("model ", "vocabulary", "binary_head")  # no --allow_change makes the weights fit these
-
-
-def topology_of(config: PretrainConfig, world: World) -> Dict[str, object]:
-    """What may change on resume, with a line about it."""
-    names = ("sharding_degree", "micro_batch_size")
-    return {
-        "processes": world.size,
-        **{name: getattr(config, name) for name in names},
-        "threads": cpu_threads(),
-    }
-
-
-def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Dict[str, object]:
-    """What must be equal for a resumed run to be the same run."""
-    values = {name: getattr(config, name) for name in SAME_RUN}
-    values.update({f"model {key}": source.config.get(key) for key in SHAPE_KEYS})
-    return {
-        **values,
-        "global_batch_size": config.samples_per_update,
-        "decay_steps": config.lr_decay_steps,
-        "corpus": data.fingerprint,
-        "vocabulary": data.pieces.sha256,
-    }
 
 
 def _export(config: PretrainConfig, world: World, source: ModelSource, job, state: TrainState) -> None:

@@ -1,0 +1,148 @@
+"""Refusals of checkpoints of other runs, in the words of the flags that a person types."""
+
+import logging
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import pytest
+from tiny_pair import train_config
+
+from data_tools.command_line import parse_config
+from data_tools.errors import InputError
+from ernie_pair.pair import fingerprint as of_pairs
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pretrain import fingerprint as of_pretraining
+from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.same_run import flags_of, refuse_other_run, refuse_unknown_keys
+from ernie_pair.world import World
+
+NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
+SOURCE = SimpleNamespace(config={"vocab_size": 9})
+DATA = SimpleNamespace(fingerprint="abc", pieces=SimpleNamespace(sha256="def"))
+RECIPE = ["--max_steps", "200000", "--decay_steps", "1980000", "--warmup_rate", "0.01"]
+
+
+def pretraining(*words):
+    config = parse_config(PretrainConfig, [*NEEDED, *words])
+    return config, of_pretraining.fingerprint_of(config, SOURCE, DATA)
+
+
+def saved_by_the_version_before(config):
+    """What a checkpoint held when warm-up was counted by --decay_steps, and keys told no flags."""
+    _, now = pretraining()
+    names = (key.partition(" (")[0].replace("--", "") for key in now)
+    known = {name: getattr(config, name, None) for name in names if name != of_pretraining.WARM_UP}
+    of_model = {f"model {key}": SOURCE.config.get(key) for key in of_pretraining.SHAPE_KEYS}
+    steps = {"decay_steps": config.lr_decay_steps, "global_batch_size": config.samples_per_update}
+    told = {"warmup_rate": config.warmup_rate, "corpus": "abc", "vocabulary": "def"}
+    return {**known, **of_model, **steps, **told}
+
+
+def compare(saved, config, given, *allowed):
+    return refuse_other_run("out/step_5", saved, given, allowed, of_pretraining.rules_of(config))
+
+
+def pairs(tmp_path, steps=10, **changes):
+    config = train_config(tmp_path, **changes)
+    job = SimpleNamespace(total_steps=steps, model=SimpleNamespace(pooling="cls"))
+    hashes = {"train_file": "a", "dev_file": "b", "vocabulary": "c"}
+    return of_pairs.fingerprint_of(config, SOURCE, hashes, job, World())
+
+
+def test_every_key_of_pretraining_names_flags_that_there_are():
+    flags = {item.name for item in fields(PretrainConfig)}
+    for key in pretraining()[1]:
+        assert flags_of(key) and set(flags_of(key)) <= flags, key
+
+
+def test_every_key_of_pair_training_names_flags_that_there_are(tmp_path):
+    flags = {item.name for item in fields(TrainConfig)}
+    for key in pairs(tmp_path):
+        assert flags_of(key) and set(flags_of(key)) <= flags, key
+
+
+def test_an_old_checkpoint_whose_warm_up_is_the_same_number_goes_on():
+    config, given = pretraining("--max_steps", "1200", "--decay_steps", "1200", "--warmup_rate", "0.1")
+    assert compare(saved_by_the_version_before(config), config, given) == []
+
+
+def test_an_old_checkpoint_of_the_recipe_is_refused_with_both_numbers_and_the_way_out():
+    config, given = pretraining(*RECIPE)
+    saved = saved_by_the_version_before(config)
+    with pytest.raises(InputError, match="warm-up steps .* was 19800 and is now 2000") as caught:
+        compare(saved, config, given)
+    assert "pass --warmup_rate 0.099 to keep the 19800" in str(caught.value)
+    assert "--allow_change warmup_rate to go on" in str(caught.value)
+    config, kept = pretraining(*RECIPE[:-1], "0.099")
+    assert compare(saved, config, kept) == []
+    assert [change["new"] for change in compare(saved, config, given, "warmup_rate")] == [2000]
+
+
+def test_more_steps_of_pretraining_name_the_flag_and_what_follows_from_it():
+    _, saved = pretraining("--max_steps", "1000")
+    config, given = pretraining("--max_steps", "2000")
+    with pytest.raises(
+        InputError, match=r"--decay_steps \(0: --max_steps\) was 1000 and is now 2000"
+    ) as caught:
+        compare(saved, config, given)
+    assert "--allow_change max_steps to go on" in str(caught.value)
+    assert {change["key"] for change in compare(saved, config, given, "max_steps")} == {
+        "decay_steps",
+        "warm-up steps",
+    }
+
+
+def test_keys_are_allowed_by_their_flags_or_by_their_names():
+    _, given = pretraining()
+    refuse_unknown_keys(given, ["input_dir", "corpus", "max_steps", "max_lr"])
+    with pytest.raises(
+        InputError, match="--allow_change max_step: there is no such key; use some of .*max_lr"
+    ):
+        refuse_unknown_keys(given, ["max_step"])
+    config, _ = pretraining()
+    other = {**given, "corpus (--input_dir)": "xyz"}
+    assert compare(given, config, other, "input_dir") == compare(given, config, other, "corpus")
+
+
+def test_another_number_of_epochs_names_the_flag(tmp_path, caplog):
+    saved = pairs(tmp_path, epochs=3)
+    with pytest.raises(
+        InputError, match=r"steps in all \(--epochs, --max_steps\) was 10 and is now 20"
+    ) as caught:
+        refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), (), of_pairs.RULES)
+    assert "--allow_change epochs to go on" in str(caught.value)
+    with pytest.raises(InputError, match="--allow_change max_steps to go on"):
+        refuse_other_run("out", saved, pairs(tmp_path, 20, max_steps=20), (), of_pairs.RULES)
+    with caplog.at_level(logging.WARNING):
+        assert refuse_other_run("out", saved, pairs(tmp_path, 20, epochs=6), ["epochs"], of_pairs.RULES)
+    assert "--allow_change: steps in all was 10, is now 20" in caplog.text
+
+
+def test_a_pair_checkpoint_of_the_version_before_goes_on(tmp_path):
+    now = pairs(tmp_path)
+    before = {
+        "steps in all (--epochs, --max_steps)": "updates in all (--epochs, --max_steps)",
+        "config.json (sha256, of --model_name_or_path)": "config.json (sha256)",
+        "vocabulary (sha256, of --model_name_or_path)": "vocabulary (sha256)",
+        "--train_file (sha256)": "train_file (sha256)",
+        "--dev_file (sha256)": "dev_file (sha256)",
+        "--batch_size x --gradient_accumulation_steps x processes": "batch_size x "
+        "gradient_accumulation_steps x processes",
+    }
+    saved = {before.get(key, key): value for key, value in now.items()}
+    assert set(before) <= set(now)
+    assert refuse_other_run("out", saved, now, (), of_pairs.RULES) == []
+
+
+def test_a_pair_run_that_has_ended_goes_on_for_more_epochs_when_it_is_said(tmp_path, capsys):
+    from ernie_pair.pair.run import train_pair
+
+    config = train_config(tmp_path, epochs=1, checkpoint_steps=4, eval_freq=100)
+    train_pair(config)
+    with pytest.raises(InputError, match="--allow_change epochs to go on"):
+        train_pair(replace(config, epochs=2))
+    train_pair(replace(config, epochs=2, allow_change="epochs"))
+    assert "peak 5e-5 at step 1, 0 at 13, 4.17e-6 at the end, step 12, 2.5e-5 at the next" in (
+        capsys.readouterr().err
+    )
+    assert (tmp_path / "out" / "model_last").resolve().name == "step_00000012"
