@@ -26,12 +26,22 @@ def load_masking_fn(name: str) -> MaskingFunction:
     module_name, colon, function_name = name.partition(":")
     if not (colon and module_name and function_name):
         raise InputError(f"--masking_fn {name} is not package.module:function; name a function so")
+    if module_name.startswith("."):
+        plain = module_name.strip(".") or "module"
+        raise InputError(
+            f"--masking_fn {name}: a name with leading dots is relative to a package, and there is none; "
+            f"write {plain}:{function_name} for {plain.replace('.', '/')}.py of the working folder"
+        )
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
         function = getattr(import_module(module_name), function_name, None)
     except ImportError as error:
         raise InputError(f"--masking_fn {name}: {error}; set PYTHONPATH or mend the name") from None
+    except SyntaxError as error:
+        raise InputError(
+            f"--masking_fn {name}: {error.filename}:{error.lineno}: {error.msg}; fix the line"
+        ) from None
     if not callable(function):
         raise InputError(f"--masking_fn {name}: {module_name} has no function {function_name}; mend the name")
     if not _takes_four(function):

@@ -9,13 +9,15 @@ PREFIX.idx   'MMIDIDX\\0\\0', u64 version 1, u8 kind of number, u64 sentences, u
 import mmap
 import struct
 from pathlib import Path
-from typing import NamedTuple, Union
+from typing import List, NamedTuple, Optional, Union
 
 import numpy as np
 
-from data_tools.corpus import Corpus, CorpusPaths, check_structure, corpus_paths
+from data_tools.corpus import Corpus, CorpusPaths, check_structure, corpus_paths, marks_path
 from data_tools.errors import InputError
 
+# Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
+INDEX_ENDS = ("_idx.npz", ".idx")
 MAGIC = b"MMIDIDX\x00\x00"
 KINDS = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are no whole numbers
 _HEADER = struct.Struct("<9sQBQQ")
@@ -24,6 +26,42 @@ _HEADER = struct.Struct("<9sQBQQ")
 def megatron_paths(prefix: Union[str, Path]) -> CorpusPaths:
     """There is no manifest in this layout; the path of one is given for messages."""
     return CorpusPaths(*(Path(f"{prefix}{end}") for end in (".bin", ".idx", ".bin.manifest.json")))
+
+
+def find_corpus(given: Union[str, Path], flag: str) -> Path:
+    """Return the PREFIX of the corpus that a person means by a folder, a file of it, or PREFIX itself.
+
+    ``flag``: what it was given by. Raises InputError when it names no corpus, or more than one.
+    """
+    given = Path(given)
+    in_folder = [path for end in INDEX_ENDS for path in sorted(given.glob(f"*{end}")) if given.is_dir()]
+    beside = [path for path in _files_of(given) if path.exists()]
+    if len(in_folder + beside[:1]) > 1 or (given.is_dir() and not in_folder + beside):
+        found = ", ".join(path.name for path in in_folder + beside) or "none"
+        raise InputError(
+            f"{flag} {given} must hold one corpus PREFIX{INDEX_ENDS[0]}, found {found}; give the PREFIX of "
+            "the one that is meant, or make it with create_pretraining_data.py --output_prefix"
+        )
+    prefix = given if beside else _prefix_of(in_folder[0] if in_folder else given)
+    if prefix is None or not (beside or in_folder or given.is_file()):
+        raise InputError(
+            f"{flag} {given} is not a folder with a corpus, nor a file or the PREFIX of one; give the folder "
+            f"that holds PREFIX{INDEX_ENDS[0]}, or make it with create_pretraining_data.py --output_prefix"
+        )
+    return prefix
+
+
+def _files_of(prefix: Path) -> List[Path]:
+    """The names that a corpus may have on the disk, those of either layout; a manifest alone is none."""
+    return [*corpus_paths(prefix)[:2], marks_path(prefix), *megatron_paths(prefix)[:2]]
+
+
+def _prefix_of(path: Path) -> Optional[Path]:
+    """The PREFIX of a file of a corpus; None of any other."""
+    for end in (*INDEX_ENDS, "_ids.npy", "_marks.npy", ".manifest.json", ".bin"):
+        if path.name.endswith(end) and path.name != end:
+            return path.with_name(path.name[: -len(end)])
+    return None
 
 
 def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:

@@ -9,6 +9,7 @@ times as long, updates themselves a tenth slower than with 1). A variable that t
 """
 
 import os
+import re
 from pathlib import Path
 
 # Read before Paddle is loaded, because Paddle sets it to 1 where it is not set.
@@ -33,7 +34,8 @@ def cpu_threads() -> int:
     """Math threads of this process: OMP_NUM_THREADS, or its share of the cores it may use."""
     if THREADS_ASKED.isdigit():
         return int(THREADS_ASKED)
-    processes = int(os.environ.get("PADDLE_LOCAL_SIZE") or os.environ.get("PADDLE_TRAINERS_NUM") or 1)
+    told = os.environ.get("PADDLE_LOCAL_SIZE") or os.environ.get("PADDLE_TRAINERS_NUM") or "1"
+    processes = int(told) if re.fullmatch("[1-9][0-9]{0,8}", told) else 1  # `world` refuses what is no number
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
 

@@ -113,5 +113,11 @@ def _helper() -> str:
 
 
 def _launch_line() -> str:
-    processes = "--gpus 0,1" if default_device() == "gpu" else "--nproc_per_node 2"
-    return f"python -m paddle.distributed.launch {processes} scripts/train_pair.py --help"
+    """A line that trains: with a set that is fetched, and this environment's own Python and device."""
+    on_gpu = default_device() == "gpu"
+    processes = "--gpus 0,1" if on_gpu else "--nproc_per_node 2"
+    here = Path(__file__).resolve().parents[1] / "scripts" / "train_pair.py"
+    script = f"{here}" if here.is_file() else f"{Path(sys.executable).parent / 'ernie-pair'} train"
+    flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
+    device = "" if on_gpu else " --device cpu"
+    return f"{sys.executable} -m paddle.distributed.launch {processes} {script} {flags}{device}"

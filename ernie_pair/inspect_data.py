@@ -1,4 +1,4 @@
-"""ernie-pair inspect-data PREFIX: see the samples that pretraining would read, before it does."""
+"""ernie-pair inspect-data data/text: see the samples that pretraining would read, before it does."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from data_tools.errors import InputError
 from data_tools.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
 from data_tools.masking_config import MaskingConfig
 from data_tools.masking_function import load_masking_fn
-from data_tools.megatron_corpus import open_corpus
+from data_tools.megatron_corpus import find_corpus, open_corpus
 from data_tools.publish import published
 from data_tools.sample_map import build_sample_map
 from data_tools.wordpiece import WordPiece
@@ -25,7 +25,9 @@ JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 class InspectConfig(MaskingConfig):
     """Show samples of a corpus with their masks marked, and measure them."""
 
-    prefix: str = option(help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz", positional=True)
+    prefix: str = option(
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder", positional=True
+    )
     vocab_file: str = option(help="the vocab.txt that the corpus was made with")
     output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
     samples: int = option(2000, help="samples to measure")
@@ -46,7 +48,7 @@ def inspect_data(config: InspectConfig) -> None:
     Raises InputError when the corpus or the vocabulary cannot be used.
     """
     pieces = WordPiece.from_file(config.vocab_file)
-    corpus = open_corpus(config.prefix)
+    corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
     if corpus.vocab_sha256 not in ("", pieces.sha256):
         raise InputError(
             f"{config.prefix} was made with another vocabulary than {config.vocab_file}; give that"

@@ -25,7 +25,10 @@ def start_device(device: str, world: World) -> str:
         )
     if paddle.device.cuda.device_count() == 0:
         raise InputError("--device gpu, but no GPU is visible; check the driver, or pass --device cpu")
-    local = int(os.environ.get("FLAGS_selected_gpus", "0").split(",")[0])  # noqa: SIM112 - Paddle's
+    chosen = os.environ.get("FLAGS_selected_gpus", "0").split(",")[0]  # noqa: SIM112 - Paddle's
+    if not chosen.isdecimal():
+        raise InputError(f"FLAGS_selected_gpus={chosen[:40]} in the environment is no GPU's number; unset it")
+    local = int(chosen)
     paddle.set_device(f"gpu:{local}")
     return f"gpu:{local}, {paddle.device.cuda.get_device_name(local)}"
 

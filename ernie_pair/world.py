@@ -1,10 +1,13 @@
 """Where this process stands among the others, as a value."""
 
 import os
+import re
 from dataclasses import dataclass
 
 from data_tools.errors import InputError
 from data_tools.hashing import mix_all
+
+UNSET = "unset it, or start with python -m paddle.distributed.launch"
 
 
 @dataclass(frozen=True)
@@ -24,19 +27,38 @@ class World:
 
 
 def launched_world() -> World:
-    """The world that `paddle.distributed.launch` put into the environment; one process without it."""
-    size, rank = os.environ.get("PADDLE_TRAINERS_NUM", "1"), os.environ.get("PADDLE_TRAINER_ID", "0")
-    if int(size) > 1 and "PADDLE_TRAINER_ENDPOINTS" not in os.environ:
+    """The world that `paddle.distributed.launch` put into the environment; one process without it.
+
+    Raises InputError for variables that no launcher set so.
+    """
+    size = whole_number_in("PADDLE_TRAINERS_NUM", 1)
+    if size > 1 and "PADDLE_TRAINER_ENDPOINTS" not in os.environ:
         raise InputError(
-            f"PADDLE_TRAINERS_NUM={size} is set in the environment, but no launcher did it: unset it, "
-            "or start with python -m paddle.distributed.launch"
+            f"PADDLE_TRAINERS_NUM={size} is set in the environment, but no launcher did it; {UNSET}"
         )
-    return World(int(rank), int(size))
+    return _world_in("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")
 
 
 def local_world() -> World:
     """This process among those of its machine, as the launcher numbers them."""
-    return World(int(os.environ.get("PADDLE_LOCAL_RANK", "0")), int(os.environ.get("PADDLE_LOCAL_SIZE", "1")))
+    return _world_in("PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE")
+
+
+def _world_in(rank_name: str, size_name: str) -> World:
+    rank, size = whole_number_in(rank_name, 0), whole_number_in(size_name, 1)
+    if rank >= size:
+        raise InputError(
+            f"{rank_name}={rank} in the environment is no rank of {size_name}={size} processes; {UNSET}"
+        )
+    return World(rank, size)
+
+
+def whole_number_in(name: str, default: int) -> int:
+    """Return the number of a variable of the launcher. Raises InputError when it is none."""
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise InputError(f"{name}={text[:40]} in the environment is no whole number; {UNSET}")
+    return int(text)
 
 
 def passes_per_update(global_batch_size: int, micro_batch_size: int, data_ranks: int) -> int:

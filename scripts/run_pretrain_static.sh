@@ -32,6 +32,11 @@ if [ "$NNODES" -gt 1 ]; then
     PROCESSES="$PROCESSES --nnodes $NNODES --master $MASTER"
 fi
 
+# A sharding group counts once: --sharding_degree 4 on four GPUs leaves a --dp_degree of 1.
+SHARDING=$(echo " $* " | sed -n 's/.* --sharding_degree[ =]\([1-9][0-9]*\) .*/\1/p')
+SHARDING="${SHARDING:-1}"
+[ "$SHARDING" -le $((NPROC * NNODES)) ] || fail "--sharding_degree $SHARDING is above $((NPROC * NNODES)) processes"
+
 # The recipe's numbers. A flag of yours takes the place of the one here: given twice, it would be refused.
 while read -r flag value; do
     case " $* " in
@@ -48,8 +53,7 @@ done <<RECIPE
 --micro_batch_size 32
 --global_batch_size 128
 --sharding_degree 1
---dp_degree $((NPROC * NNODES))
---use_sharding false
+--dp_degree $((NPROC * NNODES / SHARDING))
 --use_amp $USE_AMP
 --use_recompute false
 --max_lr 0.0001

@@ -251,6 +251,8 @@ def test_a_function_of_ones_own_takes_the_place_of_masking():
         ("hide", "is not package.module:function"),
         ("a.b:", "is not package.module:function"),
         ("no_such_module:f", "No module named 'no_such_module'"),
+        (".mymask:hide", "write mymask:hide for mymask.py of the working folder"),
+        ("..a.b:hide", "write a.b:hide for a/b.py of the working folder"),
         (f"{__name__}:no_such_function", "has no function no_such_function"),
         (f"{__name__}:NOT_A_FUNCTION", "has no function NOT_A_FUNCTION"),
         (f"{__name__}:without_marks", r"does not take \(tokens, rule, rng, marks\)"),
@@ -272,3 +274,13 @@ def test_a_masking_function_that_is_not_there_is_refused(name, message):
 def test_a_masking_function_that_breaks_its_promise_is_named(function, message):
     with pytest.raises(InputError, match=message):
         load_masking_fn(f"{__name__}:{function}")(np.array([1, 10, 11, 2]), rule(), None)
+
+
+def test_a_module_of_the_working_folder_is_found_and_its_faults_have_their_line(tmp_path, monkeypatch):
+    (tmp_path / "masks_of_mine.py").write_text("def hide(tokens, rule, rng, marks):\n    return 1, 2, 3\n")
+    (tmp_path / "masks_with_a_fault.py").write_text("def hide(tokens\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load_masking_fn("masks_of_mine:hide").name == "masks_of_mine:hide"
+    with pytest.raises(InputError, match=r"masks_with_a_fault.py:1: '\(' was never closed; fix the line"):
+        load_masking_fn("masks_with_a_fault:hide")

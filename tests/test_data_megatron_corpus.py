@@ -9,7 +9,7 @@ import pytest
 from data_tools.corpus import Corpus
 from data_tools.corpus_writer import CorpusWriter
 from data_tools.errors import InputError
-from data_tools.megatron_corpus import MegatronCorpus, open_corpus
+from data_tools.megatron_corpus import MegatronCorpus, find_corpus, open_corpus
 
 HEADER = struct.Struct("<9sQBQQ")
 SENTENCES = {"lens": [2, 1, 3], "pointers": [0, 4, 6], "docs": [0, 2, 3]}
@@ -141,3 +141,37 @@ def test_two_corpora_of_one_prefix_are_refused(prefix):
     write_ours(prefix)
     with pytest.raises(InputError, match=r"may be different corpora; move the one away"):
         open_corpus(prefix)
+
+
+@pytest.mark.parametrize("given", [".", "tiny", "tiny.bin", "tiny.idx"])
+def test_the_later_layout_is_found_by_its_folder_its_prefix_or_a_file_of_it(prefix, given):
+    assert find_corpus(prefix.parent / given, "--input_dir") == prefix
+
+
+@pytest.mark.parametrize("given", [".", "ours", "ours_ids.npy", "ours_idx.npz", "ours.manifest.json"])
+def test_our_own_layout_is_found_by_its_folder_its_prefix_or_a_file_of_it(tmp_path, given):
+    write_ours(tmp_path / "ours")
+    assert find_corpus(tmp_path / given, "--input_dir") == tmp_path / "ours"
+
+
+@pytest.mark.parametrize("given", ["nowhere", "notes.txt", "_idx.npz"])
+def test_what_is_no_corpus_is_refused_with_what_it_could_be(prefix, given):
+    (prefix.parent / "notes.txt").touch()
+    with pytest.raises(InputError, match=f"--domain_data .*{given} is not a folder with a corpus, nor"):
+        find_corpus(prefix.parent / given, "--domain_data")
+
+
+def test_two_corpora_in_one_folder_are_named(tmp_path):
+    for name in ("a.idx", "b_idx.npz"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"found b_idx.npz, a.idx; give the PREFIX"):
+        find_corpus(tmp_path, "--input_dir")
+    assert find_corpus(tmp_path / "a", "--input_dir") == tmp_path / "a"
+
+
+def test_a_folder_and_a_prefix_of_one_name_are_not_guessed_between(prefix, tmp_path):
+    (tmp_path / "tiny").mkdir()
+    assert find_corpus(prefix, "--input_dir") == prefix
+    write_ours(tmp_path / "tiny" / "ours")
+    with pytest.raises(InputError, match=r"found ours_idx.npz, tiny.bin, tiny.idx"):
+        find_corpus(prefix, "--input_dir")

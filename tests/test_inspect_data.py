@@ -15,10 +15,10 @@ def world(tmp_path_factory):
     return folder
 
 
-def inspect(world, *words, vocab_file=None, samples=80):
+def inspect(world, *words, vocab_file=None, samples=80, given="text"):
     vocab = vocab_file or world / "model" / "vocab.txt"
     flags = ["--vocab_file", vocab, "--max_seq_len", 32, "--samples", samples, *words]
-    inspect_data(parse_config(InspectConfig, list(map(str, [world / "data" / "text", *flags]))))
+    inspect_data(parse_config(InspectConfig, list(map(str, [world / "data" / given, *flags]))))
 
 
 def test_the_terminal_shows_marked_samples_and_the_report(world, capsys):
@@ -68,3 +68,9 @@ def test_flags_that_make_no_sense_are_refused(world, words, message):
 def test_no_samples_are_refused(world):
     with pytest.raises(InputError, match="--samples 0 is below 1"):
         inspect(world, samples=0)
+
+
+@pytest.mark.parametrize("given", [".", "text_ids.npy", "text_idx.npz"])
+def test_a_folder_or_a_file_of_the_corpus_will_do(world, given, capsys):
+    inspect(world, given=given)
+    assert "60 documents" in capsys.readouterr().out

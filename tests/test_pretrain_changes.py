@@ -31,7 +31,9 @@ def test_a_run_goes_on_with_another_batch_and_rate_when_it_is_said(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
 
     def pretrain(**changes):
-        words = flags(tmp_path / "model", tmp_path / "data", tmp_path / "out", decay_steps=6, **changes)
+        words = flags(
+            tmp_path / "model", tmp_path / "data", tmp_path / "out", decay_steps=6, warmup_rate=0, **changes
+        )
         return subprocess.run(
             [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300
         )

@@ -9,7 +9,7 @@ from data_tools.twins import with_twins
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import Limits, limits_of
 from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.pretrain.data import find_corpus, open_data
+from ernie_pair.pretrain.data import open_data
 from ernie_pair.pretrain.run import SAME_RUN
 from ernie_pair.world import World
 
@@ -131,18 +131,6 @@ def test_a_run_masked_in_another_way_is_another_run(flag):
 def test_combinations_that_make_no_sense_are_refused(world, changes, message):
     with pytest.raises(InputError, match=message):
         opened(world, changes.pop("input_dir", None), **changes)
-
-
-def test_the_later_layout_of_paddlenlp_is_found_too(tmp_path):
-    (tmp_path / "text.idx").touch()
-    assert find_corpus(tmp_path) == tmp_path / "text"
-
-
-def test_two_corpora_in_one_folder_are_named(tmp_path):
-    for name in ("a.idx", "b_idx.npz"):
-        (tmp_path / name).touch()
-    with pytest.raises(InputError, match=r"found b_idx.npz, a.idx"):
-        find_corpus(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,10 @@ import pytest
 
 from data_tools.command_line import parse_config
 from data_tools.errors import InputError
+from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.schedule import describe_schedule, learning_rate, tell_schedule
-from ernie_pair.world import World, launched_world, passes_per_update, seed_of
+from ernie_pair.world import World, launched_world, local_world, passes_per_update, seed_of
 
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
 
@@ -44,6 +45,24 @@ def test_a_stray_launcher_variable_is_named(monkeypatch):
     monkeypatch.delenv("PADDLE_TRAINER_ENDPOINTS", raising=False)
     with pytest.raises(InputError, match="PADDLE_TRAINERS_NUM=2"):
         launched_world()
+
+
+@pytest.mark.parametrize("value", ["x", "", "-1", "1.5", "9" * 5000, "٣"])
+@pytest.mark.parametrize(
+    "name", ["PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ID", "PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE"]
+)
+def test_a_launcher_variable_that_is_no_number_is_one_line(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=f"^{name}=.{{0,40}} in the environment is no whole number; unset"):
+        launched_world(), local_world()
+    assert cpu_threads() > 0
+
+
+@pytest.mark.parametrize("name", ["PADDLE_TRAINER_ID", "PADDLE_LOCAL_RANK"])
+def test_a_launcher_variable_that_names_no_rank_is_one_line(name, monkeypatch):
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(InputError, match=f"^{name}=1 in the environment is no rank of"):
+        launched_world(), local_world()
 
 
 def test_a_rank_outside_the_world_is_a_bug():
@@ -97,3 +116,25 @@ def test_a_warm_up_longer_than_half_of_the_run_is_warned_of(rate, is_warned_of, 
 def test_a_decay_that_ends_within_the_warm_up_is_refused():
     with pytest.raises(InputError, match="a warm-up of 2000 steps, and --decay_steps 1000 ends the decay"):
         recipe(decay_steps=1000)
+
+
+def test_a_sharding_degree_above_1_asks_for_sharding():
+    assert recipe(dp_degree=2, sharding_degree=4).processes == 8
+    assert recipe(use_sharding="true", sharding_degree=4).processes == 4
+    assert recipe(use_sharding="false").processes == 1
+    with pytest.raises(InputError, match="--use_sharding false does not; leave --use_sharding out"):
+        recipe(use_sharding="false", sharding_degree=4)
+
+
+def test_flags_of_the_recipe_that_ask_for_nothing_are_taken():
+    config = recipe(mp_degree=1, pp_degree=1, scale_loss=1024, test_iters=7)
+    assert config.first_loss_scale == 1024 and recipe(init_loss_scaling=64).first_loss_scale == 64
+    assert [config.iters_of(split) for split in ("valid", "test")] == [10, 7]
+    assert recipe(eval_iters=3).iters_of("test") == 3
+
+
+@pytest.mark.parametrize("flag", ["mp_degree", "pp_degree"])
+@pytest.mark.parametrize("degree", [0, 2])
+def test_a_model_split_over_processes_is_refused_by_name(flag, degree):
+    with pytest.raises(InputError, match=f"--{flag} {degree}: .* is not done here.*pass --{flag} 1"):
+        recipe(**{flag: degree})

@@ -7,7 +7,7 @@ from typing import Dict, Literal, Optional, Union
 from data_tools.command_line import option
 from data_tools.errors import InputError
 from data_tools.masking_config import MaskingConfig
-from ernie_pair.amp_config import AmpConfig
+from ernie_pair.pretrain.recipe_flags import RecipeFlags
 from ernie_pair.runtime import default_device
 from ernie_pair.world import World, passes_per_update
 
@@ -15,7 +15,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class PretrainConfig(MaskingConfig, AmpConfig):
+class PretrainConfig(MaskingConfig, RecipeFlags):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
     model_name_or_path: str = option(
@@ -38,7 +38,9 @@ class PretrainConfig(MaskingConfig, AmpConfig):
     )
     dp_degree: int = option(1, help="groups of processes, each with the whole optimizer state")
     sharding_degree: int = option(1, help="processes of a group, each with a part of the optimizer state")
-    use_sharding: bool = option(False, help="split the optimizer state, for --sharding_degree above 1")
+    use_sharding: Optional[bool] = option(
+        None, help="split the optimizer state; none: as --sharding_degree above 1 says"
+    )
     on_nan: Literal["stop", "skip"] = option(
         "stop", help="a loss that is not finite ends the run, or its update is left out"
     )
@@ -64,7 +66,6 @@ class PretrainConfig(MaskingConfig, AmpConfig):
     keep_every: int = option(0, help="and those of every so many updates; 0: none")
     logging_freq: int = option(20, help="updates between log lines")
     eval_freq: int = option(1000, help="updates between validations")
-    eval_iters: int = option(10, help="global batches in a validation")
     share_folder: bool = option(
         True, help="all machines see one output_dir; false: each has its own, and keeps all it needs in it"
     )
@@ -82,6 +83,7 @@ class PretrainConfig(MaskingConfig, AmpConfig):
         _at_least(self, "keep_checkpoints", 2)
         for name in (
             "keep_every",
+            "test_iters",
             "global_batch_size",
             "decay_steps",
             "num_workers",
@@ -103,9 +105,11 @@ class PretrainConfig(MaskingConfig, AmpConfig):
             raise InputError(f"--seed {self.seed} is above {LARGEST_SEED}; use a smaller one")
         self._refuse_rates()
         self.refuse_amp()
-        if self.sharding_degree > 1 and not self.use_sharding:
+        self.refuse_recipe_flags()
+        if self.sharding_degree > 1 and self.use_sharding is False:
             raise InputError(
-                f"--sharding_degree {self.sharding_degree} needs --use_sharding true; add it, or pass 1"
+                f"--sharding_degree {self.sharding_degree} splits the optimizer state, and --use_sharding "
+                "false does not; leave --use_sharding out, or pass --sharding_degree 1"
             )
         if self.narrows_weights:
             self.refuse_narrow_sums(self.passes, "micro_batch_size")

@@ -12,9 +12,9 @@ from data_tools.collate import collate
 from data_tools.corpus import Corpus
 from data_tools.dataset_utils import MaskingRule
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.errors import InputError
 from data_tools.hashing import mix_all
 from data_tools.masking_function import load_masking_fn
+from data_tools.megatron_corpus import find_corpus
 from data_tools.sample_map import build_sample_map, rows_fit
 from data_tools.sample_map_cache import cached_sample_map
 from data_tools.splits import document_ranges
@@ -27,8 +27,6 @@ from ernie_pair.pretrain.loader import Loader
 from ernie_pair.world import World
 
 Batch = Dict[str, np.ndarray]
-# Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
-INDEX_SUFFIXES = ("_idx.npz", ".idx")
 LOOKED_AT = 100_000  # samples, to see how many sentences one holds
 CACHE = "cache"  # below output_dir: the folders of the corpora are never written to
 # Splits have seeds of their own: the masks of validation say nothing about those of training.
@@ -75,8 +73,8 @@ class PretrainData:
                 yield group
 
     def evaluation(self, split: str) -> Iterator[Batch]:
-        """This rank's share of ``eval_iters`` global batches, the same ones every time."""
-        rows = (self._rows(update) for update in range(self.config.eval_iters))
+        """This rank's share of the global batches of an evaluation, the same ones every time."""
+        rows = (self._rows(update) for update in range(self.config.iters_of(split)))
         with self._loader(split, rows, num_workers=0) as batches:
             yield from batches
 
@@ -110,7 +108,7 @@ def open_data(config: PretrainConfig, world: World, pieces: WordPiece, limits: L
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
     cache = Path(config.output_dir) / CACHE
-    corpora = [open_verified(find_corpus(source.folder), cache) for source in sources]
+    corpora = [open_verified(find_corpus(source.folder, "--input_dir"), cache) for source in sources]
     pieces = vocabulary_of(corpora, pieces)
     refuse_ids_beyond(pieces, limits.vocab_size)
     rule = masking_rule(pieces, **config.rule_settings())
@@ -123,7 +121,7 @@ def _dataset(config: PretrainConfig, corpora: List[Corpus], blend: Blend, rule: 
     documents = [document_ranges(config.split, corpus.num_documents)[split] for corpus in corpora]
     if not any(documents):
         return None
-    updates = config.max_steps if split == "train" else config.eval_iters
+    updates = config.max_steps if split == "train" else config.iters_of(split)
     masking_fn = load_masking_fn(config.masking_fn)
     parts = []
     for place, num_samples in enumerate(blend.counts(updates * config.samples_per_update)):
@@ -141,24 +139,6 @@ def _dataset(config: PretrainConfig, corpora: List[Corpus], blend: Blend, rule: 
             )
         )
     return parts[0] if len(parts) == 1 else BlendedDataset(parts, blend)
-
-
-def find_corpus(folder: Path) -> Path:
-    """The prefix of the one corpus in ``folder``. Raises InputError when there is none, or more."""
-    if not folder.is_dir():
-        raise InputError(
-            f"--input_dir {folder} is not a folder; give the one that holds PREFIX{INDEX_SUFFIXES[0]}, "
-            "or several with their weights: '5.0 data/a 7.0 data/b'"
-        )
-    found = [(path, suffix) for suffix in INDEX_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]
-    if len(found) != 1:
-        names = ", ".join(path.name for path, _ in found) or "none"
-        raise InputError(
-            f"--input_dir {folder} must hold one corpus PREFIX{INDEX_SUFFIXES[0]}, found {names}; "
-            "make one with data_tools/create_pretraining_data.py --output_prefix, or move the others away"
-        )
-    ((path, suffix),) = found
-    return path.with_name(path.name[: -len(suffix)])
 
 
 def _sample_map(

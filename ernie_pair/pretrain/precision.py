@@ -58,7 +58,7 @@ def _first_scale(config: PretrainConfig) -> float:
     """bfloat16 needs none; but only where the scale is not 1 does Paddle look for infinities."""
     if config.amp_dtype == "bfloat16":
         return 2.0 if config.on_nan == "skip" else 1.0
-    return config.init_loss_scaling
+    return config.first_loss_scale
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Dict, List, Literal
 from data_tools.command_line import option, parse_config
 from data_tools.corpus import Corpus
 from data_tools.errors import InputError
-from data_tools.megatron_corpus import open_corpus
+from data_tools.megatron_corpus import find_corpus, open_corpus
 from ernie_pair.model_config import limits_of
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.compare.domain_loss import domain_loss
@@ -43,7 +43,9 @@ class CompareConfig:
     output_dir: str = option(help="a folder per run, compare.json and compare.png go here")
     seeds: int = option(3, help="runs from each start: the seed of --train_config, and those after it")
     test_file: str = option("", help="labelled pairs to compare on, empty: the dev_file of --train_config")
-    domain_data: str = option("", help="PREFIX of held-out text; every start predicts its masked words")
+    domain_data: str = option(
+        "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
+    )
     domain_samples: int = option(1000, help="samples of that text")
     bootstrap: int = option(1000, help="resamples for the interval of a difference")
     symmetric: Literal["none", "average"] = option(
@@ -65,7 +67,9 @@ def compare_starts(config: CompareConfig) -> None:
     start_console(World())
     train = _train_config(config.train_config)
     starts = _open_starts(config.starts, train)
-    corpus = open_corpus(config.domain_data) if config.domain_data else None
+    corpus = None
+    if config.domain_data:
+        corpus = open_corpus(find_corpus(config.domain_data, "--domain_data"))
     pairs = _test_pairs(config, train, starts[0])
     output_dir = Path(config.output_dir)
     names = labels_of(starts[0].source.config, train.label_map).names

@@ -1,0 +1,21 @@
+"""What doctor says can be used as it stands."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from data_tools.command_line import parse_config
+from ernie_pair import doctor
+from ernie_pair.pair.config import TrainConfig
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_the_launch_line_starts_a_training_that_is_understood(device, monkeypatch):
+    monkeypatch.setattr(doctor, "default_device", lambda: device)
+    words = shlex.split(doctor._launch_line())
+    script = next(place for place, word in enumerate(words) if word.endswith("train_pair.py"))
+    assert Path(words[0]).is_file() and Path(words[script]).is_file()
+    assert words[1:3] == ["-m", "paddle.distributed.launch"] and "--help" not in words
+    assert parse_config(TrainConfig, words[script + 1 :]).train_file == "lcqmc"
+    assert ("cpu" in words) is (device == "cpu")
