@@ -10,7 +10,7 @@ from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import Limits, limits_of
 from ernie_pair.pretrain.config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
-from ernie_pair.pretrain.run import SAME_RUN
+from ernie_pair.pretrain.fingerprint import SAME_RUN
 from ernie_pair.world import World
 
 LIMITS = Limits(vocab_size=len(VOCAB), positions=40, token_types=2, pad_id=0)
