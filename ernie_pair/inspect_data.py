@@ -15,6 +15,7 @@ from data_tools.masking_function import load_masking_fn
 from data_tools.megatron_corpus import find_corpus, open_corpus
 from data_tools.publish import published
 from data_tools.sample_map import build_sample_map
+from data_tools.twins import vocabulary_of
 from data_tools.wordpiece import WordPiece
 
 BAR = 40  # characters of the longest bar
@@ -28,7 +29,7 @@ class InspectConfig(MaskingConfig):
     prefix: str = option(
         help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder", positional=True
     )
-    vocab_file: str = option(help="the vocab.txt that the corpus was made with")
+    vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus")
     output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
     samples: int = option(2000, help="samples to measure")
     show: int = option(3, help="samples to print")
@@ -49,11 +50,7 @@ def inspect_data(config: InspectConfig) -> None:
     """
     pieces = WordPiece.from_file(config.vocab_file)
     corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
-    if corpus.vocab_sha256 not in ("", pieces.sha256):
-        raise InputError(
-            f"{config.prefix} was made with another vocabulary than {config.vocab_file}; give that"
-        )
-    corpus.check_ids(pieces.vocab_size)
+    pieces = vocabulary_of([corpus], pieces)
     dataset = _dataset(config, corpus, pieces)
     report = mask_report(dataset, pieces, range(config.samples), config.max_seq_len)
     for number in range(min(config.show, config.samples)):

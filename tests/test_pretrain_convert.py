@@ -156,6 +156,31 @@ def test_a_head_that_is_not_in_the_file_is_left_out_and_said(theirs, release, tm
         run(release / "params", tmp_path / "half")
 
 
+@pytest.mark.parametrize("layout", ["pickled", "single"])
+@pytest.mark.parametrize("order_alone", [False, True])
+def test_static_vars_without_heads_are_converted_and_it_is_said(
+    theirs, layout, order_alone, tmp_path, capsys
+):
+    """Of an encoder by itself, and of one with the head of the masked tokens alone."""
+    missing = ["cls.seq_relationship."] + ["cls.predictions."] * (not order_alone)
+    names = generated(theirs)
+    gone = [names[name] for name in names if name.startswith(tuple(missing))]
+    decoder = names["cls.predictions.decoder_bias"].replace("b_0", "w_0")
+    gone += [decoder] * (not order_alone)
+    prefix = copied(theirs, layout, tmp_path / "part")
+    if layout == "pickled":
+        rewrite(prefix, lambda arrays: {name: array for name, array in arrays.items() if name not in gone})
+    else:
+        for name in gone:
+            (prefix / name).unlink(missing_ok=name == decoder)
+    kept = {n: a for n, a in theirs["weights"].items() if not n.startswith(tuple(missing))}
+    converted = run(prefix, tmp_path / "out")
+    said = capsys.readouterr().err
+    assert holds(converted, kept) and not [name for name in converted if name.startswith(tuple(missing))]
+    assert said.count("largest difference of") == 4 - len(missing)
+    assert all(f"holds no {head}*: the head is left out" in said for head in missing)
+
+
 def test_weights_of_an_encoder_by_itself(theirs, tmp_path):
     encoder = {n[len("ernie.") :]: a for n, a in theirs["weights"].items() if n.startswith("ernie.")}
     prefix = copied(theirs, "pickled", tmp_path / "encoder")
@@ -225,13 +250,13 @@ def not_finite(arrays):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (drop_shard, "static_vars.pdparams: 0 layers look like the decoder of 53 tokens"),
+        (drop_shard, r"holds \d layers of the kind linear .* where config.json makes 13"),
         (
             wrong_shape,
             r"1 of another shape: ernie.encoder.layers.0.self_attn.k_proj.weight \(32, 31\) instead",
         ),
         (stranger, "fc_weight is no name of an ERNIE's parameter"),
-        (extra_layer, "holds 17 layers of the kind linear (.*), the model of config.json has 15"),
+        (extra_layer, "holds 17 layers of the kind linear (.*), where config.json makes 15"),
         (two_decoders, "2 layers look like the decoder"),
         (not_finite, "holds NaN or infinity"),
         (lambda arrays: arrays.clear(), "holds another model: 40 missing: ernie.embeddings"),

@@ -276,7 +276,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(world, tmp_path):
     lines[4:6] = lines[5:3:-1]
     (model / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = run(SCRIPT, flags(model, world / "data", tmp_path / "out"))
-    assert done.returncode == 2 and "another vocab.txt" in last_line(done)
+    assert done.returncode == 2 and "another vocabulary" in last_line(done)
 
 
 def test_nan_publishes_nothing(world, tmp_path):

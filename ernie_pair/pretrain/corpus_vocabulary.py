@@ -1,16 +1,12 @@
-"""Do corpus, vocabulary and model fit together? Ids are compared as the model will see them.
+"""Do vocabulary and model fit together? Ids are compared as the model will see them.
 
 A vocabulary may have more tokens than the model has rows: the `##` twins that mark words in a corpus
 (ERNIE 3.0 has none of its own). They are turned into plain characters before the model sees them.
 """
 
-from typing import List
-
 import numpy as np
 
-from data_tools.corpus import Corpus
 from data_tools.errors import InputError
-from data_tools.twins import with_twins
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import CONFIG, Limits
 from ernie_pair.pretrain.config import PretrainConfig
@@ -31,23 +27,6 @@ def refuse_unfit_model(config: PretrainConfig, pieces: WordPiece, limits: Limits
             f"[PAD] is token {pieces.pad_id} of vocab.txt, but the model masks its pad_token_id "
             f"{limits.pad_id}; mend {CONFIG}, or give the model's own vocab.txt"
         )
-
-
-def vocabulary_of(corpora: List[Corpus], pieces: WordPiece) -> WordPiece:
-    """``pieces``, or its extension by twins when a corpus was made with that.
-
-    Raises InputError when a corpus was made with another vocabulary, or holds ids beyond it.
-    """
-    made_with = {corpus.vocab_sha256 for corpus in corpora} - {"", pieces.sha256}
-    extended = with_twins(pieces) if made_with else pieces
-    for corpus in corpora:
-        if corpus.vocab_sha256 not in ("", pieces.sha256, extended.sha256):
-            raise InputError(
-                f"{corpus.prefix} was made with another vocab.txt than the model's; make it again with "
-                "create_pretraining_data.py and the model's vocabulary"
-            )
-        corpus.check_ids(extended.vocab_size)
-    return extended
 
 
 def refuse_ids_beyond(pieces: WordPiece, vocab_size: int) -> None:

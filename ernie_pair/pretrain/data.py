@@ -18,11 +18,12 @@ from data_tools.megatron_corpus import find_corpus
 from data_tools.sample_map import build_sample_map, rows_fit
 from data_tools.sample_map_cache import cached_sample_map
 from data_tools.splits import document_ranges
+from data_tools.twins import vocabulary_of
 from data_tools.verified import open_verified
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import Limits
 from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.pretrain.corpus_vocabulary import refuse_ids_beyond, refuse_unfit_model, vocabulary_of
+from ernie_pair.pretrain.corpus_vocabulary import refuse_ids_beyond, refuse_unfit_model
 from ernie_pair.pretrain.loader import Loader
 from ernie_pair.world import World
 

@@ -11,7 +11,7 @@ from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.errors import InputError
 from data_tools.masking_config import MaskingConfig
 from data_tools.sample_map import build_sample_map
-from data_tools.twins import with_twins
+from data_tools.twins import vocabulary_of
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import family_of
 from ernie_pair.model_folder import ModelSource, match_parameters
@@ -61,12 +61,7 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):
     """The samples, and the id of their padding."""
-    pieces = WordPiece.from_file(source.vocab_file)
-    if corpus.vocab_sha256 not in ("", pieces.sha256):
-        pieces = with_twins(pieces)
-    if corpus.vocab_sha256 not in ("", pieces.sha256):
-        raise InputError(f"{corpus.prefix} was made with another vocabulary than that of {source.name}")
-    corpus.check_ids(pieces.vocab_size)
+    pieces = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file))
     flags = MaskingConfig()
     rows = build_sample_map(
         corpus.docs,

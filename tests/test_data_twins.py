@@ -1,0 +1,144 @@
+"""Corpora of PaddleNLP's tools, whose '##' twins ErnieTokenizer numbers, mean here what they mean there."""
+
+import numpy as np
+import pytest
+
+from data_tools.corpus_writer import CorpusWriter
+from data_tools.errors import InputError
+from data_tools.megatron_corpus import open_corpus
+from data_tools.twins import vocabulary_of, with_paddlenlps_twins, with_twins
+from data_tools.wordpiece import WordPiece
+
+CONTROL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+CHARACTERS = list("天地玄黄宇宙洪荒日月")
+VOCABULARIES = {
+    "no twins": [*CONTROL, *CHARACTERS, "[UNK]"],
+    "some twins": [*CONTROL, *CHARACTERS, "##地", "##月", "[UNK]"],
+    "a character beyond U+9FA5": [*CONTROL, "\u9fb1", "\u3400", *CHARACTERS, "[UNK]"],
+    "a token twice": [*CONTROL, "$", *CHARACTERS, "$", "x", "[UNK]"],
+    "two tokens twice": [*CONTROL, "$", "天", *CHARACTERS, "$", "y", "x", "[UNK]"],
+}
+TEXT = [["天", "##地", "玄", "##黄", "宇"], ["日", "##月", "##洪"]]
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    def write(name):
+        path, tokens = tmp_path / "vocab.txt", VOCABULARIES[name] if isinstance(name, str) else name
+        path.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
+        return path
+
+    return write
+
+
+def theirs(path):
+    """ErnieTokenizer with the twins that its tools add."""
+    from paddlenlp.transformers import ErnieTokenizer
+
+    tokenizer = ErnieTokenizer(str(path))
+    tokenizer.verbose = False
+    tokenizer.extend_chinese_char()
+    return tokenizer
+
+
+def written(folder, sentences):
+    """A corpus as PaddleNLP's tools leave it: nothing says with which vocabulary."""
+    with CorpusWriter(folder / "text", vocab_size=2**16) as writer:
+        writer.add(sentences)
+    (folder / "text.manifest.json").unlink()
+    return open_corpus(folder / "text")
+
+
+def ours(path):
+    return WordPiece.from_file(path)
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_ids_of_a_vocabulary_without_additions_are_those_of_ErnieTokenizer(name, vocabulary):
+    tokenizer, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
+    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in VOCABULARIES[name]}
+    assert ids == {token: pieces.vocab[token] for token in VOCABULARIES[name]}
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_twins_are_numbered_as_by_ErnieTokenizer(name, vocabulary):
+    tokenizer, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
+    extended = with_paddlenlps_twins(pieces)
+    added = {token: i for token, i in tokenizer.added_tokens_encoder.items() if i >= pieces.vocab_size}
+    assert added == {extended.tokens[i]: i for i in range(pieces.vocab_size, extended.vocab_size)}
+
+
+@pytest.mark.parametrize("name", ["no twins", "some twins", "a character beyond U+9FA5"])
+def test_a_corpus_of_theirs_is_read_as_they_read_it(name, vocabulary, tmp_path):
+    path = vocabulary(name)
+    tokenizer = theirs(path)
+    corpus = written(tmp_path, [tokenizer.convert_tokens_to_ids(sentence) for sentence in TEXT])
+    pieces = vocabulary_of([corpus], ours(path))
+    assert [[pieces.tokens[i] for i in sentence] for sentence in corpus] == TEXT
+    plain = [[pieces.tokens[pieces.plain_of[i]] for i in sentence] for sentence in corpus]
+    assert plain == [[token[-1] for token in sentence] for sentence in TEXT]
+
+
+@pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
+def test_an_id_that_means_two_things_is_refused_with_the_way_out(name, vocabulary, tmp_path):
+    path = vocabulary(name)
+    tokenizer = theirs(path)
+    first = min(tokenizer.added_tokens_encoder, key=tokenizer.added_tokens_encoder.get)
+    sentences = [*TEXT, ["玄", first]]
+    corpus = written(tmp_path, [tokenizer.convert_tokens_to_ids(sentence) for sentence in sentences])
+    with pytest.raises(InputError, match=r"vocab.txt has '\$' twice, so that id \d+ .*--add_twins_to$"):
+        vocabulary_of([corpus], ours(path))
+
+
+@pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
+def test_twins_beside_a_token_that_stands_twice_are_right_where_they_are_clear(name, vocabulary, tmp_path):
+    path = vocabulary(name)
+    tokenizer, text = theirs(path), [["宇", "##宙", "洪", "##荒"]]
+    corpus = written(tmp_path, [tokenizer.convert_tokens_to_ids(sentence) for sentence in text])
+    pieces = vocabulary_of([corpus], ours(path))
+    assert [[pieces.tokens[i] for i in sentence] for sentence in corpus] == text
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_a_corpus_without_marked_words_is_read_by_the_vocabulary_itself(name, vocabulary, tmp_path):
+    pieces = ours(vocabulary(name))
+    corpus = written(tmp_path, [[pieces.unk_id, pieces.vocab["天"]]])
+    assert vocabulary_of([corpus], pieces) is pieces
+
+
+def test_twins_added_here_and_ids_of_theirs_are_not_taken_for_each_other(vocabulary, tmp_path):
+    """One id off, and nobody would see it."""
+    name = "a token twice"
+    path = vocabulary(name)
+    corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
+    added = vocabulary(with_twins(ours(path)).tokens)
+    with pytest.raises(InputError, match="does not say how its '##' twins are numbered"):
+        vocabulary_of([corpus], ours(added))
+
+
+def test_twins_added_here_are_theirs_where_both_number_them_alike(vocabulary, tmp_path):
+    path = vocabulary("no twins")
+    corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
+    added = ours(vocabulary(with_twins(ours(path)).tokens))
+    assert vocabulary_of([corpus], added) is added
+
+
+def test_corpora_that_number_their_twins_differently_are_not_joined(vocabulary, tmp_path):
+    path = vocabulary("a character beyond U+9FA5")
+    corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
+    extended = with_twins(ours(path))
+    about = {"vocab_sha256": extended.sha256}
+    with CorpusWriter(tmp_path / "own", vocab_size=extended.vocab_size, about=about) as writer:
+        writer.add([[extended.vocab["天"], extended.vocab["##地"]]])
+    own = open_corpus(tmp_path / "own")
+    assert vocabulary_of([own], ours(path)).tokens == extended.tokens
+    with pytest.raises(InputError, match="have other ids than those of the corpora beside it"):
+        vocabulary_of([corpus, own], ours(path))
+
+
+def test_an_id_beyond_all_twins_is_refused(vocabulary, tmp_path):
+    path = vocabulary("no twins")
+    corpus = written(tmp_path, [[5, 6], [len(VOCABULARIES["no twins"]) + len(CHARACTERS)]])
+    with pytest.raises(InputError, match="is not below the vocabulary's 25; use the vocabulary"):
+        vocabulary_of([corpus], ours(path))
+    assert np.max(corpus.ids) == 25
