@@ -20,6 +20,7 @@ class LineRules:
     max_bytes  a longer line is refused
     replaces   bytes that are not UTF-8 become U+FFFD; otherwise such a line is refused
     encoding   of the bytes; utf-8, or one of ENCODINGS, whose LF is a byte of its own
+    has_flag   the command has --encoding, and the cure may name it
     keeps_cr   a CR inside the line is text
     """
 
@@ -27,6 +28,7 @@ class LineRules:
     max_bytes: int = LONGEST_LINE
     replaces: bool = False
     encoding: str = "utf-8"
+    has_flag: bool = False
     keeps_cr: bool = False
 
 
@@ -51,7 +53,7 @@ def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> s
         if rules.replaces and not is_utf16:
             return line.decode("utf-8", "replace")
         found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
-        hint = _UTF16_HINT if is_utf16 else _encoding_hint(line, error)
+        hint = _UTF16_HINT if is_utf16 else _encoding_hint(line, error, rules)
         raise InputError(f"{where}: not UTF-8 ({found}); {hint}") from None
 
 
@@ -112,10 +114,12 @@ def _snippet(text: str, place: int = 0) -> str:
     return f"{'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"
 
 
-def _encoding_hint(line: bytes, error: UnicodeDecodeError) -> str:
+def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> str:
     if error.reason == "unexpected end of data":
         return "its last character is cut short: copy the file again, or mend the line"
     if _is_gb18030(line):
+        if rules.has_flag:
+            return "it looks like GB18030: pass --encoding gb18030"
         return "it looks like GB18030: convert the file by iconv -f GB18030 -t UTF-8"
     return "mend the line"
 

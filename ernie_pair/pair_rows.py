@@ -15,6 +15,7 @@ from ernie_pair.tokenizer_config import read_tokenizer
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 CHUNK = 4096  # pairs tokenised at a time
+WINDOW = 1 << 16  # pairs that are sorted by length together
 
 
 class Batch(NamedTuple):
@@ -28,12 +29,14 @@ class Batch(NamedTuple):
 class Rows:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
-    ``num_cut`` of them were longer and have been cut.
+    ``num_cut`` of them were longer and have been cut; ``bad`` are rows of the file that were left out.
     """
 
-    def __init__(self, ids, starts, heads, labels: Optional[np.ndarray], pad_id: int, num_cut: int = 0):
+    def __init__(
+        self, ids, starts, heads, labels: Optional[np.ndarray], pad_id: int, num_cut: int = 0, bad=()
+    ):
         self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
-        self.lengths, self.num_cut = np.diff(starts), num_cut
+        self.lengths, self.num_cut, self.bad = np.diff(starts), num_cut, bad
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -112,6 +115,12 @@ def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int) -> List[np.ndarray]:
-    """Every row once, rows of like length together; the same batches for any number of processes."""
-    by_length = np.argsort(lengths, kind="stable")
-    return [by_length[first : first + batch_size] for first in range(0, len(lengths), batch_size)]
+    """Every row once, rows of like length together; the same batches for any number of processes.
+
+    Rows meet within a WINDOW of the file, so that who reads it window by window gets the same answers.
+    """
+    batches = []
+    for begin in range(0, len(lengths), WINDOW):
+        by_length = begin + np.argsort(lengths[begin : begin + WINDOW], kind="stable")
+        batches += [by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size)]
+    return batches

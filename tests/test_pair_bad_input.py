@@ -66,7 +66,7 @@ def write(path, content):
 
 
 H1_COLUMNS = {"1": "今天 明天 0", "2": "今天\t明天", "4": "今天\t明天\t0\t0"}
-H3_LABELS = ["2", "-1", "1.0", "", "yes", "１", " 1", "1 ", "01", "nan", "True"]
+H3_LABELS = ["2", "-1", "1.5", "", "yes", "１", " 1", "1 ", "01", "nan", "True"]
 H4_QUOTES = {"embedded tab": '"今\t天"\t明天\t0'}
 H5_EMPTY = {
     "no a": "\t明天\t0",
@@ -99,7 +99,7 @@ def test_a_bad_line_ends_training_by_its_number(tmp_path, config, capfd, line, r
 
 H6_BYTES = {
     "one bad byte": (b"\xe4\xbb\x8a\xff\t\xe5\xa4\xa9\t0", "byte 4 of the line is 0xff"),
-    "GBK": ("今天是个好日子\t明天也是\t0".encode("gbk"), "it looks like GB18030: convert the file by iconv"),
+    "GBK": ("今天是个好日子\t明天也是\t0".encode("gbk"), "it looks like GB18030: pass --encoding gb18030"),
     "a cut character": ("今天\t明天\t".encode()[:-2], "is cut short"),
 }
 
@@ -198,7 +198,7 @@ def test_repeats_and_leaks_are_warned_of_with_counts(tmp_path, config, capfd, tr
 
 
 H8_FILES = {
-    "empty": ("", "no pairs in it; write a pair per line"),
+    "empty": ("", "no pairs in it; give at least one"),
     "a mark alone": ("\ufeff", "no pairs in it"),
     "a header alone": ("text_a\ttext_b\tlabel\n", "no pairs in it"),
     "missing": (None, "no such file; give a .tsv"),

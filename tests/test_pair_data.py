@@ -18,6 +18,7 @@ from ernie_pair.pair.data.encoded_pairs import (
     open_tokenizer,
     training_updates,
 )
+from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.world import World
 
@@ -65,7 +66,21 @@ def test_quotes_are_plain_text(tmp_path):
     assert columns(pairs) == [('"左', '""右', 1), ('下"', "上", 0)]
 
 
-@pytest.mark.parametrize("label", ['"1"', "1"])
+def test_whole_numbers_with_a_decimal_point_are_labels(tmp_path):
+    assert columns(read(tmp_path, "左\t右\t1.0\n上\t下\t0.00\n")) == [("左", "右", 1), ("上", "下", 0)]
+    assert Labels.numbered(2).class_of(np.float32(1)) == Labels.numbered(2).class_of(np.int8(1)) == 1
+    assert Labels.named({"1.0": 0, "1": 1}).class_of("1.0") == 0
+
+
+def test_a_file_that_is_one_array_is_refused_with_what_cures_it(tmp_path):
+    for content in ('[{"sentence1": "左"}]\n', '[\n  {"sentence1": "左"}\n]\n'):
+        with pytest.raises(
+            InputError, match=r"pairs\.json:1: an array instead of an object; .* per line \(jq"
+        ):
+            read(tmp_path, content, "pairs.json")
+
+
+@pytest.mark.parametrize("label", ['"1"', "1", "1.0"])
 def test_json_labels_may_be_text_or_number(tmp_path, label):
     line = f'{{"id": 7, "sentence1": "左", "sentence2": "右", "label": {label}}}\n'
     assert columns(read(tmp_path, line, "pairs.json")) == [("左", "右", 1)]
@@ -101,9 +116,12 @@ GOOD_JSON = '{"sentence1": "左", "sentence2": "右", "label": "0"}\n'
         ("今天 明天 0", r":2: 1 column.* tab"),
         ("今天\t明天", r":2: 2 column.* instead of 3"),
         ("今天\t明\t天\t0", r":2: 4 column"),
-        ("今天\t明天\t2", r":2: label '2' is not one of 0, 1; mend"),
+        ("今天\t明天\t2", r":2: label '2' is not one of 0, 1; correct"),
         ("今天\t明天\t-1", r":2: label '-1'"),
-        ("今天\t明天\t1.0", r":2: label '1.0'"),
+        ("今天\t明天\t1.5", r":2: label '1.5'"),
+        ("今天\t明天\t1.", r":2: label '1.'"),
+        ("今天\t明天\t2.0", r":2: label '2.0'"),
+        ("今天\t明天\t-1.0", r":2: label '-1.0'"),
         ("今天\t明天\t １", r":2: label"),
         ("今天\t明天\t１", r":2: label"),
         ("今天\t明天\t 1", r":2: label ' 1'"),
@@ -131,8 +149,19 @@ def test_a_bad_line_is_named_with_its_number_and_its_cure(tmp_path, bad, reason,
         ('{"sentence1": "左", "sentence2": null, "label": "0"}', r":2: sentence2 is None, not a text"),
         ('{"sentence1": "左", "sentence2": "右"}', r":2: no label; each row needs one of 0, 1"),
         ('{"sentence1": "左", "sentence2": "右", "label": "yes"}', r":2: label 'yes'"),
-        ('{"sentence1": "左", "sentence2": "右", "label": true}', r":2: label True"),
-        ('{"sentence1": "左", "sentence2": "右", "label": 1.0}', r":2: label 1.0"),
+        (
+            '{"sentence1": "左", "sentence2": "右", "label": true}',
+            r":2: label True is a boolean; .*0=False,1=True",
+        ),
+        ('{"sentence1": "左", "sentence2": "右", "label": 0.5}', r":2: label 0.5 is not"),
+        ('{"sentence1": "左", "sentence2": "右", "label": 1e400}', r":2: 1e400 is too large"),
+        ('{"sentence1": "左", "sentence2": "右", "label": ["1"]}', r":2: label \['1'\] is no single value"),
+        (
+            '{"sentence1": "左", "sentence2": "右", "label": {"a": 1}}',
+            r":2: label {'a': 1} is no single value",
+        ),
+        ('{"sentence1": "左", "sentence2": ["右"], "label": 1}', r":2: sentence2 is \['右'\], not a text"),
+        ('{"sentence1": "左", "sentence2": 7, "label": 1}', r":2: sentence2 is 7, not a text"),
         (
             '{"sentence1": "左", "sentence2": "\\ud83d", "label": 1}',
             r":2: sentence2 has .*half of a character",
@@ -145,7 +174,9 @@ def test_a_bad_json_line_is_named_with_its_number_and_its_cure(tmp_path, bad, re
 
 
 def test_a_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path):
-    with pytest.raises(InputError, match=r"pairs\.tsv:2: not UTF-8 \(byte 1 .*0xb0.* iconv -f GB18030"):
+    with pytest.raises(
+        InputError, match=r"pairs\.tsv:2: not UTF-8 \(byte 1 .*0xb0.* pass --encoding gb18030"
+    ):
         read(tmp_path, GOOD.encode("utf-8") + "啊\t波\t1\n".encode("gb18030"))
 
 

@@ -1,6 +1,7 @@
 """Encoded pairs on disk, and pairs that are streamed; no paddle."""
 
 import threading
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Row
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, shuffled, streamed_updates
@@ -80,7 +82,8 @@ def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, p
     (tmp_path / "other.tsv").write_text(content[:-2] + "0\n")
     (tmp_path / "same.tsv").write_text(content)
     (tmp_path / "header.tsv").write_text("text_a\ttext_b\tlabel\n" + content)
-    (tmp_path / "x.jsonl").write_text('{"text_a": "今", "text_b": "天", "b": "气", "label": 0}\n')
+    line = '{"text_a": "\\u4eca", "text_b": "\\u5929", "b": "\\u6c14", "label": 0}\n'
+    (tmp_path / "x.jsonl").write_text(line)
     open_rows(tmp_path, source, pieces)
     open_rows(tmp_path, source_of(tmp_path / "same.tsv"), pieces)
     open_rows(tmp_path, source_of(source.name, Labels.numbered(2)), pieces)
@@ -93,12 +96,15 @@ def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, p
     open_rows(tmp_path, source_of(tmp_path / "header.tsv"), pieces)
     open_rows(tmp_path, source_of(tmp_path / "x.jsonl"), pieces)
     open_rows(tmp_path, source_of(tmp_path / "x.jsonl", columns=Columns(text_b="b")), pieces)
+    rules = RowRules(encoding="gb18030"), RowRules(skips=True)
+    for rule in rules:
+        open_rows(tmp_path, replace(source_of(tmp_path / "x.jsonl"), rules=rule), pieces)
     for ending in ("tsv", "csv"):
         (tmp_path / f"both.{ending}").write_text("今,天\t明,气\n")
         open_rows(tmp_path, source_of(tmp_path / f"both.{ending}", None), pieces)
     monkeypatch.setattr(row_cache, "VERSION", row_cache.VERSION + 1)
     open_rows(tmp_path, source, pieces)
-    assert len(names_in(tmp_path / "cache", ".arrow")) == 12
+    assert len(names_in(tmp_path / "cache", ".arrow")) == 14
 
 
 def flip(path):

@@ -1,15 +1,20 @@
 """What the flags may name: other layouts, columns, labels, packed files, and the sets of PaddleNLP."""
 
 import gzip
+import hashlib
 import json
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from data_tools.errors import InputError
-from ernie_pair.pair.data import pair_file
+from ernie_pair.pair.data import named_set, pair_file
 from ernie_pair.pair.data.labels import Labels, labels_of, with_labels
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import rows_of
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 
 TWO = Labels.numbered(2)
@@ -104,8 +109,14 @@ def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
             {"text_a": "a", "text_b": "b"},
             ":1: b is missing .found: a.; .* --text_b",
         ),
-        ("a.csv", '"左, 上",右,1\n', {}, r":1: 4 column\(s\) instead of 3"),
-        ("a.csv", '左,右,1\n"左, 上",右,1\n', {}, r":2: 4 column\(s\) .* one comma .*quotes are plain text"),
+        ("a.csv", "左, 上,右,1\n", {}, r":1: 4 column\(s\) instead of 3"),
+        ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 column\(s\) .* one comma .* with commas in quotes"),
+        (
+            "a.tsv",
+            '左\t右\t1\n"左\t上"\t右\t1\n',
+            {},
+            r":2: 4 column\(s\) .* one tab .*quotes are plain text",
+        ),
         (
             "a.jsonl",
             '{"query": "左", "title": "右", "label": 1, "label": 0}\n',
@@ -213,8 +224,190 @@ def test_names_and_numbers_are_the_labels_of_a_file(tmp_path):
         rows_in(tmp_path / "a.tsv", labels_of({}, "different,same"))
 
 
-class Sets:
-    """Stands for PaddleNLP's load_dataset: asked and answered without a network."""
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """home(module, {file: content}) makes a set of PaddleNLP download these, and counts how often it does.
+
+    Everything but the download itself is PaddleNLP's: the folder, the names of the files, who waits for whom.
+    """
+    from paddlenlp import datasets
+
+    monkeypatch.setattr(datasets.dataset, "DATA_HOME", str(tmp_path / "home"))
+    named_set.open_set.cache_clear()
+
+    def put(module, files):
+        downloads = []
+
+        def download(url, root, md5):
+            downloads.append(url)
+            for name, content in files.items():
+                path = Path(root) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(content, encoding="utf-8")
+            return str(Path(root) / next(iter(files)))
+
+        module = import_module(f"paddlenlp.datasets.{module}")
+        monkeypatch.setattr(module, "DATA_HOME", str(tmp_path / "home"))
+        monkeypatch.setattr(module, "get_path_from_url", download)
+        return downloads
+
+    yield put
+    named_set.open_set.cache_clear()
+
+
+def source_of(name, split="train", labels=TWO, skips=False):
+    return PairSource(f"{split}_file", name, split, labels, rules=RowRules(skips=skips))
+
+
+def rows_of_set(name, split="train", labels=TWO):
+    pairs = source_of(name, split, labels).read()
+    assert pairs.sha256 == source_of(name, split, labels).sha256()
+    classes = [None] * len(pairs) if pairs.labels is None else pairs.labels.tolist()
+    return list(zip(pairs.left, pairs.right, classes))
+
+
+NAMED_SETS = {
+    "lcqmc": ("lcqmc", "lcqmc/lcqmc/train.tsv", "左\t右\t1\n上\t下\t0\n"),
+    "lcqmc_v2": ("lcqmc_v2", "lcqmc/train.tsv", "text_a\ttext_b\tlabel\n左\t右\t1\n上\t下\t0\n"),
+    "bq_corpus": ("bq_corpus", "bq_corpus/bq_corpus/train.tsv", "左\t右\t1\n上\t下\t0\n"),
+    "paws-x": ("paws-x", "paws-x-zh/paws-x-zh/train.tsv", "左\t右\t1\n上\t下\t0\n"),
+    "nlpcc_dbqa": (
+        *("nlpcc_dbqa", "nlpcc-dbqa/nlpcc-dbqa/train.tsv"),
+        "qid\ttext_a\ttext_b\tlabel\n7\t左\t右\t1\n8\t上\t下\t0\n",
+    ),
+    "afqmc": (
+        *("clue", "afqmc_public/train.json"),
+        '{"sentence1": "左", "sentence2": "右", "label": "1"}\n'
+        '{"sentence1": "上", "sentence2": "下", "label": "0"}\n',
+    ),
+    "qqp": (
+        "glue",
+        "QQP/train.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n" "0\t1\t2\t左\t右\t1\n1\t3\t4\t上\t下\t0\n",
+    ),
+    "glue:qnli": (
+        "glue",
+        "QNLI/train.tsv",
+        "index\tquestion\tsentence\tlabel\n" "0\t左\t右\tnot_entailment\n1\t上\t下\tentailment\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED_SETS)
+def test_the_file_of_a_set_is_fetched_by_paddlenlp_and_read_here(home, name):
+    module, file, content = NAMED_SETS[name]
+    downloads = home(module, {file: content})
+    assert rows_of_set(name) == [("左", "右", 1), ("上", "下", 0)]
+    assert len(downloads) == 1
+    assert source_of(name).read().path.endswith(file)
+
+
+def test_a_set_that_is_there_is_not_fetched_again(home, tmp_path, monkeypatch):
+    module, file, content = NAMED_SETS["lcqmc"]
+    downloads = home(module, {file: content})
+    lcqmc = import_module("paddlenlp.datasets.lcqmc").LCQMC
+    md5 = hashlib.md5(content.encode()).hexdigest()
+    splits = {name: meta._replace(md5=md5) for name, meta in lcqmc.SPLITS.items()}
+    monkeypatch.setattr(lcqmc, "SPLITS", splits)
+    (tmp_path / "home/LCQMC" / file).parent.mkdir(parents=True)
+    (tmp_path / "home/LCQMC" / file).write_text(content, encoding="utf-8")
+    assert len(source_of("lcqmc").read()) == 2 and downloads == []
+
+
+def test_mrpc_is_made_of_its_parts_by_paddlenlp(home):
+    header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    files = {
+        "dev_ids.tsv": "7\t8\n",
+        "msr_paraphrase_train.txt": f"{header}1\t7\t8\ta\tb\n0\t5\t6\tc\td\n",
+    }
+    module = import_module("paddlenlp.datasets.glue")
+    home("glue", files)
+    module.get_path_from_url = partial(_one_file, module.get_path_from_url, files)
+    assert rows_of_set("mrpc") == [("c", "d", 0)] and rows_of_set("mrpc", "dev") == [("a", "b", 1)]
+
+
+def _one_file(download, files, url, root, md5):
+    download(url, root, md5)
+    return str(Path(root) / next(name for name in files if url.endswith(name)))
+
+
+@pytest.mark.parametrize("row", ["左\t右", "左\t右\t1\t1", "左", "\t右\t1", "左\t\t1", "左\t右\t2"])
+def test_a_malformed_row_of_a_set_is_named_with_its_file_or_left_out_and_told(home, row):
+    home("lcqmc", {"lcqmc/lcqmc/train.tsv": f"左\t右\t1\n{row}\n上\t下\t0\n"})
+    with pytest.raises(InputError, match=r"LCQMC/lcqmc/lcqmc/train\.tsv:2: "):
+        source_of("lcqmc").read()
+    pairs = source_of("lcqmc", skips=True).read()
+    assert (pairs.left, [bad.number for bad in pairs.bad]) == (["左", "上"], [2])
+
+
+def test_rows_of_clue_that_nobody_agreed_on_are_counted(home):
+    labels = ["entailment", "-", "neutral", "contradiction"]
+    lines = [
+        f'{{"sentence1": "{n}", "sentence2": "右", "label": "{label}"}}\n' for n, label in enumerate(labels)
+    ]
+    home("clue", {"ocnli_public/dev.json": "".join(lines)})
+    pairs = source_of("clue:ocnli", "dev", Labels.numbered(3)).read()
+    assert (pairs.left, pairs.labels.tolist()) == (["0", "2", "3"], [0, 2, 1])  # in the order of the set
+    assert [(bad.number, bad.place) for bad in pairs.bad] == [(2, 1)]
+    named = labels_of({}, "neutral,entailment,contradiction")
+    assert source_of("clue:ocnli", "dev", named).read().labels.tolist() == [1, 0, 2]
+
+
+def test_the_flag_chooses_the_part_of_a_set(home):
+    rows = {"train": "左\t右\t1\n", "dev": "上\t下\t0\n", "test": "东\t西\n"}
+    home("lcqmc", {f"lcqmc/lcqmc/{split}.tsv": row for split, row in rows.items()})
+    assert rows_of_set("lcqmc", "dev") == [("上", "下", 0)]
+    assert rows_of_set("lcqmc", "test", labels=None) == [("东", "西", None)]
+
+
+def test_a_change_of_a_set_is_noticed(home):
+    home("lcqmc", {"lcqmc/lcqmc/train.tsv": "左\t右\t1\n"})
+    first = source_of("lcqmc").sha256()
+    named_set.open_set.cache_clear()
+    home("lcqmc", {"lcqmc/lcqmc/train.tsv": "左\t右\t0\n"})
+    assert source_of("lcqmc").sha256() != first
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Retry limit\nreached"), ConnectionError("no net"), OSError()]
+)
+def test_without_a_network_a_set_is_one_line(monkeypatch, home, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    home("lcqmc", {})
+    monkeypatch.setattr(import_module("paddlenlp.datasets.lcqmc"), "get_path_from_url", fail)
+    with pytest.raises(
+        InputError, match="--train_file lcqmc is no file, and PaddleNLP cannot load"
+    ) as caught:
+        source_of("lcqmc").read()
+    assert "check the name and the network, or give a file" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name, split, reason",
+    [
+        ("xnli_cn:no", "train", "xnli_cn has no parts; write xnli_cn"),
+        ("clue:no", "train", "clue has the parts afqmc, .*; write clue:afqmc, for example"),
+        ("clue", "train", "clue has the parts afqmc, "),
+        ("imdb", "dev", "it has the parts train, test, and not dev"),
+        ("intokens_dataset", "train", "PaddleNLP cannot load a set of that name"),
+    ],
+)
+def test_a_part_that_a_set_has_not_is_named(home, name, split, reason):
+    with pytest.raises(InputError, match=reason):
+        source_of(name, split).read()
+
+
+def test_a_set_without_pairs_is_refused(home):
+    home("lcqmc", {"lcqmc/lcqmc/train.tsv": ""})
+    with pytest.raises(InputError, match="no pairs in it"):
+        source_of("lcqmc").read()
+
+
+class Hub:
+    """Stands for load_dataset of PaddleNLP, which asks the Hugging Face Hub for names that it has not."""
 
     def __init__(self, splits):
         self.splits, self.asked = splits, []
@@ -226,101 +419,19 @@ class Sets:
         return self.splits[splits]
 
 
-@pytest.fixture
-def sets(monkeypatch):
-    """sets(splits) puts them in place of PaddleNLP's."""
+def test_a_name_that_paddlenlp_has_not_is_a_set_of_the_hub(home, monkeypatch):
     import paddlenlp.datasets
 
-    from ernie_pair.pair.data import pair_source
-
-    pair_source._content_of_set.cache_clear()
-
-    def put(splits):
-        found = Sets(splits)
-        monkeypatch.setattr(paddlenlp.datasets, "load_dataset", found.load_dataset)
-        return found
-
-    yield put
-    pair_source._content_of_set.cache_clear()
-
-
-def source_of(name, split="train", labels=TWO):
-    return PairSource(f"{split}_file", name, split, labels)
-
-
-LCQMC = [{"query": "左", "title": "右", "label": 1}, {"query": "上", "title": "下", "label": 0}]
-
-
-@pytest.mark.parametrize(
-    "name, asked",
-    [
-        ("lcqmc", ("lcqmc", None, "train")),
-        ("bq_corpus", ("bq_corpus", None, "train")),
-        ("paws-x", ("paws-x", None, "train")),
-        ("afqmc", ("clue", "afqmc", "train")),
-        ("mrpc", ("glue", "mrpc", "train")),
-        ("qqp", ("glue", "qqp", "train")),
-        ("clue:cmnli", ("clue", "cmnli", "train")),
-    ],
-)
-def test_a_name_that_is_no_file_is_a_set_of_paddlenlp(sets, name, asked):
-    found = sets({"train": LCQMC})
-    pairs = source_of(name).read()
-    assert found.asked == [asked]
-    assert (pairs.left, pairs.right, pairs.labels.tolist()) == (["左", "上"], ["右", "下"], [1, 0])
-    assert pairs.where(1) == f"{name} train:2"
-
-
-def test_the_flag_chooses_the_part_of_a_set(sets):
-    found = sets(
-        {"train": LCQMC, "validation": LCQMC[:1], "test": [{"query": "东", "title": "西", "label": ""}]}
-    )
-    assert len(source_of("set", "dev").read()) == 1  # called validation on the Hub
-    assert source_of("set", "test", labels=None).read().left == ["东"]
-    assert [splits for _, _, splits in found.asked] == ["dev", "validation", "test"]
-
-
-def test_the_keys_of_glue_and_a_change_of_content_are_noticed(sets):
-    sets({"train": [{"sentence1": "左", "sentence2": "右", "labels": 1}]})
-    first = source_of("mrpc").read()
-    assert first.labels.tolist() == [1]
-    from ernie_pair.pair.data.pair_source import _content_of_set
-
-    _content_of_set.cache_clear()
-    sets({"train": [{"sentence1": "左", "sentence2": "右", "labels": 0}]})
-    assert source_of("mrpc").sha256() != first.sha256
-
-
-def test_a_row_of_a_set_is_checked_like_one_of_a_file(sets):
-    sets({"train": [*LCQMC, {"query": "左", "title": "右", "label": 2}]})
-    with pytest.raises(InputError, match="lcqmc train:3: label 2 is not one of 0, 1"):
-        source_of("lcqmc").read()
-
-
-@pytest.mark.parametrize(
-    "error", [RuntimeError("Retry limit\nreached"), ConnectionError("no Hub"), OSError()]
-)
-def test_without_a_network_a_set_is_one_line(monkeypatch, sets, error):
-    import paddlenlp.datasets
-
-    def fail(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(paddlenlp.datasets, "load_dataset", fail)
-    with pytest.raises(
-        InputError, match="--train_file lcqmc is no file, and PaddleNLP cannot load"
-    ) as caught:
-        source_of("lcqmc").read()
-    assert "check the name and the network, or give a file" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_set_without_pairs_and_one_without_the_part_are_refused(sets):
-    sets({"train": []})
-    with pytest.raises(InputError, match="--train_file lcqmc: its part train holds no pairs"):
-        source_of("lcqmc").read()
-    with pytest.raises(InputError, match='--test_file lcqmc is no file.*Invalid split "test"'):
-        source_of("lcqmc", "test").read()
+    rows = [{"query": "左", "title": "右", "labels": 1}, {"query": "上", "title": "下", "labels": 2}]
+    hub = Hub({"train": rows, "validation": rows[:1]})
+    monkeypatch.setattr(paddlenlp.datasets, "load_dataset", hub.load_dataset)
+    with pytest.raises(InputError, match="some_set train:2: label 2 is not one of 0, 1"):
+        source_of("some_set").read()
+    assert source_of("some_set", skips=True).read().left == ["左"]
+    assert rows_of_set("some_set", "dev") == [("左", "右", 1)]  # called validation there
+    assert hub.asked == [("some_set", None, split) for split in ("train", "dev", "validation")]
+    with pytest.raises(InputError, match='--test_file some_set is no file.*Invalid split "test'):
+        source_of("some_set", "test").read()
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch):

@@ -7,16 +7,21 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import fields
+from itertools import count
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
+from pandas import DataFrame
 from tiny_pair import toy_rows, write_model, write_pairs
 
 from data_tools.errors import InputError
-from ernie_pair import PairCallback, PairConfig, PairTrainer
+from ernie_pair import PairCallback, PairConfig, PairTrainer, pair_rows
 from ernie_pair.checkpoint_folder import MANIFEST
+from ernie_pair.pair import trainer as trainer_module
 from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.data.given_pairs import BEGINNING, GivenPairs
+from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.model import load_trained
 from ernie_pair.pair.run import train_pair
 
@@ -305,7 +310,7 @@ def test_a_model_in_memory_is_trained_itself(tmp_path, make):
 
 BAD_PAIRS = [
     (None, "there is no train_dataset; give it to PairTrainer"),
-    ([], "train_dataset has no pairs"),
+    ([], "train_dataset: no pairs in it"),
     ([("今", "天", 1), ("今", "天", 7)], r"train_dataset\[1\]: label 7 is not one of 0, 1"),
     ([("今", "天", 1), ("今", "  ", 1)], r"train_dataset\[1\]: sentence2 is empty"),
     ([("今", "天", 1), "今天"], r"train_dataset\[1\]: '今天' is no pair"),
@@ -325,9 +330,182 @@ def test_bad_pairs_are_named_and_leave_nothing(tmp_path, make, pairs, reason):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_in_memory_is_not_streamed(make):
-    with pytest.raises(InputError, match="streaming reads a file, and train_dataset is in memory"):
-        make(streaming=True, max_steps=3).train()
+class Rows:
+    """A dataset of a person's own, which can be read again."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def as_iterable_dataset(rows):
+    return IterableDataset.from_generator(as_dicts, gen_kwargs={"rows": rows})
+
+
+KINDS = {
+    "list of tuples": list,
+    "tuple of tuples": tuple,
+    "list of lists": lambda rows: [list(row) for row in rows],
+    "list of dictionaries": as_dicts,
+    "iterator": iter,
+    "generator": lambda rows: (row for row in rows),
+    "generator of dictionaries": lambda rows: (row for row in as_dicts(rows)),
+    "map": lambda rows: map(tuple, rows),
+    "own class": Rows,
+    "Dataset": as_dataset,
+    "IterableDataset": as_iterable_dataset,
+    "iterator of a Dataset": lambda rows: iter(as_dataset(rows)),
+    "DataFrame": lambda rows: DataFrame(rows, columns=["query", "title", "label"]),
+    "DataFrame with floats": lambda rows: DataFrame(rows, columns=["s1", "s2", "label"]).astype(
+        {"label": float}
+    ),
+    "DataFrame without names": DataFrame,
+}
+STREAMED = [kind for kind in KINDS if "iterator" not in kind and "generator" not in kind and kind != "map"]
+
+
+@pytest.fixture(scope="module")
+def by_list(tmp_path_factory):
+    """What a list of tuples gives: the events of a run, the metrics of DEV, its predictions."""
+    folder = tmp_path_factory.mktemp("by_list")
+    config = PairConfig(str(folder / "out"), **{**SETTINGS, "max_steps": 3})
+    trainer = PairTrainer(write_model(folder / "model"), config, TRAIN, DEV)
+    trainer.train()
+    return events(folder / "out"), trainer.evaluate(DEV), trainer.predict(DEV), folder / "out"
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_kind_of_dataset_gives_the_same_run_metrics_and_predictions(tmp_path, make, by_list, kind):
+    its_events, metrics, expected, _ = by_list
+    trainer = make(kind(TRAIN), kind(DEV), max_steps=3)
+    trainer.train()
+    assert events(tmp_path / "out") == its_events
+    assert trainer.train().step == 3 and trainer.evaluate() == metrics  # read again
+    assert trainer.evaluate(kind(DEV)) == metrics
+    found = trainer.predict(kind(DEV))
+    assert found.metrics == expected.metrics == metrics
+    for ours, theirs in zip(found[:3], expected[:3]):
+        assert ours.tobytes() == theirs.tobytes() and ours.dtype == theirs.dtype
+    texts = [row[:2] for row in DEV]
+    assert trainer.predict(kind([(*row, None) for row in texts])).labels is None
+
+
+def test_equal_pairs_have_equal_hashes():
+    hashes = {GivenPairs("x", kind(TRAIN), Labels.numbered(2)).sha256() for kind in KINDS.values()}
+    ends = {GivenPairs("x", KINDS[kind](TRAIN), Labels.numbered(2)).sha256_of_ends() for kind in STREAMED}
+    assert len(hashes) == len(ends) == 1
+    other = [("今", "天", 1), *TRAIN[1:]]
+    assert GivenPairs("x", other, Labels.numbered(2)).sha256() not in hashes
+
+
+@pytest.mark.parametrize("kind", [KINDS[kind] for kind in STREAMED], ids=STREAMED)
+def test_what_can_be_read_again_is_streamed_from_memory_as_from_a_file(tmp_path, make, files, kind):
+    settings = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the second epoch
+    make(*files, folder="file", **settings).train()
+    make(kind(TRAIN), kind(DEV), **settings).train()
+    assert events(tmp_path / "out") == events(tmp_path / "file")
+
+
+def test_a_streamed_dataset_is_not_read_ahead(tmp_path, make):
+    read = []
+
+    class Endless:
+        def __iter__(self):
+            for number in count():
+                read.append(number)
+                yield TRAIN[number % len(TRAIN)]
+
+    make(Endless(), DEV, streaming=True, max_steps=2, shuffle_buffer=32, bucket=False).train()
+    assert len(read) < 2 * BEGINNING  # the rows that it is known by, and those that it learned from
+
+
+@pytest.mark.parametrize("kind", ["iterator", "generator", "map"])
+def test_what_can_be_read_once_is_not_streamed(tmp_path, make, kind):
+    with pytest.raises(InputError, match="an iterator or generator can be read once; give a list, a Dataset"):
+        make(KINDS[kind](TRAIN), DEV, streaming=True, max_steps=3).train()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_that_is_empty_when_it_is_read_again_is_told(make):
+    class Once(Rows):
+        def __iter__(self):
+            yield from self.rows
+            self.rows = self.rows[:0] if self.is_open else self.rows
+            self.is_open = True
+
+        is_open = False
+
+    with pytest.raises(InputError, match="train_dataset: no pairs in it"):
+        make(Once(TRAIN), DEV, streaming=True, max_steps=30).train()
+
+
+def test_predictions_are_made_window_by_window_with_the_same_answers(make, monkeypatch):
+    trainer, waiting = make(), []
+    expected = trainer.predict(DEV)
+
+    def counted():
+        for number, row in enumerate(DEV):
+            waiting.append(number)
+            yield row
+
+    asked = PairTrainer._logits_of
+
+    def ask(self, pairs, symmetric):
+        assert len(waiting) <= 16 and len(pairs) <= 16
+        waiting.clear()
+        return asked(self, pairs, symmetric)
+
+    for module in (pair_rows, trainer_module):
+        monkeypatch.setattr(module, "WINDOW", 16)
+    by_window = trainer.predict(DEV)
+    monkeypatch.setattr(PairTrainer, "_logits_of", ask)
+    assert trainer.predict(counted()).logits.tobytes() == by_window.logits.tobytes()
+    np.testing.assert_allclose(by_window.logits, expected.logits, atol=1e-6)
+
+
+def test_bad_rows_are_left_out_of_training_and_keep_their_place_in_predictions(tmp_path, make, capfd):
+    bad = [TRAIN[0], ("今", " ", 1), *TRAIN[1:], ("今", "天", 7), "x"]
+    with pytest.raises(InputError, match=r"train_dataset\[1\]: sentence2 is empty"):
+        make(bad, DEV, max_steps=3).train()
+    trainer = make(bad, DEV, max_steps=3, on_bad_row="skip")
+    trainer.train()
+    make(folder="good", max_steps=3).train()
+    assert events(tmp_path / "out", "valid") == events(tmp_path / "good", "valid")
+    assert "train_dataset: 3 of 93 rows are no pairs and are left out" in capfd.readouterr().err
+    notes = [json.loads(line) for line in (tmp_path / "out" / "train.rejected.jsonl").open()]
+    assert [note["file"] for note in notes] == ["train_dataset"] * 3
+    assert [note["line"] for note in notes] == [1, 91, 92]
+    found, expected = trainer.predict(bad), trainer.predict(TRAIN)
+    assert np.flatnonzero(found.predictions == -1).tolist() == [1, 91, 92]
+    assert np.flatnonzero(np.isnan(found.logits).any(axis=1)).tolist() == [1, 91, 92]
+    assert np.delete(found.logits, [1, 91, 92], axis=0).tobytes() == expected.logits.tobytes()
+    assert found.metrics == expected.metrics and trainer.evaluate(bad) == expected.metrics
+
+
+@pytest.mark.parametrize(
+    "pairs, reason",
+    [
+        (5, "dataset is a int; give a file, a list"),
+        (DataFrame([["今", "天"]], columns=["query", "query"]), "dataset has two columns of one name"),
+        (DataFrame({"query": ["今"], "other": ["天"]}), r"dataset\[0\]: sentence2 is None, not a text"),
+        (DataFrame({"query": ["今"], "title": [None]}), r"dataset\[0\]: sentence2 is None, not a text"),
+        ([("今", ["天"])], r"dataset\[0\]: sentence2 is \['天'\], not a text"),
+        ([("今", 5, 1)], r"dataset\[0\]: sentence2 is 5, not a text"),
+        (iter([]), "dataset: no pairs in it; give at least one"),
+        ([("今", "天", 1), ("今", "天", [1])], r"dataset\[1\]: label \[1\] is no single value; write one of"),
+        (
+            [("今", "天", 1), ("今", "天", True)],
+            r"dataset\[1\]: label True is a boolean; name the classes so",
+        ),
+        ([("今", "天", 1), ("今", "天", 0.5)], r"dataset\[1\]: label 0.5 is not one of 0, 1"),
+        ([("今", "天", 1), ("今", "天", 10**5000)], r"dataset\[1\]: label a number of thousands of digits"),
+    ],
+)
+def test_what_is_no_dataset_of_pairs_is_named(make, pairs, reason):
+    with pytest.raises(InputError, match=reason):
+        make().predict(pairs)
 
 
 def test_a_model_that_is_not_there_is_named_at_once():

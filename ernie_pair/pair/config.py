@@ -7,6 +7,8 @@ from typing import Literal, Optional
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
+from data_tools.line_rules import ENCODINGS
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 from ernie_pair.pair.encoder_config import EncoderConfig
 from ernie_pair.pair.metrics import LOWER_IS_BETTER, METRICS
 from ernie_pair.pair.update_config import UpdateConfig
@@ -33,6 +35,8 @@ class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
     text_a: str = option("", help="the column of the first text; empty: a known name, or the first column")
     text_b: str = option("", help="the column of the second text")
     label: str = option("", help="the column of the label")
+    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
     label_map: str = option("", help="names of the classes: 0=different,1=same; empty: as the model says")
     cache_dir: str = option("", help="a folder for the encoded pairs; empty: OUTPUT_DIR/cache")
     streaming: bool = option(False, help="never hold the whole training file in memory; needs --max_steps")
@@ -115,6 +119,8 @@ class AskConfig:
     text_a: str = option("", help="the column of the first text; empty: a known name, or the first column")
     text_b: str = option("", help="the column of the second text")
     label: str = option("", help="the column of the label")
+    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
     batch_size: int = option(64, help="pairs in one forward pass")
     max_seq_len: int = option(0, help="tokens per pair, [CLS] and [SEP] included; 0: as in training")
     symmetric: Literal["auto", "none", "average"] = option(

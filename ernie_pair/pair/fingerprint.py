@@ -31,6 +31,7 @@ def fingerprint_of(
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         **{name: getattr(config, name) for name in flags},
+        **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
         "best_metric": config.best_metric + _if_turned_round(config),
         "pooling": job.model.pooling,
         "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_update(world.size),

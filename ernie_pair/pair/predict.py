@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from ernie_pair.pair.config import PredictConfig
-from ernie_pair.pair.prediction_file import prediction_lines
+from ernie_pair.pair.prediction_file import prediction_lines, with_bad_rows
 from ernie_pair.pair.result_file import publish_file
 from ernie_pair.pair.trained import Trained
 from ernie_pair.pair_scores import decide, refuse_threshold
@@ -20,10 +20,12 @@ def predict_pair(config: PredictConfig) -> None:
     saved = trained.calibration
     symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
     threshold = saved.threshold if config.threshold is None else config.threshold
-    logits = trained.logits(trained.read(config.input_file, labelled=False), symmetric)
+    pairs = trained.read(config.input_file, labelled=False)
+    logits = trained.logits(pairs, symmetric)
     if trained.world.is_first:
         decisions = decide(logits, saved.temperature, threshold)
         lines = prediction_lines(decisions, trained.labels.names, config.scores)
+        lines = with_bad_rows(lines, pairs.bad)
         publish_file(Path(config.output_file), "".join(lines))
     trained.peers.barrier()
     logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))

@@ -2,6 +2,7 @@
 
 index<TAB>prediction<TAB>label<TAB>probability_0<TAB>probability_1
 0<TAB>1<TAB>same<TAB>0.0312842<TAB>0.968716
+1<TAB><TAB><TAB><TAB>                             a row that is no pair, with --on_bad_row skip
 
 ``prediction`` is the number of the class; ``label``, its name, is there where the classes have names.
 """
@@ -10,6 +11,7 @@ from typing import Iterator, Sequence
 
 import numpy as np
 
+from ernie_pair.pair.data.pair_file import BadRow
 from ernie_pair.pair_scores import Decisions, are_names
 
 ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -24,6 +26,22 @@ def prediction_lines(decisions: Decisions, names: Sequence[str], scores: bool) -
     for index, (number, row) in enumerate(rows):
         cells = [str(index), str(number), *labels[number : number + 1]]
         yield "\t".join([*cells, *(f"{value:.6g}" for value in row[: len(shown)])]) + "\n"
+
+
+def with_bad_rows(lines: Iterator[str], bad: Sequence[BadRow]) -> Iterator[str]:
+    """The ``lines`` of a file of predictions, with one of empty cells in the place of each row left out."""
+    header = next(lines)
+    yield header
+    places = {row.place for row in bad}
+    empty = "\t" * header.count("\t") + "\n"
+    place = 0
+    for line in lines:
+        while place in places:
+            yield f"{place}{empty}"
+            place += 1
+        yield f"{place}\t{line.partition(chr(9))[2]}"
+        place += 1
+    yield from (f"{rest}{empty}" for rest in sorted(places) if rest >= place)
 
 
 def read_log_probabilities(path, num_classes: int) -> np.ndarray:

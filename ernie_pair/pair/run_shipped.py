@@ -11,9 +11,12 @@ from tqdm import tqdm
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
+from data_tools.line_rules import ENCODINGS
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import read_file
-from ernie_pair.pair.prediction_file import prediction_lines
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.prediction_file import prediction_lines, with_bad_rows
 from ernie_pair.pair.result_file import publish_file, refuse_unusable
 from ernie_pair.pair_scores import Decisions, refuse_no_threshold
 from ernie_pair.predictor import PairPredictor, TextPair
@@ -45,6 +48,9 @@ class RunConfig:
     text_a: str = option("", help="the column of the first text; empty: found by its name or place")
     text_b: str = option("", help="the column of the second text; empty: found by its name or place")
 
+    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
+
     def __post_init__(self):
         if self.threads < 0:
             raise InputError(f"--threads {self.threads} is below 0; use 0 for all cores")
@@ -57,10 +63,12 @@ def run_shipped(config: RunConfig) -> None:
     refuse_unusable(Path(config.output_file))
     chosen = {"threshold": config.threshold, "symmetric": config.symmetric}
     predictor = PairPredictor(config.model, config.backend, config.threads, **chosen)
-    pairs = read_file(Path(config.input_file), None, Columns(config.text_a, config.text_b))
+    rules = RowRules.of(config)
+    pairs = read_file(Path(config.input_file), None, Columns(config.text_a, config.text_b), rules)
+    tell_rejected(config.input_file, pairs.bad, len(pairs), Path(config.output_file + ENDING))
     decisions = ask(predictor, list(zip(pairs.left, pairs.right)))
     lines = prediction_lines(decisions, predictor.class_names, config.scores)
-    publish_file(Path(config.output_file), "".join(lines))
+    publish_file(Path(config.output_file), "".join(with_bad_rows(lines, pairs.bad)))
     logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
     logger.info("%d predictions by %s: %s", len(pairs), predictor.backend, config.output_file)
 

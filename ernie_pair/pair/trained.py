@@ -10,7 +10,9 @@ from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
 from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.model import load_trained
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.pair.result_file import refuse_unusable
@@ -55,7 +57,13 @@ class Trained:
         """A file, or of a set the part `dev` for labelled pairs and `test` for others. Raises InputError."""
         labels = self.labels if labelled else None
         columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
-        return PairSource("input_file", name, "dev" if labelled else "test", labels, columns).read()
+        split, rules = "dev" if labelled else "test", RowRules.of(self.config)
+        pairs = PairSource("input_file", name, split, labels, columns, rules).read()
+        if self.world.is_first:
+            other = "" if name == self.config.input_file else f".{Path(name).name}"
+            path = Path(f"{self.config.output_file}{other}{ENDING}")
+            tell_rejected(name, pairs.bad, len(pairs), path)
+        return pairs
 
     def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
         """float32 [rows, classes], the same on every process; see ``logits_of`` and `pair_symmetry`."""

@@ -4,8 +4,9 @@ import contextlib
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Union
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -15,10 +16,13 @@ from ernie_pair.model_folder import open_model
 from ernie_pair.pair.callbacks import PairCallback
 from ernie_pair.pair.config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
-from ernie_pair.pair.data.given_pairs import GivenPairs
+from ernie_pair.pair.data.given_pairs import GivenPairs, examples_of, held, is_one_shot
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import BadRow, chunks_of
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.model import PairClassifier, load_start
 from ernie_pair.pair.own_metrics import ComputeMetrics, Measure
 from ernie_pair.pair.peers import join_peers
@@ -26,6 +30,7 @@ from ernie_pair.pair.run import PairRun
 from ernie_pair.pair.scoring import logits_of
 from ernie_pair.pair.start import given_start, open_start
 from ernie_pair.pair.training_data import open_pairs
+from ernie_pair.pair_rows import WINDOW
 from ernie_pair.pair_scores import decide, refuse_no_threshold, refuse_threshold
 from ernie_pair.pair_symmetry import score_pairs
 from ernie_pair.runlog import start_console
@@ -34,7 +39,8 @@ from ernie_pair.signals import StopSignals, stop_with_the_launcher
 from ernie_pair.temperature import Calibration, read_calibration
 from ernie_pair.world import launched_world
 
-# A file, a set such as lcqmc, a Hugging Face dataset, dictionaries, or (text, text, label).
+# A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
+# from a list, a generator or any other iterable.
 PairDataset = Union[str, Path, Iterable]
 
 
@@ -49,7 +55,10 @@ class TrainResult(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """In the order of the rows. Without labels, ``labels`` is None and ``metrics`` empty."""
+    """In the order of the rows. Without labels, ``labels`` is None and ``metrics`` empty.
+
+    With on_bad_row="skip" a row that is no pair has the class and the label -1, NaN for numbers and no name.
+    """
 
     predictions: np.ndarray  # int64 [N]: classes
     logits: np.ndarray  # float32 [N, C]
@@ -71,7 +80,9 @@ class PairTrainer:
 
     ``model``: a name or a folder as the command takes it, or a PairClassifier with its ``vocab_file``; that
     one keeps its own dropout, whatever ``config`` says. A dataset: a file or set as the command takes it, a
-    Hugging Face dataset, or a list of dictionaries or of (text, text, label). ``compute_metrics`` is given
+    Hugging Face dataset, a pandas DataFrame, or a list, a generator or another iterable of dictionaries or of
+    (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
+    pairs are not, and must be such that they can be read again. ``compute_metrics`` is given
     an EvalPrediction and returns a dictionary that is added to the built-in metrics; best_metric may be one
     of its names. ``callbacks``: see PairCallback.
 
@@ -92,7 +103,8 @@ class PairTrainer:
     ):
         self.config = _as_it_is(config, model) if isinstance(model, PairClassifier) else config
         self.callbacks, self.compute_metrics = list(callbacks), compute_metrics
-        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.train_dataset = train_dataset if config.streaming else held(train_dataset)
+        self.eval_dataset = held(eval_dataset)
         self.world = launched_world()
         if not logging.getLogger("ernie_pair").handlers:
             start_console(self.world)
@@ -131,7 +143,7 @@ class PairTrainer:
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
     ) -> Dict[str, float]:
-        """The metrics of the model on labelled pairs, equal on all processes.
+        """The metrics of the model on labelled pairs, equal on all processes. They are read once.
 
         ``symmetric``: see ``predict``.
         """
@@ -139,8 +151,8 @@ class PairTrainer:
         return self._evaluate(self.eval_dataset if eval_dataset is None else eval_dataset, chosen)
 
     def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
-        pairs = self._pairs_of("dev", dataset).read()
-        return self._measure()(self._logits_of(pairs, symmetric), pairs.labels)
+        logits, labels, _ = self._ask(self._pairs_of("dev", dataset), symmetric)
+        return self._measure()(logits, labels)
 
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
@@ -150,22 +162,21 @@ class PairTrainer:
         ``threshold``: of two classes, the probability from which on a pair is of class 1; None: that of
         calibration.json in the folder of the model, if there is one, otherwise the likelier class.
         ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none (a, b)
-        alone, auto as calibration.json says.
+        alone, auto as calibration.json says. The pairs are read once, and are never all in memory.
         """
         saved = self._calibration()
         refuse_no_threshold(threshold)
         refuse_threshold(threshold, self.model.num_classes, "the model")
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
-        source = self._pairs_of("test", dataset)
-        if not _is_labelled(source):
-            source = self._pairs_of("test", dataset, labelled=False)
-        pairs = source.read()
-        logits = self._logits_of(pairs, chosen)
-        metrics = {} if pairs.labels is None else self._measure()(logits, pairs.labels)
+        first, dataset = _first_of(dataset)
+        labelled = _is_labelled(self._pairs_of("test", first))
+        logits, labels, bad = self._ask(self._pairs_of("test", dataset, labelled), chosen)
+        metrics = {} if labels is None else self._measure()(logits, labels)
         decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
         every = labels_of(self._start.source.config).names
         names = [every[number] for number in decided.classes]
-        return Predictions(decided.classes, logits, pairs.labels, metrics, decided.probabilities, names)
+        found = Predictions(decided.classes, logits, labels, metrics, decided.probabilities, names)
+        return _with_bad_rows(found, bad)
 
     def _calibration(self) -> Calibration:
         """What was saved beside the weights that the model has."""
@@ -179,8 +190,6 @@ class PairTrainer:
             "train": self._pairs_of("train", self.train_dataset),
             "dev": self._pairs_of("dev", self.eval_dataset),
         }
-        if config.streaming and isinstance(sources["train"], GivenPairs):
-            raise InputError("streaming reads a file, and train_dataset is in memory; leave it out")
         data = open_pairs(config, sources, start.source, self.world)
         own = {"compute_metrics": self.compute_metrics, "callbacks": self.callbacks}
         run = PairRun(config, start, data, self.world, self._device, **own)
@@ -205,10 +214,22 @@ class PairTrainer:
         config = self.config
         labels = labels_of(self._start.source.config) if labelled else None
         columns = Columns(config.text_a, config.text_b, config.label)
+        rules = RowRules.of(config)
         if isinstance(given, (str, Path)):
-            return PairSource(f"{split}_file", str(given), split, labels, columns)
+            return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
         name = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}[split]
-        return GivenPairs(name, given, labels, columns)
+        return GivenPairs(name, given, labels, columns, rules)
+
+    def _ask(self, source, symmetric: str) -> Tuple[np.ndarray, Optional[np.ndarray], List[BadRow]]:
+        """Logits [N, C] and labels [N] of the pairs, read window by window, and the rows that are none."""
+        bad: List[BadRow] = []
+        logits, labels = [], []
+        for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
+            logits.append(self._logits_of(pairs, symmetric))
+            labels.append(pairs.labels)
+        tell_rejected(source.name, bad, sum(map(len, logits)), None)
+        labelled = source.labels is not None
+        return np.concatenate(logits), np.concatenate(labels) if labelled else None, bad
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
@@ -239,6 +260,39 @@ def _start_of(model, config: PairConfig, vocab_file):
     if vocab_file is None:
         raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
     return given_start(model, Path(vocab_file))
+
+
+def _first_of(dataset: PairDataset):
+    """Its first row, or the file that it is, and the whole of it."""
+    if isinstance(dataset, (str, Path)):
+        return dataset, dataset
+    examples = examples_of("dataset", dataset)
+    first = list(islice(examples, 1))
+    return first, chain(first, examples) if is_one_shot(dataset) else dataset
+
+
+def _with_bad_rows(found: Predictions, bad: Sequence[BadRow]) -> Predictions:
+    """``found`` with a row in the place of each that was left out."""
+    if not bad:
+        return found
+    count = len(found.logits) + len(bad)
+    places = np.setdiff1d(np.arange(count), [row.place for row in bad])
+
+    def spread(values: np.ndarray, empty) -> np.ndarray:
+        all_rows = np.full((count, *values.shape[1:]), empty, dtype=values.dtype)
+        all_rows[places] = values
+        return all_rows
+
+    names = iter(found.names)
+    has_pair = np.isin(np.arange(count), places)
+    return Predictions(
+        spread(found.predictions, -1),
+        spread(found.logits, np.nan),
+        None if found.labels is None else spread(found.labels, -1),
+        found.metrics,
+        spread(found.probabilities, np.nan),
+        [next(names) if is_pair else "" for is_pair in has_pair],
+    )
 
 
 def _is_labelled(source) -> bool:

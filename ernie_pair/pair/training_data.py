@@ -1,8 +1,6 @@
 """What a training run learns from and is measured on: from files or sets to batches of ids."""
 
-import hashlib
 import logging
-import os
 from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
@@ -16,16 +14,17 @@ from ernie_pair.pair.audit.before_training import warn_before_training
 from ernie_pair.pair.class_weights import class_weights_of
 from ernie_pair.pair.config import PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_updates
+from ernie_pair.pair.data.given_pairs import GivenPairs
 from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
 from ernie_pair.pair.metrics import refuse_undefined
 from ernie_pair.pair_rows import Batch, Rows
 from ernie_pair.world import World
-
-_END_BYTES = 1 << 20
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +42,9 @@ class PairData(NamedTuple):
 def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
     """Both files; see ``open_pairs``."""
     labels, columns = labels_of(source.config), Columns(config.text_a, config.text_b, config.label)
+    rules = RowRules.of(config)
     sources = {
-        split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns)
+        split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns, rules)
         for split in ("train", "dev")
     }
     return open_pairs(config, sources, source, world)
@@ -67,8 +67,10 @@ def _hold(
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     train, dev = cached_rows(cache_dir, list(sources.values()), pieces, config.max_seq_len)
-    for source, rows in zip(sources.values(), (train, dev)):
+    for (split, source), rows in zip(sources.items(), (train, dev)):
         _describe(source, rows, labels)
+        told = _rejected(config, split) if world.is_first else None
+        tell_rejected(source.name, rows.bad, len(rows), told)
     if world.is_first:
         warn_before_training(cache_dir, sources)
     updates = partial(
@@ -87,31 +89,29 @@ def _stream(
     config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
 ) -> PairData:
     train, dev = sources["train"], sources["dev"]
-    if not train.is_file:
+    if isinstance(train, GivenPairs):
+        train.refuse_one_shot()
+    elif not train.is_file:
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     (dev_rows,) = cached_rows(cache_dir, [dev], pieces, config.max_seq_len)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
     _describe(dev, dev_rows, labels)
+    tell_rejected(dev.name, dev_rows.bad, len(dev_rows), _rejected(config, "dev") if world.is_first else None)
     rules = StreamRules(
         *(config.seed, config.pairs_per_update(world.size), config.shuffle_buffer, config.bucket),
         *(config.max_seq_len, config.gradient_accumulation_steps),
     )
-    updates = partial(streamed_updates, train, pieces, rules, world)
-    hashes = {train.flag: _hash_of_ends(Path(train.name)), dev.flag: dev.sha256()}
+    rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
+    updates = partial(streamed_updates, train, pieces, rules, world, rejects=rejects)
+    hashes = {train.flag: train.sha256_of_ends(), dev.flag: dev.sha256()}
     weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
     return PairData(updates, 0, dev_rows, hashes, weights)
 
 
-def _hash_of_ends(path: Path) -> str:
-    """sha256 of the size, the first and the last MiB: a file beyond memory is not read to be named."""
-    digest = hashlib.sha256(str(path.stat().st_size).encode())
-    with open(path, "rb") as content:
-        digest.update(content.read(_END_BYTES))
-        content.seek(max(0, os.path.getsize(path) - _END_BYTES))
-        digest.update(content.read(_END_BYTES))
-    return digest.hexdigest()
+def _rejected(config: PairConfig, split: str) -> Path:
+    return Path(config.output_dir) / f"{split}{ENDING}"
 
 
 def _describe(source: PairSource, rows: Rows, labels: Labels) -> None:

@@ -19,6 +19,7 @@ from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.metrics import refuse_undefined
 from ernie_pair.runlog import start_console
@@ -95,7 +96,7 @@ def _test_pairs(config: CompareConfig, train: TrainConfig, start: Start) -> Pair
     named = (
         ("test_file", config.test_file, "test") if config.test_file else ("dev_file", train.dev_file, "dev")
     )
-    pairs = PairSource(*named, labels, columns).read()
+    pairs = PairSource(*named, labels, columns, RowRules.of(train)).read()
     refuse_undefined("auc", pairs.labels, len(labels.names), named[1])
     return pairs
 

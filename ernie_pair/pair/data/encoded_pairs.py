@@ -24,7 +24,9 @@ from ernie_pair.world import World
 
 def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:
     """Token ids of every pair, cut to ``max_seq_len`` (see ``kept_lengths``)."""
-    return encode_texts(pairs.left, pairs.right, pairs.labels, pieces, max_seq_len)
+    rows = encode_texts(pairs.left, pairs.right, pairs.labels, pieces, max_seq_len)
+    rows.bad = pairs.bad
+    return rows
 
 
 def training_updates(

@@ -7,12 +7,14 @@
 config.json keeps them as id2label (the names) and label2id (all spellings).
 """
 
+import re
 from dataclasses import dataclass
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from data_tools.errors import InputError
 
 EXAMPLE = "0=different,1=same"
+_WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,15 @@ class Labels:
         if not any(map(_is_number, spellings)):
             classes.update((str(number), number) for number in names)
         return cls(tuple(names[number] for number in sorted(names)), classes)
+
+    def class_of(self, label: object) -> Optional[int]:
+        """Return the class that a text or a number names, None for none. 1.0 is read as 1."""
+        try:
+            text = str(label)
+        except ValueError:  # an integer of more digits than Python writes
+            return None
+        whole = _WHOLE.fullmatch(text)
+        return self.classes.get(text, self.classes.get(whole[1]) if whole else None)
 
     @property
     def allowed(self) -> str:

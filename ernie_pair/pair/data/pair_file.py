@@ -1,32 +1,36 @@
-"""Sentence pairs on disk: a pair per line, its columns separated by tabs (commas in .csv), or JSON objects.
+"""Sentence pairs on disk: tables whose columns are separated by tabs (by commas in .csv), or JSON objects.
 
     text_a<TAB>text_b<TAB>label                                   the header may be absent
     怎么开户<TAB>如何开户<TAB>1
 
     {"sentence1": "怎么开户", "sentence2": "如何开户", "label": "1"}          in .json and .jsonl
 
-See `pair_columns` for other names and orders. Labels may be absent where nobody asks for them. A line
-ends at \\n or \\r\\n and nowhere else, quotes are plain text, a first byte-order mark is skipped. Every
-row is kept, or the file is refused with the number of the line.
+See `pair_columns` for other names and orders, `pair_records` for what a line is. Labels may be absent
+where nobody asks for them. Every row is kept, or the file is refused with the number of the line; or, where
+the rules say so, bad rows are left out and told.
 """
 
+from itertools import islice
 from pathlib import Path
-from typing import Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import InputError
-from data_tools.json_file import JsonError, kind_of, parse_json
-from data_tools.line_rules import LONGEST_LINE, decoded
-from data_tools.text_files import read_lines
 from ernie_pair.pair.data.labels import EXAMPLE, Labels
 from ernie_pair.pair.data.pair_columns import Columns, Layout, keys_of, layout_of
+from ernie_pair.pair.data.pair_records import (
+    BadRecord,
+    RowRules,
+    csv_records,
+    json_records,
+    tab_records,
+)
 
 JSON_ENDINGS = (".json", ".jsonl")
 PACKED = (".gz", ".zst")
 
-Line = Tuple[int, str]  # its number, its text
 Cells = Tuple[object, object, object]  # text, text, label: as they stand, None where there is none
 
 
@@ -39,8 +43,28 @@ class Row(NamedTuple):
     label: Optional[int]
 
 
+class BadRow(NamedTuple):
+    """A row that is no pair: line ``number``, and what an error says of it.
+
+    ``place`` counts the rows of the file from 0, good and bad ones. ``is_known``: it is left out whatever
+    the rules say.
+    """
+
+    number: int
+    reason: str
+    place: int = 0
+    is_known: bool = False
+
+
+Reject = Callable[[BadRow], None]
+
+
 class Pairs(NamedTuple):
-    """The rows of a file in their order. ``labels`` is None when they were not asked for."""
+    """The rows of a file in their order. ``labels`` is None when they were not asked for.
+
+    ``numbers`` int64 [rows] are the lines that they begin in; without it they lie in consecutive lines from
+    ``first_line`` on. ``bad``: the rows that were left out.
+    """
 
     left: List[str]
     right: List[str]
@@ -48,12 +72,17 @@ class Pairs(NamedTuple):
     sha256: str
     path: str = ""
     first_line: int = 1
+    numbers: Optional[np.ndarray] = None
+    bad: Tuple[BadRow, ...] = ()
 
     def __len__(self) -> int:
         return len(self.left)
 
+    def number(self, row: int) -> int:
+        return self.first_line + row if self.numbers is None else int(self.numbers[row])
+
     def where(self, row: int) -> str:
-        return f"{self.path}:{self.first_line + row}"
+        return f"{self.path}:{self.number(row)}"
 
 
 def read_pairs(path: Union[str, Path], num_classes: Optional[int]) -> Pairs:
@@ -61,21 +90,69 @@ def read_pairs(path: Union[str, Path], num_classes: Optional[int]) -> Pairs:
     return read_file(Path(path), None if num_classes is None else Labels.numbered(num_classes))
 
 
-def read_file(path: Path, labels: Optional[Labels], columns: Columns = Columns()) -> Pairs:  # noqa: B008
+def read_file(
+    path: Path,
+    labels: Optional[Labels],
+    columns: Columns = Columns(),  # noqa: B008
+    rules: RowRules = RowRules(),  # noqa: B008
+) -> Pairs:
     """All rows. With ``labels`` each must have one of those. Raises InputError naming file:line."""
     refuse_missing(path)
     sha256, before = sha256_of_file(path), path.stat()
+    bad: List[BadRow] = []
+    found = good_rows(rows_of(path, labels, columns, rules), rules.skips, str(path), bad.append)
+    pairs = pairs_of(found, bad, labels is not None, sha256, str(path))
+    after = path.stat()
+    if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
+        raise InputError(f"{path} changed while it was read; run again when it is complete")
+    return pairs
+
+
+def pairs_of(found: Iterable[Row], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
+    """The rows side by side; ``bad`` is looked at when they have come."""
     numbers, left, right, classes = [], [], [], []
-    for row in rows_of(path, labels, columns):
+    for row in found:
         numbers.append(row.number)
         left.append(row.left)
         right.append(row.right)
         classes.append(row.label)
-    after = path.stat()
-    if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
-        raise InputError(f"{path} changed while it was read; run again when it is complete")
-    numbered = None if labels is None else np.array(classes, dtype=np.int64)
-    return Pairs(left, right, numbered, sha256, str(path), numbers[0])
+    labels = np.array(classes, dtype=np.int64) if labelled else None
+    lines = np.array(numbers, dtype=np.int64)
+    return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad))
+
+
+def chunks_of(rows: Iterator[Row], size: int, path: str) -> Iterator[Pairs]:
+    """``rows`` in parts of ``size`` and a rest, read when asked for; labelled as its first row is."""
+    while True:
+        part = list(islice(rows, size))
+        if not part:
+            return
+        yield pairs_of(part, [], part[0].label is not None, "", path)
+
+
+def good_rows(
+    found: Iterator[Union[Row, BadRow]], skips: bool, path: str, reject: Reject = lambda row: None
+) -> Iterator[Row]:
+    """The rows that are pairs, at least one; ``reject`` hears of the others, if ``skips`` leaves them out.
+
+    Raises InputError with the reason of the first bad row otherwise.
+    """
+    num_good, first_bad = 0, None
+    for place, row in enumerate(found):
+        if isinstance(row, Row):
+            num_good += 1
+            yield row
+            continue
+        if not (skips or row.is_known):
+            raise InputError(row.reason)
+        first_bad = first_bad or row
+        reject(row._replace(place=place))
+    if first_bad and not num_good:
+        raise InputError(
+            f"{path}: no row of it is a pair, and the first is wrong because: {first_bad.reason}"
+        )
+    if not num_good:
+        raise InputError(f"{path}: no pairs in it; give at least one")
 
 
 def refuse_missing(path: Path) -> None:
@@ -87,18 +164,31 @@ def refuse_missing(path: Path) -> None:
 
 def ending_of(path: Path) -> str:
     """.json, .csv and so on; the file may be compressed."""
-    return (path.with_suffix("") if path.suffix in PACKED else path).suffix
+    return (path.with_suffix("") if path.suffix in PACKED else path).suffix.lower()
 
 
-def rows_of(path: Path, labels: Optional[Labels], columns: Columns) -> Iterator[Row]:
-    """The rows one by one, with little memory; at least one. Raises InputError naming file:line."""
-    cells_of = _cells_of_json if ending_of(path) in JSON_ENDINGS else _cells_of_table
-    number = 0
-    for number, (left, right, label) in cells_of(path, columns):
-        where = f"{path}:{number}"
-        yield row_of(where, number, (left, right, label), labels)
-    if not number:
-        raise InputError(f"{path}: no pairs in it; write a pair per line")
+def rows_of(
+    path: Path,
+    labels: Optional[Labels],
+    columns: Columns,
+    rules: RowRules = RowRules(),  # noqa: B008
+) -> Iterator[Union[Row, BadRow]]:
+    """Every row, one by one, with little memory, as a pair or with what is wrong with it.
+
+    Raises InputError where the first line does not tell how the others are to be read.
+    """
+    ending = ending_of(path)
+    if ending in JSON_ENDINGS:
+        found = _cells_of_json(path, columns, rules)
+    else:
+        found = _cells_of_table(path, columns, rules, "," if ending == ".csv" else "\t")
+    for number, cells in found:
+        if not isinstance(cells, BadRecord):
+            try:
+                row = row_of(f"{path}:{number}", number, cells, labels)
+            except InputError as error:
+                cells = BadRecord(str(error))
+        yield BadRow(number, cells.reason) if isinstance(cells, BadRecord) else row
 
 
 def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Row:
@@ -109,58 +199,57 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> R
     return Row(number, left, right, None if labels is None else _class_of(where, label, labels))
 
 
-def _lines(path: Path) -> Iterator[Line]:
-    for number, raw in enumerate(read_lines(path), start=1):
-        if len(raw) > LONGEST_LINE:
-            raise InputError(f"{path}:{number}: the line is above {LONGEST_LINE} bytes; cut it")
-        text = decoded(str(path), number, raw)
-        if not text.strip():
-            raise InputError(f"{path}:{number}: the line is blank; remove it, so that rows and lines agree")
-        yield number, text
-
-
-def _cells_of_table(path: Path, columns: Columns) -> Iterator[Tuple[int, Cells]]:
-    mark = "," if ending_of(path) == ".csv" else "\t"
+def _cells_of_table(
+    path: Path, columns: Columns, rules: RowRules, mark: str
+) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
     layout: Optional[Layout] = None
-    for number, text in _lines(path):
-        cells = text.split(mark)
+    for number, cells in (csv_records if mark == "," else tab_records)(path, rules):
+        where = f"{path}:{number}"
         if layout is None:
-            layout = layout_of(f"{path}:{number}", cells, columns)
+            if isinstance(cells, BadRecord):
+                raise InputError(cells.reason)
+            layout = layout_of(where, cells, columns)
             if layout.has_header:
                 continue
-        if len(cells) != layout.width:
-            raise _bad_width(f"{path}:{number}", cells, layout, mark)
-        label = None if layout.label is None else cells[layout.label]
-        yield number, (cells[layout.left], cells[layout.right], label)
+        if isinstance(cells, BadRecord):
+            yield number, cells
+        elif len(cells) != layout.width:
+            yield number, BadRecord(_bad_width(where, cells, layout, mark))
+        else:
+            label = None if layout.label is None else cells[layout.label]
+            yield number, (cells[layout.left], cells[layout.right], label)
 
 
-def _bad_width(where: str, cells: List[str], layout: Layout, mark: str) -> InputError:
-    name = "tab" if mark == "\t" else "comma"
-    return InputError(
-        f"{where}: {len(cells)} column(s) instead of {layout.width}; write one {name} between two columns "
-        "and none in a text (quotes are plain text: they do not protect it)"
+def _bad_width(where: str, cells: Sequence[str], layout: Layout, mark: str) -> str:
+    if not "".join(cells).strip():
+        return f"{where}: the line is blank; remove it, so that rows and lines agree"
+    begin = f"{where}: {len(cells)} column(s) instead of {layout.width}; write one "
+    if mark == ",":
+        return f"{begin}comma between two columns, and a text with commas in quotes"
+    return (
+        f"{begin}tab between two columns and none in a text (quotes are plain text: they do not protect it)"
     )
 
 
-def _cells_of_json(path: Path, columns: Columns) -> Iterator[Tuple[int, Cells]]:
+def _cells_of_json(
+    path: Path, columns: Columns, rules: RowRules
+) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
     keys = None
-    for number, text in _lines(path):
+    for number, found in json_records(path, rules):
         where = f"{path}:{number}"
-        found = _json_object(where, text)
+        if keys is None and isinstance(found, BadRecord):
+            raise InputError(found.reason)
+        if isinstance(found, BadRecord):
+            yield number, found
+            continue
         keys = keys or keys_of(where, list(found), columns)
-        for key in keys[:2]:
-            _refuse_half_text(where, key, found)
-        yield number, tuple(map(found.get, keys))
-
-
-def _json_object(where: str, text: str) -> dict:
-    try:
-        found = parse_json(text)
-    except JsonError as error:
-        raise InputError(f"{where}: {error}; write an object per line") from None
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: {kind_of(found)} instead of an object; write {{...}} on each line")
-    return found
+        try:
+            for key in keys[:2]:
+                _refuse_half_text(where, key, found)
+        except InputError as error:
+            yield number, BadRecord(str(error))
+        else:
+            yield number, tuple(map(found.get, keys))
 
 
 def _refuse_half_text(where: str, key: str, found: dict) -> None:
@@ -168,14 +257,16 @@ def _refuse_half_text(where: str, key: str, found: dict) -> None:
     text = found.get(key)
     if not isinstance(text, str):
         what = (
-            f"is {text!r}, not a text" if key in found else f"is missing (found: {', '.join(found) or '-'})"
+            f"is {shown(text)}, not a text"
+            if key in found
+            else f"is missing (found: {', '.join(found) or '-'})"
         )
         raise InputError(f"{where}: {key} {what}; every row needs two texts: see --text_a and --text_b")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where}: {key} has half of a character (\\u{ord(text[error.start]):04x}); mend it"
+            f"{where}: {key} has half of a character (\\u{ord(text[error.start]):04x}); correct it"
         ) from None
 
 
@@ -184,7 +275,7 @@ def _is_bad(text: object) -> bool:
 
 
 def _bad_text(where: str, name: str, text: object) -> InputError:
-    found = "is empty" if isinstance(text, str) else f"is {text!r}, not a text"
+    found = "is empty" if isinstance(text, str) else f"is {shown(text)}, not a text"
     return InputError(f"{where}: {name} {found}; fill it in or remove the row")
 
 
@@ -193,10 +284,26 @@ def _class_of(where: str, label: object, labels: Labels) -> int:
         raise InputError(
             f"{where}: no label; each row needs one of {labels.allowed} (name its column with --label)"
         )
-    found = labels.classes.get(str(label))
+    found = labels.class_of(label)
     if found is None:
-        raise InputError(
-            f"{where}: label {label!r} is not one of {labels.allowed}; mend it, or name the classes with "
-            f"--label_map {EXAMPLE} (a header line reads text_a<TAB>text_b<TAB>label)"
-        )
+        raise InputError(f"{where}: {_bad_label(label, labels)}")
     return found
+
+
+def _bad_label(label: object, labels: Labels) -> str:
+    if isinstance(label, (list, tuple, dict)):
+        return f"label {shown(label)} is no single value; write one of {labels.allowed}"
+    if isinstance(label, (bool, np.bool_)):
+        return f"label {label} is a boolean; name the classes so with --label_map 0=False,1=True"
+    return (
+        f"label {shown(label)} is not one of {labels.allowed}; correct it, or name the classes with "
+        f"--label_map {EXAMPLE} (a header line reads text_a<TAB>text_b<TAB>label)"
+    )
+
+
+def shown(value: object) -> str:
+    """At most 60 characters of how Python writes ``value``; numbers too long to be written are named so."""
+    try:
+        return repr(value)[:60]
+    except ValueError:
+        return "a number of thousands of digits"

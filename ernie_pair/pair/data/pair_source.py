@@ -3,27 +3,32 @@
 import hashlib
 import json
 import re
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
-
-import numpy as np
+from typing import Iterator, List, Optional, Union
 
 from data_tools.array_file import sha256_of_file
 from data_tools.errors import InputError
 from ernie_pair.pair.data.labels import Labels
+from ernie_pair.pair.data.named_set import SetFile, open_set
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
-from ernie_pair.pair.data.pair_file import Pairs, Row, read_file, refuse_missing, row_of, rows_of
+from ernie_pair.pair.data.pair_file import (
+    BadRow,
+    Pairs,
+    Reject,
+    Row,
+    good_rows,
+    pairs_of,
+    read_file,
+    refuse_missing,
+    row_of,
+    rows_of,
+)
+from ernie_pair.pair.data.pair_records import RowRules
 
-# Our name: (PaddleNLP's, the part of it). Any other is NAME or NAME:PART of its own.
-SETS = {
-    "afqmc": ("clue", "afqmc"),
-    "mrpc": ("glue", "mrpc"),
-    "qqp": ("glue", "qqp"),
-}
-SPLITS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 _SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")
+_END_BYTES = 1 << 20
+_NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is -
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class PairSource:
     split: str
     labels: Optional[Labels]
     columns: Columns = Columns()
+    rules: RowRules = RowRules()
 
     @property
     def is_file(self) -> bool:
@@ -46,63 +52,77 @@ class PairSource:
 
     def sha256(self) -> str:
         """Of the content. Raises InputError."""
-        if not self.is_file:
-            return _content_of_set(self.flag, self.name, self.split)[1]
-        refuse_missing(Path(self.name))
-        return sha256_of_file(Path(self.name))
+        if not self.is_file and not isinstance(self._set(), SetFile):
+            return _hash_of(self._set())
+        path = self._path()
+        refuse_missing(path)
+        return sha256_of_file(path)
+
+    def sha256_of_ends(self) -> str:
+        """Of the size, the first and the last MiB: a file beyond memory is not read to be named."""
+        path = self._path()
+        refuse_missing(path)
+        digest = hashlib.sha256(str(path.stat().st_size).encode())
+        with open(path, "rb") as content:
+            digest.update(content.read(_END_BYTES))
+            content.seek(max(0, path.stat().st_size - _END_BYTES))
+            digest.update(content.read(_END_BYTES))
+        return digest.hexdigest()
 
     def read(self) -> Pairs:
         """Raises InputError naming file:line, or the row of a set."""
         if self.is_file:
-            return read_file(Path(self.name), self.labels, self.columns)
-        rows = list(self._rows_of_set())
-        labels = None if self.labels is None else np.array([row.label for row in rows], dtype=np.int64)
-        name = f"{self.name} {self.split}"
-        return Pairs([row.left for row in rows], [row.right for row in rows], labels, self.sha256(), name)
+            return read_file(Path(self.name), self.labels, self.columns, self.rules)
+        path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
+        bad: List[BadRow] = []
+        return pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
 
-    def rows(self) -> Iterator[Row]:
-        """One by one; a file is not held in memory."""
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[Row]:
+        """One by one; a file is not held in memory. ``reject`` hears of the rows that are left out."""
         if not self.is_file:
-            return self._rows_of_set()
+            return good_rows(self._rows_of_set(), self.rules.skips, self.name, reject)
         refuse_missing(Path(self.name))
-        return rows_of(Path(self.name), self.labels, self.columns)
+        found = rows_of(Path(self.name), self.labels, self.columns, self.rules)
+        return good_rows(found, self.rules.skips, self.name, reject)
 
-    def _rows_of_set(self) -> Iterator[Row]:
+    def _set(self) -> Union[SetFile, List[dict]]:
+        return open_set(self.flag, self.name, self.split)
+
+    def _path(self) -> Path:
+        return Path(self.name) if self.is_file else self._set().path
+
+    def _rows_of_set(self) -> Iterator[Union[Row, BadRow]]:
+        found = self._set()
+        if isinstance(found, SetFile):
+            named = any(self.columns.by_role.values())
+            labels = None if self.labels is None else _with_spellings(self.labels, found.labels)
+            columns = self.columns if named else found.columns
+            yield from map(_without_class, rows_of(found.path, labels, columns, RowRules()))
+            return
         keys = None
-        examples, _ = _content_of_set(self.flag, self.name, self.split)
-        for number, example in enumerate(examples, start=1):
+        for number, example in enumerate(found, start=1):
             where = f"{self.name} {self.split}:{number}"
             keys = keys or keys_of(where, list(example), self.columns)
-            yield row_of(where, number, tuple(map(example.get, keys)), self.labels)
+            try:
+                yield row_of(where, number, tuple(map(example.get, keys)), self.labels)
+            except InputError as error:
+                yield BadRow(number, str(error))
 
 
-@lru_cache(maxsize=4)
-def _content_of_set(flag: str, name: str, split: str) -> Tuple[List[dict], str]:
-    """The rows as PaddleNLP gives them, and their sha256. Raises InputError."""
-    path, part = SETS.get(name, (name.partition(":")[0], name.partition(":")[2] or None))
-    try:
-        examples = [dict(example) for example in _load(path, part, SPLITS[split])]
-    except (OSError, RuntimeError, ValueError, AttributeError, KeyError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"--{flag} {name} is no file, and PaddleNLP cannot load a set of that name ({reason}); "
-            "check the name and the network, or give a file"
-        ) from None
-    if not examples:
-        raise InputError(f"--{flag} {name}: its part {split} holds no pairs; give a file")
+def _with_spellings(labels: Labels, spellings: List[str]) -> Labels:
+    """With the words that the file of a set uses for the classes 0, 1, ..."""
+    more = {word: labels.classes[str(n)] for n, word in enumerate(spellings) if str(n) in labels.classes}
+    return replace(labels, classes={"-": _NO_CLASS, **more, **labels.classes})
+
+
+def _without_class(row: Union[Row, BadRow]) -> Union[Row, BadRow]:
+    if isinstance(row, BadRow) or row.label != _NO_CLASS:
+        return row
+    return BadRow(row.number, "label '-': those who were asked did not agree on one", is_known=True)
+
+
+def _hash_of(examples: List[dict]) -> str:
     digest = hashlib.sha256()
     for example in examples:
         digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
-    return examples, digest.hexdigest()
-
-
-def _load(path: str, part: Optional[str], splits: Tuple[str, ...]):
-    """The first of ``splits`` that the set has."""
-    from paddlenlp import datasets
-
-    for split in splits[:-1]:
-        try:
-            return datasets.load_dataset(path, name=part, splits=split)
-        except ValueError:  # no such part: its other name is tried
-            continue
-    return datasets.load_dataset(path, name=part, splits=splits[-1])
+    return digest.hexdigest()

@@ -14,7 +14,7 @@ import logging
 import uuid
 from dataclasses import asdict
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,12 +25,13 @@ from data_tools.locked import locked
 from data_tools.publish import make_folder, published
 from data_tools.wordpiece import WordPiece
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
-from ernie_pair.pair.data.pair_file import Pairs, ending_of
+from ernie_pair.pair.data.pair_file import BadRow, Pairs, ending_of
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair_rows import Rows
 
-VERSION = 1  # raised when the same file would give other rows
+VERSION = 2  # raised when the same file would give other rows
 MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
+MOST_BAD = 20_000  # rows left out that the note of a cache names
 LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,11 @@ def _made(
             return rows
         if files.table.exists():
             logger.warning("%s is damaged or unfinished and is made again", files.table)
+        if len(pairs.bad) > MOST_BAD:
+            raise InputError(
+                f"{pairs.path}: {len(pairs.bad)} rows are no pairs, more than {MOST_BAD}; is it the right "
+                f"file, and the right --encoding? The first: {pairs.bad[0].reason}"
+            )
         encoded = encode_pairs(pairs, pieces, length)
         if encoded.starts[-1] > MOST_TOKENS:
             raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
@@ -88,6 +94,7 @@ def key_of(source: PairSource, pieces: WordPiece, max_seq_len: int) -> Dict[str,
         "content": source.sha256(),
         "ending": ending_of(Path(source.name)) if source.is_file else "",
         "columns": asdict(source.columns),
+        "rules": asdict(source.rules),
         "labels": source.labels.classes if source.labels else None,
         "vocabulary": pieces.sha256,
         "max_seq_len": max_seq_len,
@@ -107,6 +114,7 @@ def _publish(files: _Files, key: Dict[str, object], rows: Rows, mark: str) -> No
     with published(*files, mark=mark) as (table_draft, note_draft):
         _write_table(table_draft, rows)
         note = {"sha256": sha256_of_file(table_draft), "key": key, "rows": len(rows), "num_cut": rows.num_cut}
+        note["bad"] = [list(row) for row in rows.bad]
         note_draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
 
 
@@ -137,12 +145,13 @@ def _read(files: _Files, key: Dict[str, object], pad_id: int) -> Optional[Rows]:
     try:
         if note.get("sha256") != sha256_of_file(files.table):
             return None
-        return _mapped(files.table, pad_id, note["num_cut"])
+        bad = tuple(BadRow(*row) for row in note["bad"])
+        return _mapped(files.table, pad_id, note["num_cut"], bad)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _mapped(path: Path, pad_id: int, num_cut: int) -> Rows:
+def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> Rows:
     from datasets import Dataset
 
     table = Dataset.from_file(str(path)).data
@@ -150,4 +159,4 @@ def _mapped(path: Path, pad_id: int, num_cut: int) -> Rows:
     heads = table.column("head").to_numpy()
     labels = table.column("label").to_numpy() if "label" in table.column_names else None
     starts = lists.offsets.to_numpy().astype(np.int64)
-    return Rows(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut)
+    return Rows(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut, bad)

@@ -8,7 +8,7 @@ Everything follows from the file and the seed: to go on from row n, the first n 
 """
 
 from itertools import count, islice
-from typing import Iterator, List, NamedTuple
+from typing import Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
 from ernie_pair.pair.data.encoded_pairs import dealt
 from ernie_pair.pair.data.pair_file import Row
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import StreamedRejects
 from ernie_pair.pair_rows import Batch, encode_texts
 from ernie_pair.world import World
 
@@ -39,14 +40,19 @@ class StreamRules(NamedTuple):
 
 
 def streamed_updates(
-    source: PairSource, pieces: WordPiece, rules: StreamRules, world: World, consumed: int
+    source: PairSource,
+    pieces: WordPiece,
+    rules: StreamRules,
+    world: World,
+    consumed: int,
+    rejects: Optional[StreamedRejects] = None,
 ) -> Iterator[List[Batch]]:
     """The batches of this rank, without end, from row ``consumed`` of the stream on.
 
     The same rows however they are dealt out. Raises InputError naming file:line where a row is bad.
     """
     first_pool, done = divmod(consumed, rules.pool_size)
-    stream = islice(shuffled(source, rules), first_pool * rules.pool_size, None)
+    stream = islice(shuffled(source, rules, rejects), first_pool * rules.pool_size, None)
     for pool in count(first_pool):
         rows = list(islice(stream, rules.pool_size))
         labels = np.array([row.label for row in rows], dtype=np.int64)
@@ -57,18 +63,22 @@ def streamed_updates(
         done = 0
 
 
-def shuffled(source: PairSource, rules: StreamRules) -> Iterator[Row]:
-    """The rows of all epochs; of each every row once."""
+def shuffled(
+    source: PairSource, rules: StreamRules, rejects: Optional[StreamedRejects] = None
+) -> Iterator[Row]:
+    """The rows of all epochs; of each every row once. ``rejects`` hears what the first one leaves out."""
     for epoch in count():
         rng = np.random.default_rng([rules.seed, epoch])
         waiting: List[Row] = []
-        for row in source.rows():
+        for row in source.rows() if epoch or rejects is None else source.rows(rejects):
             if len(waiting) < rules.buffer:
                 waiting.append(row)
                 continue
             place = int(rng.integers(len(waiting)))
             yield waiting[place]
             waiting[place] = row
+        if not epoch and rejects is not None:
+            rejects.tell()
         yield from (waiting[place] for place in rng.permutation(len(waiting)))
 
 

@@ -43,7 +43,7 @@ def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
             zip(
                 COLUMNS,
                 (
-                    answers.pairs.first_line + int(row),
+                    answers.pairs.number(int(row)),
                     -math.log(max(of_label[row], 1e-300)),
                     float(of_label[row]),
                     answers.names[answers.labels[row]],
