@@ -56,6 +56,8 @@ def test_repeats_are_the_later_rows_and_ignore_width_case_and_punctuation(tmp_pa
     rows = [*CLEAN, "ＡＢＣ, 好。 1", "今天！ 天气？ 1", "a-b-c 好 1", "今天 天气 1"]
     rows = [row.replace("ＡＢＣ, ", "ＡＢＣ， ") for row in rows]
     assert found(tmp_path, *rows) == {("train", "repeated"): 3}
+    (repeated,) = audit(tmp_path, train=rows).findings
+    assert (repeated.rows, repeated.exact) == (3, 1)
     assert lines_of(tmp_path, "repeated", *rows) == ["train.tsv:6", "train.tsv:7", "train.tsv:8"]
 
 
@@ -161,7 +163,7 @@ def files(tmp_path):
 
 def test_cleaning_leaves_out_what_is_shared_contradicted_or_repeated(tmp_path, files, capsys):
     before = {name: Path(path).read_bytes() for name, path in files.items()}
-    audit_pairs(AuditPairsConfig(**files, output=str(tmp_path / "clean"), drop_leaks=True))
+    audit_pairs(AuditPairsConfig(**files, output=str(tmp_path / "clean"), drop_leaks="normalised"))
     kept = (tmp_path / "clean" / "train.tsv").read_text(encoding="utf-8").splitlines()
     assert [row.replace("\t", " ") for row in kept] == [
         CLEAN[0],
@@ -186,6 +188,61 @@ def test_cleaning_leaves_out_what_is_shared_contradicted_or_repeated(tmp_path, f
     assert "repeated" not in again and "contradicted" not in again and "shared" not in again
 
 
+def test_exact_and_normalised_matches_are_counted_apart_and_dropped_as_asked(tmp_path, capsys):
+    train = [
+        "今天 天气 1",
+        "天气！ 今天 1",
+        "明天 昨天 0",
+        "ＡＢ cd 1",
+        "ab CD 0",
+        "大小 多少 1",
+        "上下 左右 0",
+    ]
+    dev = ["天气 今天 1", "昨天？ 明天 0", "大小 多少 1"]
+    files = {"train": train, "dev": dev}
+    kinds = {f.kind: (f.rows, f.exact) for f in audit(tmp_path, **files).findings if f.exact is not None}
+    assert kinds == {"contradicted": (2, 0), "reversed": (1, 0), "shared": (3, 2)}
+    warned = warnings_of(audit(tmp_path, **files))
+    shared = "3 rows (100.00 %) are pairs of the training file too, in either order"
+    assert f"dev: {shared} (2 exactly, 1 only when normalised)" in warned
+    config = {"train_file": str(tmp_path / "train.tsv"), "dev_file": str(tmp_path / "dev.tsv")}
+    left = {"exact": [1, 2, 3, 4, 6], "normalised": [6]}
+    for compared, rows in left.items():
+        out = tmp_path / compared
+        audit_pairs(AuditPairsConfig(**config, output=str(out), drop_leaks=compared))
+        kept = (out / "train.tsv").read_text(encoding="utf-8").splitlines()
+        assert kept == ["\t".join(train[row].split()) for row in rows]
+        assert json.loads((out / "audit.json").read_text(encoding="utf-8"))["cleaned"]["compared"] == compared
+        assert f"left out, compared {compared}: " in (printed := capsys.readouterr().out)
+        assert "compared      exactly: character by character; normalised: NFKC" in printed
+
+
+def test_a_csv_in_another_encoding_is_cleaned_to_a_csv(tmp_path, capsys):
+    header = "text_a,text_b,label\r\n"
+    rows = [
+        '"左, 上\n下",右,1\r\n',
+        "前,后,0\r\n",
+        '"左, 上\n下",右,1\r\n',
+        "左,yes\r\n",
+        '"前""",后,1\r\n',
+        '"来\r去\n","a\n\nb",0\r\n',
+    ]
+    path, out = tmp_path / "a.csv", tmp_path / "out"
+    path.write_bytes((header + "".join(rows)).encode("gb18030"))
+    config = AuditPairsConfig(
+        str(path), output=str(out), drop_leaks="exact", encoding="gb18030", on_bad_row="skip"
+    )
+    audit_pairs(config)
+    kept = header + "".join(rows[row] for row in (0, 1, 4, 5))
+    assert (out / "a.csv").read_bytes() == kept.encode("gb18030")
+    assert (
+        "left out, compared exact: 1 bad rows, 0 shared, 0 contradicted, 1 repeated"
+        in capsys.readouterr().out
+    )
+    (note,) = map(json.loads, (out / "train.rejected.jsonl").read_text().splitlines())
+    assert note["line"] == 7 and note["reason"].startswith("2 column(s) instead of 3")
+
+
 LAYOUTS = {
     "header, CRLF, mark": (
         "a.tsv",
@@ -205,7 +262,7 @@ LAYOUTS = {
 def test_a_cleaned_file_keeps_the_layout_byte_for_byte(tmp_path, name, content, cleaned):
     (tmp_path / name).write_bytes(content)
     out = tmp_path / "out"
-    audit_pairs(AuditPairsConfig(train_file=str(tmp_path / name), output=str(out), drop_leaks=True))
+    audit_pairs(AuditPairsConfig(train_file=str(tmp_path / name), output=str(out), drop_leaks="exact"))
     assert (out / name).read_bytes() == cleaned
 
 
@@ -240,12 +297,21 @@ def test_another_label_may_stand_for_the_same(tmp_path, capsys):
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"drop_leaks": True}, "--drop_leaks true has no place to write to; pass --output"),
-        ({"drop_leaks": True, "output": "."}, "is the folder of train.tsv itself; choose another one"),
-        ({"drop_leaks": True, "output": "out", "train_file": "lcqmc"}, "lcqmc is a set; give its files"),
-        ({"drop_leaks": True, "output": "out", "train_file": "a.tsv.gz"}, "does not write packed files"),
+        ({"drop_leaks": "exact"}, "--drop_leaks exact has no place to write to; pass --output"),
         (
-            {"drop_leaks": True, "output": "out", "dev_file": "train.tsv"},
+            {"drop_leaks": "normalised", "output": "."},
+            "is the folder of train.tsv itself; choose another one",
+        ),
+        (
+            {"drop_leaks": "normalised", "output": "out", "train_file": "lcqmc"},
+            "lcqmc is a set; give its files",
+        ),
+        (
+            {"drop_leaks": "normalised", "output": "out", "train_file": "a.tsv.gz"},
+            "does not write packed files",
+        ),
+        (
+            {"drop_leaks": "normalised", "output": "out", "dev_file": "train.tsv"},
             "would leave no pair; are the files",
         ),
         ({"max_seq_len": 4}, "--max_seq_len 4 leaves no room for two texts; use 128"),
@@ -270,8 +336,13 @@ def test_what_cannot_be_audited_is_one_line(tmp_path, monkeypatch, capsys, chang
 
 
 def test_the_training_file_is_given_without_a_flag():
-    config = parse_config(AuditPairsConfig, ["a.tsv", "--dev_file", "b.tsv", "--drop_leaks", "--output", "c"])
-    assert (config.train_file, config.dev_file, config.drop_leaks) == ("a.tsv", "b.tsv", True)
+    config = parse_config(
+        AuditPairsConfig, ["a.tsv", "--dev_file", "b.tsv", "--drop_leaks", "exact", "--output", "c"]
+    )
+    assert (config.train_file, config.dev_file, config.drop_leaks) == ("a.tsv", "b.tsv", "exact")
+    for word in ("true", "false"):
+        with pytest.raises(InputError, match="--drop_leaks takes one of none, exact, normalised"):
+            parse_config(AuditPairsConfig, ["a.tsv", "--drop_leaks", word])
     with pytest.raises(InputError, match="TRAIN_FILE is missing"):
         parse_config(AuditPairsConfig, [])
 
@@ -280,5 +351,8 @@ def test_an_audit_can_be_written_as_json_and_read_as_lines(tmp_path):
     made = audit(tmp_path, train=[*CLEAN, CLEAN[0]], dev=["今天 天气 0"])
     assert json.loads(json.dumps(asdict(made)))["findings"][0]["rows"] == 1
     lines = list(report_lines(made))
-    assert "repeated      train: 1 rows (20.00 %) repeat an earlier pair, label and all" in lines
+    assert (
+        "repeated      train: 1 rows (20.00 %) repeat an earlier pair, label and all "
+        "(1 exactly, 0 only when normalised)"
+    ) in lines
     assert "one class     dev: " in "\n".join(lines)

@@ -1,21 +1,24 @@
 """ernie-pair audit-pairs TRAIN: check labelled pairs before training on them.
 
-ernie-pair audit-pairs train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks true
+ernie-pair audit-pairs train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact
 
 Reports repeats, pairs with two labels, pairs that training and evaluation share, breaks of transitivity,
 the balance of the labels and the lengths. With --drop_leaks it writes the training file again, without
-the rows that are wrong or known to the other files; those stay as they are, for they measure.
+the rows that are wrong or known to the other files; those stay as they are, for they measure. `exact`
+compares texts character by character; `normalised` also drops what differs in width, case, white space
+and punctuation alone.
 """
 
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict, Iterable, Iterator, Literal, Optional
 
 import numpy as np
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
+from data_tools.line_rules import ENCODINGS
 from data_tools.publish import published
 from data_tools.wordpiece import WordPiece
 from ernie_pair.pair.audit.findings import (
@@ -31,7 +34,9 @@ from ernie_pair.pair.audit.report import Cleaned, FileFacts, PairAudit, draw, re
 from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import PACKED, Pairs
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
@@ -47,20 +52,25 @@ class AuditPairsConfig:
     text_a: str = option("", help="the column of the first text; empty: a known name, or the first")
     text_b: str = option("", help="the column of the second text")
     label: str = option("", help="the column of the label")
+    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
     label_map: str = option("", help="what the classes are called: 0=different,1=same; empty: 0 and 1")
     same: str = option("", help="the label of texts that mean the same; empty: class 1 of two classes")
     vocab_file: str = option("", help="vocab.txt of a model; lengths are then in tokens, not characters")
     max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included; longer ones are counted")
     output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
-    drop_leaks: bool = option(
-        False, help="write the training file into --output without shared, contradicted and repeated pairs"
+    drop_leaks: Literal["none", "exact", "normalised"] = option(
+        "none",
+        help="write the training file into --output without the pairs that are shared, contradicted or "
+        "repeated: character by character (exact), or as NFKC in lower case without white space and "
+        "punctuation (normalised)",
     )
 
     def __post_init__(self):
         if self.max_seq_len < SPECIALS_PER_PAIR + 2:
             raise InputError(f"--max_seq_len {self.max_seq_len} leaves no room for two texts; use 128")
-        if self.drop_leaks and not self.output:
-            raise InputError("--drop_leaks true has no place to write to; pass --output FOLDER")
+        if self.drop_leaks != "none" and not self.output:
+            raise InputError(f"--drop_leaks {self.drop_leaks} has no place to write to; pass --output FOLDER")
 
 
 def audit_pairs(config: AuditPairsConfig) -> None:
@@ -68,18 +78,23 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     labels = labels_of({}, config.label_map)
     columns = Columns(config.text_a, config.text_b, config.label)
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
+    rules = RowRules.of(config)
     sources = {
-        split: PairSource(f"{split}_file", name, split, None if split == "test" else labels, columns)
+        split: PairSource(f"{split}_file", name, split, None if split == "test" else labels, columns, rules)
         for split, name in named.items()
         if name
     }
-    if config.drop_leaks:
+    if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output))
     pieces = WordPiece.from_file(config.vocab_file) if config.vocab_file else None
-    files = coded({split: source.read() for split, source in sources.items()})
+    read = {split: source.read() for split, source in sources.items()}
+    for split, pairs in read.items():
+        path = Path(config.output) / f"{split}{ENDING}" if config.output else None
+        tell_rejected(pairs.path, pairs.bad, len(pairs), path)
+    files = coded(read)
     audit = audit_of(files, labels, _same(config.same, labels), pieces, config.max_seq_len)
-    if config.drop_leaks:
-        audit = replace(audit, cleaned=_write_cleaned(files, Path(config.output)))
+    if config.drop_leaks != "none":
+        audit = replace(audit, cleaned=_write_cleaned(files, Path(config.output), config.drop_leaks))
     print("\n".join(report_lines(audit)))
     if config.output:
         _write_report(audit, Path(config.output))
@@ -142,12 +157,14 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
         raise InputError(f"--output {folder} is the folder of {path.name} itself; choose another one")
 
 
-def _write_cleaned(files: Dict[str, Coded], folder: Path) -> Cleaned:
+def _write_cleaned(files: Dict[str, Coded], folder: Path, compared: str) -> Cleaned:
     """The lines of the training file as they are, without those of the rows that are left out."""
+    if compared == "exact":
+        files = {name: file.exact for name, file in files.items()}
     train = files["train"]
     others = [file for name, file in files.items() if name != "train"]
     kept = np.ones(len(train.pairs), dtype=bool)
-    removed = {}
+    removed = {"bad rows": len(train.pairs.bad)} if train.pairs.bad else {}
     for kind, wrong in (
         ("shared", is_shared(train, others)),
         ("contradicted", is_contradicted(train)),
@@ -160,12 +177,20 @@ def _write_cleaned(files: Dict[str, Coded], folder: Path) -> Cleaned:
             f"{train.pairs.path}: --drop_leaks would leave no pair; are the files the right ones?"
         )
     path = Path(train.pairs.path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    header = train.pairs.first_line - 1
-    with published(folder / path.name) as (draft,):
-        rows = (line for line, is_kept in zip(lines[header:], kept.tolist()) if is_kept)
-        draft.write_bytes(b"".join([*lines[:header], *rows]))
-    return Cleaned(str(folder / path.name), int(kept.sum()), removed)
+    with published(folder / path.name) as (draft,), open(path, "rb") as lines, open(draft, "wb") as out:
+        out.writelines(_kept_lines(lines, train.pairs, kept))
+    return Cleaned(str(folder / path.name), int(kept.sum()), removed, compared)
+
+
+def _kept_lines(lines: Iterable[bytes], pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
+    """The header, and every line of the rows that are kept: one of a .csv may have several."""
+    fate = {row.number: False for row in pairs.bad}
+    fate.update((pairs.number(row), bool(is_kept)) for row, is_kept in enumerate(kept))
+    is_kept = True
+    for number, line in enumerate(lines, start=1):
+        is_kept = fate.get(number, is_kept)
+        if is_kept:
+            yield line
 
 
 def _write_report(audit: PairAudit, folder: Path) -> None:

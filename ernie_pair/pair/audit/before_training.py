@@ -17,8 +17,11 @@ from ernie_pair.pair.audit.report import warnings_of
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import name_of
 
-VERSION = 1  # raised when the same files would give other warnings
-ADVICE = "ernie-pair audit-pairs shows the rows, and --drop_leaks true writes the training file without them"
+VERSION = 2  # raised when the same files would give other warnings
+ADVICE = (
+    "ernie-pair audit-pairs shows the rows, and --drop_leaks exact (or normalised) writes the training file "
+    "without them"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     """Log a line for each thing that is wrong with ``sources``: train and dev, with labels."""
     train = sources["train"]
     contents = {split: source.sha256() for split, source in sources.items()}
-    read_as = [str(train.columns), sorted(train.labels.classes.items())]
+    read_as = [str(train.columns), str(train.rules), sorted(train.labels.classes.items())]
     key = {"version": VERSION, "contents": contents, "read as": read_as}
     path = cache_dir / f"audit-{name_of(key)}.json"
     warnings = _read(path, key)

@@ -1,11 +1,11 @@
 """What is wrong with labelled pairs before any model sees them; numpy and scipy, no paddle.
 
-Texts are compared as NFKC, in lower case, without white space and punctuation. Two texts that mean the
-same are written A=B, two that do not A/B.
+Texts are compared twice: normalised, that is as NFKC, in lower case, without white space and punctuation,
+and exactly, character by character. Two texts that mean the same are written A=B, two that do not A/B.
 """
 
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, NamedTuple, Optional
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
@@ -18,7 +18,10 @@ QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 @dataclass(frozen=True)
 class Finding:
-    """``rows`` of ``of`` rows of ``file`` (train, dev, test) are what ``kind`` and ``says`` tell."""
+    """``rows`` of ``of`` rows of ``file`` (train, dev, test) are what ``kind`` and ``says`` tell.
+
+    They are so when their texts are normalised; ``exact`` of them as the texts stand, where that is counted.
+    """
 
     file: str
     kind: str
@@ -26,14 +29,20 @@ class Finding:
     of: int
     says: str
     examples: List[str]
+    exact: Optional[int] = None
 
 
 class Coded(NamedTuple):
-    """A file whose texts are numbers, equal for equal texts in all files; int64 [rows]."""
+    """A file whose texts are numbers, equal for equal texts in all files; int64 [rows].
+
+    Texts are equal here when they are so normalised; in ``exact``, which is the file once more, when they are
+    so character by character.
+    """
 
     pairs: Pairs
     left: np.ndarray
     right: np.ndarray
+    exact: Optional["Coded"] = None
 
     @property
     def ordered(self) -> np.ndarray:
@@ -48,12 +57,23 @@ class Coded(NamedTuple):
 
 def coded(files: Dict[str, Pairs]) -> Dict[str, Coded]:
     """The files under their names, by the numbers of their texts."""
+    exact, alike = _numbered(files, iter), _numbered(files, _compared)
+    return {
+        name: Coded(pairs, *alike[name], exact=Coded(pairs, *exact[name])) for name, pairs in files.items()
+    }
+
+
+def _numbered(
+    files: Dict[str, Pairs], compared: Callable[[List[str]], Iterable[str]]
+) -> Dict[str, List[np.ndarray]]:
     numbers: Dict[str, int] = {}
-    found = {}
-    for name, pairs in files.items():
-        sides = ([numbers.setdefault(t, len(numbers)) for t in _compared(side)] for side in pairs[:2])
-        found[name] = Coded(pairs, *(np.array(side, dtype=np.int64) for side in sides))
-    return found
+    return {
+        name: [
+            np.array([numbers.setdefault(text, len(numbers)) for text in compared(side)], dtype=np.int64)
+            for side in pairs[:2]
+        ]
+        for name, pairs in files.items()
+    }
 
 
 def _compared(texts: List[str]) -> Iterator[str]:
@@ -74,24 +94,22 @@ def findings_of(files: Dict[str, Coded], same: Optional[int]) -> List[Finding]:
 
 
 def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Finding]:
-    contradicted = is_contradicted(file)
-    repeated = is_repeated(file) & ~contradicted
-    reversed_ = _repeats(file.unordered) & ~_repeats(file.ordered) & ~contradicted
-    rows = len(file.pairs)
+    def finding(kind: str, find: Callable[[Coded], np.ndarray], says: str, show=_examples) -> Finding:
+        where = find(file)
+        counts = int(where.sum()), len(file.pairs)
+        return Finding(name, kind, *counts, says, show(file, where), int((where & find(file.exact)).sum()))
 
-    def finding(kind: str, where: np.ndarray, says: str) -> Finding:
-        return Finding(name, kind, int(where.sum()), rows, says, _examples(file, where))
-
-    yield finding("repeated", repeated, "repeat an earlier pair, label and all")
-    yield Finding(
-        *(name, "contradicted", int(contradicted.sum()), rows, "are pairs that have two labels"),
-        _examples_of_groups(file, contradicted),
+    yield finding(
+        "repeated", lambda f: is_repeated(f) & ~is_contradicted(f), "repeat an earlier pair, label and all"
     )
-    yield finding("reversed", reversed_, "are an earlier pair the other way round")
+    yield finding("contradicted", is_contradicted, "are pairs that have two labels", _examples_of_groups)
+    yield finding("reversed", _is_reversed, "are an earlier pair the other way round")
     if same is not None:
-        differ = file.pairs.labels != same
-        alike = (file.left == file.right) & differ
-        yield finding("alike", alike, "are labelled different, with equal texts")
+        yield finding(
+            "alike",
+            lambda f: (f.left == f.right) & (f.pairs.labels != same),
+            "are labelled different, with equal texts",
+        )
         yield _broken_transitivity(name, file, same)
 
 
@@ -109,6 +127,10 @@ def is_contradicted(file: Coded) -> np.ndarray:
 def is_repeated(file: Coded) -> np.ndarray:
     """bool [rows]: an earlier row is the same pair in the same order."""
     return _repeats(file.ordered)
+
+
+def _is_reversed(file: Coded) -> np.ndarray:
+    return _repeats(file.unordered) & ~_repeats(file.ordered) & ~is_contradicted(file)
 
 
 def is_shared(file: Coded, others: List[Coded]) -> np.ndarray:
@@ -178,7 +200,9 @@ def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:
     for row in np.flatnonzero(shared)[:EXAMPLES].tolist():
         there = int(np.argmax(train.unordered == file.unordered[row]))
         examples.append(f"{_example(file, row)}  is  {_example(train, there)}")
-    yield Finding(name, "shared", int(shared.sum()), rows, "are pairs of the training file too", examples)
+    exact = int(is_shared(file.exact, [train.exact]).sum())
+    says = "are pairs of the training file too, in either order"
+    yield Finding(name, "shared", int(shared.sum()), rows, says, examples, exact)
     known = np.concatenate([train.left, train.right])
     left, right = np.isin(file.left, known), np.isin(file.right, known)
     for kind, where, says in (

@@ -5,6 +5,9 @@ from typing import Dict, Iterator, List, Optional
 
 from ernie_pair.pair.audit.findings import Finding
 
+COMPARED = (
+    "exactly: character by character; normalised: NFKC, in lower case, without white space and punctuation"
+)
 # Worth a line before a training run; the others are for the report.
 WARNED = ("repeated", "contradicted", "alike", "intransitive", "shared", "unseen label")
 
@@ -25,11 +28,15 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """``removed``: {kind of finding: rows of the training file that are left out because of it}."""
+    """``removed``: {kind of finding: rows of the training file that are left out because of it}.
+
+    ``compared``: exactly or normalised.
+    """
 
     path: str
     rows: int
     removed: Dict[str, int]
+    compared: str
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,8 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         yield f"              {above}: {fate}"
     for line in _one_class(audit):
         yield f"one class     {line}"
+    if audit.findings:
+        yield f"compared      {COMPARED}"
     for finding in audit.findings:
         yield f"{finding.kind:<13} {_sentence(finding)}"
         yield from (f"  {example}" for example in finding.examples)
@@ -72,7 +81,10 @@ def _lines(audit: PairAudit) -> Iterator[str]:
         yield "nothing found"
     if audit.cleaned:
         removed = ", ".join(f"{count} {kind}" for kind, count in audit.cleaned.removed.items())
-        yield f"cleaned       {audit.cleaned.path}: {audit.cleaned.rows} pairs; left out: {removed}"
+        yield (
+            f"cleaned       {audit.cleaned.path}: {audit.cleaned.rows} pairs; left out, compared "
+            f"{audit.cleaned.compared}: {removed}"
+        )
 
 
 def warnings_of(audit: PairAudit) -> List[str]:
@@ -91,7 +103,10 @@ def _one_class(audit: PairAudit) -> Iterator[str]:
 
 
 def _sentence(finding: Finding) -> str:
-    return f"{finding.file}: {finding.rows} rows ({_share(finding.rows, finding.of)}) {finding.says}"
+    sentence = f"{finding.file}: {finding.rows} rows ({_share(finding.rows, finding.of)}) {finding.says}"
+    if finding.exact is None:
+        return sentence
+    return f"{sentence} ({finding.exact} exactly, {finding.rows - finding.exact} only when normalised)"
 
 
 def _share(part: int, whole: int) -> str:
