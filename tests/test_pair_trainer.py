@@ -203,7 +203,8 @@ def test_metrics_that_choose_nothing_are_refused_before_the_first_update(
 ):
     with pytest.raises(InputError, match=reason):
         make(own={"compute_metrics": own}, best_metric=best_metric).train()
-    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+    assert not list(tmp_path.glob("out/checkpoints/*"))
+    assert (tmp_path / "out").exists() == bool(own)
 
 
 class Notes(PairCallback):

@@ -56,7 +56,7 @@ def test_a_second_run_takes_the_rows_and_the_warnings_from_the_cache(tmp_path, c
         warned.append([line[9:] for line in capfd.readouterr().err.splitlines() if "train: " in line])
         monkeypatch.setattr(row_cache, "encode_pairs", None)
         monkeypatch.setattr(before_training, "audit_of", None)
-    assert warned[0] == warned[1] == ["train: 1 rows (1.09 %) repeat an earlier pair, label and all"]
+    assert warned[0] == warned[1] == ["train: 1 rows (1.09 %) repeat an earlier pair, label and all (1 exactly, 0 only when normalised)"]
     assert last_state(tmp_path / "one") == last_state(tmp_path / "two")
     assert not (tmp_path / "one" / "cache").exists()
 
@@ -246,3 +246,29 @@ def test_three_named_classes_make_a_classifier_of_three(tmp_path, config):
     train_pair(replace(config, max_steps=2, label_map="a,b,c"))
     (best,) = (tmp_path / "out").glob("best-*")
     assert json.loads((best / "config.json").read_text())["id2label"] == {"0": "a", "1": "b", "2": "c"}
+
+
+ONE_CLASS = "左\t右\t1\n上\t下\t1\n"
+LATE_ERRORS = {
+    "a bad dev file": ({"dev_file": "左\t右\t7\n"}, "label '7' is not one of"),
+    "no value of the best metric": ({"dev_file": ONE_CLASS, "best_metric": "auc"}, "auc has no value on it"),
+    "a class without rows": ({"train_file": ONE_CLASS, "class_weights": "balanced"}, "no pair of class 0"),
+    "weights of other classes": ({"class_weights": "1,2,3"}, "names 3 class.es., and there are 2"),
+    "layers that are not there": ({"freeze_layers": 99}, "--freeze_layers 99 is more than the"),
+    "positions that are not there": ({"max_seq_len": 4096}, "is more than the model's"),
+}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("changes, reason", LATE_ERRORS.values(), ids=LATE_ERRORS)
+def test_errors_are_found_before_anything_is_written(tmp_path, config, changes, reason, streaming):
+    if streaming and changes.get("class_weights") == "balanced":
+        pytest.skip("refused by the flags alone")
+    for name in ("train_file", "dev_file"):
+        if name in changes:
+            (tmp_path / "other.tsv").write_text(changes[name], encoding="utf-8")
+            changes = {**changes, name: str(tmp_path / "other.tsv")}
+    settings = {"output_dir": str(tmp_path / "none"), "cache_dir": "", "streaming": streaming, "max_steps": 2}
+    with pytest.raises(InputError, match=reason):
+        train_pair(replace(config, **settings, **changes))
+    assert not (tmp_path / "none").exists()

@@ -18,7 +18,7 @@ def freeze(model: PairClassifier, config: EncoderConfig) -> str:
     The pooler, if there is one, trains with the head.
     """
     layers = model.layers()
-    num_frozen = _num_frozen(config, len(layers))
+    num_frozen = num_frozen_layers(config, len(layers))
     model.resting = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
     for name, parameter in model.named_parameters():
         is_frozen = num_frozen is not None and model.depth_of(name) <= num_frozen
@@ -33,8 +33,8 @@ def freeze(model: PairClassifier, config: EncoderConfig) -> str:
     )
 
 
-def _num_frozen(config: EncoderConfig, num_layers: int) -> Optional[int]:
-    """How many layers above the embeddings; None: not even these."""
+def num_frozen_layers(config: EncoderConfig, num_layers: int) -> Optional[int]:
+    """Return how many layers above the embeddings are frozen; None: not even these. Raises InputError."""
     if config.freeze_layers > num_layers:
         raise InputError(
             f"--freeze_layers {config.freeze_layers} is more than the {num_layers} layers of the model; "

@@ -1,7 +1,7 @@
 """A person's own metrics beside those of `metrics.measure`."""
 
 import math
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import Callable, Dict, Iterable, NamedTuple, Optional
 
 import numpy as np
 
@@ -36,11 +36,7 @@ class Measure:
         metrics = measure(logits, labels)
         if self.compute_metrics is not None:
             metrics.update(together(self.add, self.world, lambda: self._own(logits, labels))[0])
-        if self.best_metric not in metrics:
-            raise InputError(
-                f"best_metric {self.best_metric} is none of {', '.join(metrics)}; take one of them, or have "
-                "compute_metrics return it"
-            )
+        refuse_unknown(self.best_metric, metrics)
         return metrics
 
     def _own(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
@@ -59,3 +55,12 @@ class Measure:
                 "model; return a finite number"
             )
         return own
+
+
+def refuse_unknown(best_metric: str, metrics: Iterable[str]) -> None:
+    """Raises InputError where ``best_metric`` is none of ``metrics``."""
+    if best_metric not in metrics:
+        raise InputError(
+            f"best_metric {best_metric} is none of {', '.join(metrics)}; take one of them, or have "
+            "compute_metrics return it"
+        )

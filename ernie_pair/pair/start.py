@@ -7,6 +7,7 @@ from typing import NamedTuple
 from ernie_pair.model_folder import ModelSource, open_model
 from ernie_pair.pair.config import PairConfig
 from ernie_pair.pair.data.labels import labels_of, with_labels
+from ernie_pair.pair.freezing import num_frozen_layers
 from ernie_pair.pair.model import PairClassifier, load_start, new_model
 
 
@@ -24,6 +25,7 @@ def open_start(config: PairConfig, name_or_path: str) -> Start:
     if config.label_map:
         source = replace(source, config=with_labels(source.config, labels_of({}, config.label_map)))
     model = new_model(source, config.model_type, config.seed, config.dropout, config.pooling)
+    num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     return Start(model, source, load_start(model, source))
 
 

@@ -23,8 +23,9 @@ from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import tell_rejected
+from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.model import PairClassifier, load_start
-from ernie_pair.pair.own_metrics import ComputeMetrics, Measure
+from ernie_pair.pair.own_metrics import ComputeMetrics, Measure, refuse_unknown
 from ernie_pair.pair.peers import join_peers
 from ernie_pair.pair.run import PairRun
 from ernie_pair.pair.scoring import logits_of
@@ -190,6 +191,8 @@ class PairTrainer:
             "train": self._pairs_of("train", self.train_dataset),
             "dev": self._pairs_of("dev", self.eval_dataset),
         }
+        if self.compute_metrics is None:
+            refuse_unknown(config.best_metric, METRICS)
         data = open_pairs(config, sources, start.source, self.world)
         own = {"compute_metrics": self.compute_metrics, "callbacks": self.callbacks}
         run = PairRun(config, start, data, self.world, self._device, **own)

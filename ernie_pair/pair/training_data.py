@@ -58,7 +58,6 @@ def open_pairs(
     labels = labels_of(source.config)
     make = _stream if config.streaming else _hold
     data = make(config, sources, pieces, labels, world)
-    refuse_undefined(config.best_metric, data.dev.labels, len(labels.names), sources["dev"].name)
     return data._replace(hashes={**data.hashes, "vocabulary": pieces.sha256})
 
 
@@ -66,7 +65,9 @@ def _hold(
     config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
-    train, dev = cached_rows(cache_dir, list(sources.values()), pieces, config.max_seq_len)
+    in_order = [sources["train"], sources["dev"]]
+    check = partial(_refuse_labels, config, len(labels.names), in_order)
+    train, dev = cached_rows(cache_dir, in_order, pieces, config.max_seq_len, check)
     for (split, source), rows in zip(sources.items(), (train, dev)):
         _describe(source, rows, labels)
         told = _rejected(config, split) if world.is_first else None
@@ -95,7 +96,9 @@ def _stream(
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
-    (dev_rows,) = cached_rows(cache_dir, [dev], pieces, config.max_seq_len)
+    check = partial(_refuse_labels, config, len(labels.names), [dev])
+    weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
+    (dev_rows,) = cached_rows(cache_dir, [dev], pieces, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
     _describe(dev, dev_rows, labels)
     tell_rejected(dev.name, dev_rows.bad, len(dev_rows), _rejected(config, "dev") if world.is_first else None)
@@ -106,8 +109,19 @@ def _stream(
     rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
     updates = partial(streamed_updates, train, pieces, rules, world, rejects=rejects)
     hashes = {train.flag: train.sha256_of_ends(), dev.flag: dev.sha256()}
-    weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
     return PairData(updates, 0, dev_rows, hashes, weights)
+
+
+def _refuse_labels(
+    config: PairConfig,
+    num_classes: int,
+    sources: List[PairSource],
+    labels: List[np.ndarray],
+) -> None:
+    """Raises InputError where the last of ``sources``, dev, or the first cannot be used as the flags say."""
+    refuse_undefined(config.best_metric, labels[-1], num_classes, sources[-1].name)
+    if len(sources) > 1:
+        class_weights_of(config.class_weights, num_classes, labels[0], sources[0].name)
 
 
 def _rejected(config: PairConfig, split: str) -> Path:

@@ -14,7 +14,7 @@ import logging
 import uuid
 from dataclasses import asdict
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -34,6 +34,8 @@ MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
 MOST_BAD = 20_000  # rows left out that the note of a cache names
 LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
 
+Check = Callable[[List[Optional[np.ndarray]]], None]
+
 logger = logging.getLogger(__name__)
 
 
@@ -43,10 +45,15 @@ class _Files(NamedTuple):
 
 
 def cached_rows(
-    cache_dir: Path, sources: Sequence[PairSource], pieces: WordPiece, max_seq_len: int
+    cache_dir: Path,
+    sources: Sequence[PairSource],
+    pieces: WordPiece,
+    max_seq_len: int,
+    check: Check = lambda labels: None,
 ) -> List[Rows]:
     """The pairs of each source as ids, memory mapped.
 
+    ``check`` is given the labels of each, int64 [rows] or None, before anything is written.
     Any number of processes may ask at once: one tokenises while it holds a lock, the others wait, and the
     next one does it when the first dies. Raises InputError for a bad row of any source, before anything
     is written; MachineError where the disk does not keep what is written.
@@ -54,6 +61,10 @@ def cached_rows(
     keys = [key_of(source, pieces, max_seq_len) for source in sources]
     found = [_read(_files_of(cache_dir, key), key, pieces.pad_id) for key in keys]
     read = [source.read() if rows is None else None for source, rows in zip(sources, found)]
+    check([(rows if pairs is None else pairs).labels for rows, pairs in zip(found, read)])
+    for pairs in read:
+        if pairs is not None and len(pairs.bad) > MOST_BAD:
+            raise _too_many_bad(pairs)
     return [
         rows if pairs is None else _made(cache_dir, key, source, pairs, pieces, max_seq_len)
         for key, source, rows, pairs in zip(keys, sources, found, read)
@@ -72,11 +83,6 @@ def _made(
             return rows
         if files.table.exists():
             logger.warning("%s is damaged or unfinished and is made again", files.table)
-        if len(pairs.bad) > MOST_BAD:
-            raise InputError(
-                f"{pairs.path}: {len(pairs.bad)} rows are no pairs, more than {MOST_BAD}; is it the right "
-                f"file, and the right --encoding? The first: {pairs.bad[0].reason}"
-            )
         encoded = encode_pairs(pairs, pieces, length)
         if encoded.starts[-1] > MOST_TOKENS:
             raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
@@ -85,6 +91,13 @@ def _made(
     if rows is None:
         raise MachineError(f"{files.table}: the disk did not keep what was written; check it, run again")
     return rows
+
+
+def _too_many_bad(pairs: Pairs) -> InputError:
+    return InputError(
+        f"{pairs.path}: {len(pairs.bad)} rows are no pairs, more than {MOST_BAD}; is it the right file, and "
+        f"the right --encoding? The first: {pairs.bad[0].reason}"
+    )
 
 
 def key_of(source: PairSource, pieces: WordPiece, max_seq_len: int) -> Dict[str, object]:
