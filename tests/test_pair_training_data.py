@@ -56,7 +56,8 @@ def test_a_second_run_takes_the_rows_and_the_warnings_from_the_cache(tmp_path, c
         warned.append([line[9:] for line in capfd.readouterr().err.splitlines() if "train: " in line])
         monkeypatch.setattr(row_cache, "encode_pairs", None)
         monkeypatch.setattr(before_training, "audit_of", None)
-    assert warned[0] == warned[1] == ["train: 1 rows (1.09 %) repeat an earlier pair, label and all (1 exactly, 0 only when normalised)"]
+    repeats = "train: 1 rows (1.09 %) repeat an earlier pair, label and all"
+    assert warned[0] == warned[1] == [f"{repeats} (1 exactly, 0 only when normalised)"]
     assert last_state(tmp_path / "one") == last_state(tmp_path / "two")
     assert not (tmp_path / "one" / "cache").exists()
 
