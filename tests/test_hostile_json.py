@@ -179,7 +179,10 @@ def audit_reader(folder):
 
 def plan_reader(folder):
     folder.mkdir()
-    runs, test = Runs(folder, "train.yaml", train_config(folder), 1), SimpleNamespace(left=["x"], right=["y"])
+    runs, test = (
+        Runs(folder, "train.yaml", train_config(folder), 1, 2),
+        SimpleNamespace(left=["x"], right=["y"]),
+    )
     plan = {"seed": 1, "flags": ["a", "b"], "test_file (sha256)": "x"}
     runs._keep_plan(dict(plan), test)
     return Reader(folder / "plan.json", lambda: runs._keep_plan(dict(plan), test), 2)
