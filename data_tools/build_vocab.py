@@ -22,7 +22,7 @@ from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from data_tools.command_line import option, run_command
+from data_tools.command_line import option, refuse_empty, run_command
 from data_tools.errors import InputError
 from data_tools.line_rules import LONGEST_LINE, LineRules, decoded, json_text
 from data_tools.process_pool import ordered_map
@@ -62,6 +62,7 @@ class VocabConfig:
     overwrite: bool = option(False, help="replace the vocabulary")
 
     def __post_init__(self):
+        refuse_empty(self, "output_path")
         if bool(self.input_path) == bool(self.add_twins_to):
             raise InputError("give --input_path (text) or --add_twins_to (a vocabulary), one of the two")
         idle = [name for name in _OF_TEXT if getattr(self, name) != getattr(VocabConfig, name)]

@@ -47,6 +47,13 @@ def _refuse_left_out():
     raise TypeError("a required option was left out")
 
 
+def refuse_empty(config, *names: str) -> None:
+    """Raises InputError when one of these flags, places to write to, names nothing."""
+    for name in names:
+        if not str(getattr(config, name)).strip():
+            raise InputError(f"--{name} is empty; name the file or folder to write to")
+
+
 def parse_config(config_class: Type[Config], argv: Optional[Sequence[str]] = None) -> Config:
     """Read ``config_class`` from ``argv`` and from the YAML file of ``--config``; flags win.
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
 
 from data_tools.array_file import sha256_of_file
-from data_tools.command_line import option, run_command
+from data_tools.command_line import option, refuse_empty, run_command
 from data_tools.corpus import corpus_paths, marks_path
 from data_tools.corpus_writer import CorpusWriter
 from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, Rules
@@ -103,6 +103,7 @@ class CreateConfig:
     overwrite: bool = option(False, help="replace the corpus of that prefix")
 
     def __post_init__(self):
+        refuse_empty(self, "output_prefix")
         for is_wrong, message in self._faults():
             if is_wrong:
                 raise InputError(message)

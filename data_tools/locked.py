@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import logging
+import os
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,11 @@ def locked(path: Path, seconds: float) -> Iterator[bool]:
     Gives whether the holder is alone: False where the file system knows no locks. Raises MachineError
     when another process still holds it after ``seconds``.
     """
-    with open(path, "ab") as file:
-        yield _hold(file.fileno(), path, seconds)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        yield _hold(descriptor, path, seconds)
+    finally:
+        os.close(descriptor)
 
 
 def _hold(descriptor: int, path: Path, seconds: float) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from data_tools import sample_text
-from data_tools.command_line import option, run_command
+from data_tools.command_line import option, refuse_empty, run_command
 from data_tools.errors import InputError
 from data_tools.publish import published
 
@@ -42,8 +42,7 @@ class SampleConfig:
     pairs: int = option(3600, help="sentence pairs; dev and test get a ninth each")
 
     def __post_init__(self):
-        if not self.output_dir.strip():
-            raise InputError("--output_dir is empty; name the folder to write to")
+        refuse_empty(self, "output_dir")
         if self.seed < 0:
             raise InputError(f"--seed {self.seed} is negative; use 0 or more")
         if not 1 <= self.documents <= MOST_DOCUMENTS:

@@ -10,7 +10,6 @@ NAME is a hash of all that the rows depend on, so another corpus, split or seed 
 import hashlib
 import json
 import logging
-import uuid
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, NamedTuple, Optional
 
@@ -53,22 +52,22 @@ def cached_sample_map(
     if rows is not None:
         return rows
     make_folder(cache_dir)
-    with locked(cache_dir / f"{name}.lock", LOCK_SECONDS) as alone:
+    with locked(cache_dir / f"{name}.lock", LOCK_SECONDS):
         rows = _read(files, key, fits)
         if rows is not None:
             return rows
         if files.rows.exists():
             logger.warning("%s is damaged or unfinished and is built again", files.rows)
-        _publish(files, key, build(), mark="" if alone else f".{uuid.uuid4().hex}")
+        _publish(files, key, build())
     rows = _read(files, key, fits)
     if rows is None:
         raise MachineError(f"{files.rows}: the disk did not keep what was written; check it, run again")
     return rows
 
 
-def _publish(files: _Files, key: Dict[str, object], rows: np.ndarray, mark: str) -> None:
+def _publish(files: _Files, key: Dict[str, object], rows: np.ndarray) -> None:
     narrow = rows.astype(np.uint32) if rows.size == 0 or rows.max() < 2**32 else rows
-    with published(*files, mark=mark) as (rows_draft, note_draft):
+    with published(*files) as (rows_draft, note_draft):
         with open(rows_draft, "wb") as file:
             hashed = _Hashed(file)
             np.save(hashed, narrow, allow_pickle=False)

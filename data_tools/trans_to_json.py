@@ -19,7 +19,7 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.command_line import option, run_command
+from data_tools.command_line import option, refuse_empty, run_command
 from data_tools.errors import InputError
 from data_tools.line_rules import LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
 from data_tools.locked import locked
@@ -53,6 +53,7 @@ class TransConfig:
     overwrite: bool = option(False, help="replace the output")
 
     def __post_init__(self):
+        refuse_empty(self, "output_path")
         if self.min_doc_length < 0 or self.log_interval < 0 or self.seed < 0:
             raise InputError("--min_doc_length, --log_interval and --seed are 0 or more; mend them")
         if self.workers < 1:

@@ -2,10 +2,11 @@
 
 output_dir/
     run.lock                        held by the first rank for the life of the run
-    run.json                        {"run_id", "started"}, written once
+    run.json                        which run it is, and whether it has published a checkpoint (run_note.py)
     ranks/                          heartbeats of a run of several processes (watchdog.py)
     checkpoints/step_00005000/      see checkpoint_folder.py
-    checkpoints/.tmp-* .trash-*     being made, being deleted: never read, cleared at the next start
+    checkpoints/.tmp-* .trash-*     being made, being deleted: never read; those of a killed run are cleared
+                                    at the next start, known by their names (own_names.py)
     checkpoints/.bad-*              damaged, set aside, never read or deleted
     model_last -> checkpoints/step_00005000     for people; a run does not trust it
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from data_tools.errors import CheckpointError, InputError, MachineError
+from data_tools.own_names import is_own_name, own_entries, own_name
 from data_tools.publish import to_disk
 from ernie_pair.checkpoint_folder import (
     MANIFEST,
@@ -36,14 +38,16 @@ from ernie_pair.checkpoint_folder import (
 from ernie_pair.loop import TrainState
 from ernie_pair.manifest import DamagedError, installed_versions, manifest_bytes, state_bytes
 from ernie_pair.moves import point_link, remove_or_warn, set_aside
-from ernie_pair.run_lock import RunLock, run_id_of
+from ernie_pair.run_lock import RunLock
+from ernie_pair.run_note import note_checkpoint, run_id_of
 from ernie_pair.same_run import NO_RULES, RunRules, refuse_unknown_keys
 from ernie_pair.together import Add, together
-from ernie_pair.watchdog import HEARTBEATS
+from ernie_pair.used_folder import CHECKPOINTS, LAST, OWN_LINK, refuse_lost_checkpoints, set_aside_run
+from ernie_pair.watchdog import clear_heartbeats
 from ernie_pair.world import World
 
 STEP_FOLDER = re.compile(r"step_(\d{8})")
-OWN_NAMES = (".tmp-", ".trash-", ".bad-")
+DRAFT, TRASH, BAD = ".tmp-", ".trash-", ".bad-"
 NEWEST_OF_ALL, NONE = 10**9, -1
 SPARE_BYTES, SPARE_SHARE = 64 << 20, 1.2
 
@@ -56,7 +60,9 @@ class Checkpoints:
     ``keep``: the newest that many stay, and with ``every`` those of each step that it divides.
     ``local``: where this rank stands among those that see the same folder, when not all do; those
     have ranks in a row, and the first of them makes and cleans what the folder holds.
-    Raises InputError when another run holds the folder.
+    ``fresh_start``: what an earlier run left is set aside first.
+    Raises InputError when another run holds the folder, CheckpointError when it was used before and its
+    checkpoints are gone: a run never starts afresh silently.
     """
 
     def __init__(
@@ -67,12 +73,13 @@ class Checkpoints:
         keep: int = 3,
         every: int = 0,
         local: Optional[World] = None,
+        fresh_start: bool = False,
     ):
         if keep < 2:
             raise InputError("keep at least two checkpoints: the newest may turn out to be damaged")
-        self.output_dir, self.folder = Path(output_dir), Path(output_dir) / "checkpoints"
+        self.output_dir, self.folder = Path(output_dir), Path(output_dir) / CHECKPOINTS
         self.world, self.local, self.add = world, local or world, add
-        self.keep, self.every = keep, every
+        self.keep, self.every, self.fresh_start = keep, every, fresh_start
         self.changes: List[Dict] = []
         self._damaged: Dict[Path, str] = {}
         self._lock: Optional[RunLock] = None
@@ -137,7 +144,7 @@ class Checkpoints:
         Raises, on all ranks alike, MachineError when a disk refuses and NumbersError when a tensor is
         not finite: then nothing is published.
         """
-        draft = self.folder / f".tmp-{_name_of(state.step)}-{self._attempt}"
+        draft = self._own_path(DRAFT, state.step)
         manifest = {
             "run_id": self.run_id,
             "step": state.step,
@@ -177,14 +184,34 @@ class Checkpoints:
         """(what the run is called, what this start of it is called)."""
         if not self.local.is_first:
             return "", ""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.output_dir.mkdir(parents=True, exist_ok=True)
         self._lock = RunLock(self.output_dir / "run.lock")
-        for name in OWN_NAMES[:2]:
-            for leftover in self.folder.glob(f"{name}*"):
+        try:
+            self._look_around()
+            return run_id_of(self.output_dir), secrets.token_hex(8)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _look_around(self) -> None:
+        """Clear what a killed start left, and see that nothing is lost by going on from here."""
+        if self.fresh_start:
+            set_aside_run(self.output_dir)
+        self.folder.mkdir(exist_ok=True)
+        for kind in (DRAFT, TRASH):
+            for leftover in own_entries(self.folder, f"{kind}step_"):
                 remove_or_warn(leftover)
-        shutil.rmtree(self.output_dir / HEARTBEATS, ignore_errors=True)
+        clear_heartbeats(self.output_dir)
         self._warn_of_strangers()
-        return run_id_of(self.output_dir / "run.json"), secrets.token_hex(8)
+        if self._published():
+            run_id_of(self.output_dir)
+            note_checkpoint(self.output_dir)
+        elif not list(self.folder.glob(f"{BAD}*")):
+            refuse_lost_checkpoints(self.output_dir)
+
+    def _own_path(self, kind: str, step: int) -> Path:
+        """A hidden name that all ranks of this start arrive at."""
+        return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
 
     def _refuse_unlike_ranks(self, fingerprint: Dict[str, object]) -> None:
         given = self._together(lambda: fingerprint)
@@ -211,7 +238,7 @@ class Checkpoints:
                 return step, checkpoint.sha256
             except DamagedError as error:
                 self._damaged[published[step]] = str(error)
-        aside = sorted(self.folder.glob(".bad-*"))
+        aside = sorted(self.folder.glob(f"{BAD}*"))
         if self._damaged or aside:
             reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in aside)]
             raise CheckpointError(
@@ -255,7 +282,7 @@ class Checkpoints:
     def _warn_of_strangers(self) -> None:
         known = {path.name for path in self._published().values()}
         strange = [name for name in os.listdir(self.folder) if name not in known]
-        strange = sorted(name for name in strange if not name.startswith(OWN_NAMES))
+        strange = sorted(name for name in strange if not name.startswith(BAD) and not is_own_name(name))
         if strange:
             shown = ", ".join(strange[:3])
             logger.warning("%s: %d entries are no checkpoints: %s", self.folder, len(strange), shown)
@@ -279,15 +306,26 @@ class Checkpoints:
         entries = [*entries, {**write_synced(draft / STATE, state_bytes(state)), "rank": self.world.rank}]
         write_synced(draft / MANIFEST, manifest_bytes({**manifest, "files": entries}))
         to_disk(draft)
+        if os.path.lexists(final):  # a link or a file of the user's: no checkpoint of this run has the step
+            logger.warning("%s was in the way of a checkpoint; it is now %s", final, set_aside(final).name)
         draft.rename(final)
-        to_disk(self.folder)
+        self._force_name(draft, final)
         self._point_model_last_to(final)
+        note_checkpoint(self.output_dir)
         self._bytes_before = sum(entry["size"] for entry in entries)
+
+    def _force_name(self, draft: Path, final: Path) -> None:
+        """Where the disk may not keep the new name, the checkpoint loses it again."""
+        try:
+            to_disk(self.folder)
+        except OSError:
+            final.rename(draft)
+            raise
 
     def _point_model_last_to(self, final: Path, expected: bool = False) -> None:
         """``expected``: it should do so already; where it does not, say so."""
-        link = self.output_dir / "model_last"
-        if point_link(link, final.relative_to(self.output_dir)) and expected:
+        link = self.output_dir / LAST
+        if point_link(link, final.relative_to(self.output_dir), OWN_LINK) and expected:
             logger.warning("%s did not lead to the newest checkpoint, %s; now it does", link, final.name)
 
     def _retire(self) -> None:
@@ -296,7 +334,7 @@ class Checkpoints:
         for step in sorted(published)[: -self.keep]:
             if self.every and step % self.every == 0:
                 continue
-            trash = self.folder / f".trash-{_name_of(step)}-{self._attempt}"
+            trash = self._own_path(TRASH, step)
             try:
                 published[step].rename(trash)
             except OSError as error:

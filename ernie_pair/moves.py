@@ -2,10 +2,12 @@
 
 import logging
 import os
+import re
 import secrets
 import shutil
 from pathlib import Path
 
+from data_tools.own_names import own_entries, own_name
 from data_tools.publish import to_disk
 
 logger = logging.getLogger(__name__)
@@ -23,17 +25,20 @@ def remove_or_warn(folder: Path) -> None:
         logger.warning("%s cannot be deleted (%s)", folder, error.strerror)
 
 
-def point_link(link: Path, target: Path) -> bool:
+def point_link(link: Path, target: Path, own_target: str) -> bool:
     """Make ``link`` lead to ``target``; False when it did so before. Readers see the old link or the new.
 
-    What is no link is set aside with a warning.
+    What is no link, or one to something that ``own_target``, a pattern, does not match, is set aside with a
+    warning. Raises OSError.
     """
-    if link.is_symlink() and os.readlink(link) == str(target):
+    there = os.readlink(link) if link.is_symlink() else None
+    if there == str(target):
         return False
-    if link.exists() and not link.is_symlink():
-        logger.warning("%s was no link; it is now %s", link, set_aside(link).name)
-    draft = link.with_name(f".{link.name}")
-    draft.unlink(missing_ok=True)
+    if os.path.lexists(link) and not (there is not None and re.fullmatch(own_target, there)):
+        logger.warning("%s led elsewhere or was no link; it is now %s", link, set_aside(link).name)
+    for leftover in own_entries(link.parent, f".{link.name}-"):
+        leftover.unlink()
+    draft = link.with_name(own_name(f".{link.name}"))
     draft.symlink_to(target)
     draft.rename(link)
     to_disk(link.parent)

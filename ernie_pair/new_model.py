@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, Literal
 
-from data_tools.command_line import option
+from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
 from data_tools.publish import published
 from data_tools.wordpiece import WordPiece
@@ -42,6 +42,7 @@ class NewModelConfig:
     hidden_act: str = option("", help="activation of the feed-forward blocks; empty: the family's")
 
     def __post_init__(self):
+        refuse_empty(self, "output_dir")
         for name, value in asdict(self).items():
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise InputError(f"--{name} {value} is below 1; use 1 or more")

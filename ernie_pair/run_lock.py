@@ -1,22 +1,20 @@
-"""One run at a time in an output folder, and the name by which its checkpoints know it."""
+"""One run at a time in an output folder."""
 
 import fcntl
-import json
 import os
-import secrets
+import re
 import socket
 import time
 from pathlib import Path
 
 from data_tools.errors import InputError
-from data_tools.json_file import read_note
-from data_tools.publish import published
 
 
 class RunLock:
     """Holds ``path`` until it is released or the process ends, however it ends.
 
-    The file names the holder. Raises InputError when another process has it.
+    The file names the holder. Raises InputError when another process has it, or when it is a file of the
+    user that only has this name; OSError where it cannot be opened.
     """
 
     def __init__(self, path: Path):
@@ -31,20 +29,15 @@ class RunLock:
                 f"{path.parent} is locked by another run ({holder or 'it has not said which'}); wait for it, "
                 "or use another --output_dir"
             ) from None
+        self._refuse_other_content(path)
         os.ftruncate(self._descriptor, 0)
         said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
         os.pwrite(self._descriptor, said.encode(), 0)
 
+    def _refuse_other_content(self, path: Path) -> None:
+        if not re.match(rb"(pid \d+ on |\Z)", os.pread(self._descriptor, 200, 0)):
+            os.close(self._descriptor)
+            raise InputError(f"{path} is no lock of a run; rename it, or use another --output_dir")
+
     def release(self) -> None:
         os.close(self._descriptor)
-
-
-def run_id_of(path: Path) -> str:
-    """What ``path`` calls the run; written at its first start."""
-    known = (read_note(path) or {}).get("run_id")
-    if isinstance(known, str):
-        return known
-    about = {"run_id": secrets.token_hex(8), "started": time.strftime("%Y-%m-%dT%H:%M:%S")}
-    with published(path) as (draft,):
-        draft.write_text(json.dumps(about))
-    return about["run_id"]

@@ -1,4 +1,4 @@
-"""What a run shows: metrics.jsonl, VisualDL under vdl/, the console. The caller never asks the rank.
+"""What a run shows: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console. The caller never asks the rank.
 
 metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
 which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import resource
-import shutil
 import sys
 import time
 from contextlib import suppress
@@ -24,10 +23,14 @@ from typing import Dict, Iterable, List, Optional
 from tqdm import tqdm
 
 from data_tools.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
+from data_tools.publish import published
 from ernie_pair.loop import TrainState
+from ernie_pair.moves import set_aside
+from ernie_pair.run_note import run_id_of
+from ernie_pair.used_folder import CURVES, EVENTS
 from ernie_pair.world import World
 
-EVENTS = "metrics.jsonl"
+RECORDS = "vdlrecords.*.log"
 LARGEST_STEP = 2**63 - 1
 NOT_CURVES = ("split", "step", "consumed_samples")
 # Curves all the same; a line of the console has no room for them.
@@ -70,14 +73,11 @@ class RunLog:
         tokens_per_sample: int = 0,
         samples_per_epoch: float = 0,
     ):
-        from visualdl import LogWriter  # only the rank that writes needs it
-
         output_dir.mkdir(parents=True, exist_ok=True)
         self.path, self.tokens_per_sample = output_dir / EVENTS, tokens_per_sample
         self.samples_per_epoch, self.remaining = samples_per_epoch, RemainingTime(max_steps)
         kept = _cut_back(self.path, resumed)
-        shutil.rmtree(output_dir / "vdl", ignore_errors=True)
-        self.writer = LogWriter(str(output_dir / "vdl"))
+        self.writer = _open_curves(output_dir / CURVES / run_id_of(output_dir))
         for event in kept:
             self._draw(event)
         self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
@@ -193,6 +193,35 @@ class NullLog:
         pass
 
 
+class NoCurves:
+    """Takes the place of VisualDL's writer where it cannot write."""
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        pass
+
+    def add_text(self, tag: str, text: str, step: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _open_curves(folder: Path):
+    """VisualDL's writer into ``folder``, which is this run's alone: its records there are drawn again."""
+    from visualdl import LogWriter  # only the rank that writes needs it
+
+    try:
+        if folder.is_symlink():
+            logger.warning("%s is a link; it is now %s", folder, set_aside(folder).name)
+        for record in folder.glob(RECORDS):
+            record.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        return LogWriter(str(folder))
+    except OSError as error:
+        logger.warning("%s: %s; this run draws no curves, %s has its numbers", folder, error.strerror, EVENTS)
+        return NoCurves()
+
+
 def open_log(output_dir: Path, world: World, **settings):
     """The log of this rank: one that writes on the first, one that is silent elsewhere."""
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
@@ -200,6 +229,8 @@ def open_log(output_dir: Path, world: World, **settings):
 
 def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
     """Drop the events that will come again, and a last line that a kill cut short."""
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        logger.warning("%s is no file of this run; it is now %s", path, set_aside(path).name)
     if not path.exists():
         return []
     kept = [
@@ -207,9 +238,8 @@ def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
         for event in map(_event_of, path.read_bytes().split(b"\n"))
         if event and not _comes_again(event, resumed)
     ]
-    draft = path.with_suffix(".tmp")
-    draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
-    os.replace(draft, path)
+    with published(path) as (draft,):
+        draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
     return kept
 
 

@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import socket
 import statistics
 import threading
@@ -23,9 +24,12 @@ from pathlib import Path
 from typing import Dict, Iterator, Optional, Tuple
 
 from data_tools.errors import InputError, PeerError, Stopped
+from data_tools.json_file import parse_json_object
+from data_tools.regular_file import read_regular
+from ernie_pair.moves import set_aside
 from ernie_pair.world import World
 
-HEARTBEATS = "ranks"
+HEARTBEATS, HEARTBEAT = "ranks", re.compile(r"\d{5}\.json")
 LOOK_SECONDS, LOOKS_PER_BEAT = 1.0, 4
 SILENT_SECONDS = 40.0  # of looking in vain for a new beat, and a rank is lost
 # Time for the error of this rank itself to come up: it tells more than that another one is gone.
@@ -159,6 +163,28 @@ class Watchdog:
 
     def _path(self, rank: int) -> Path:
         return self.folder / f"{rank:05d}.json"
+
+
+def clear_heartbeats(output_dir: Path) -> None:
+    """Remove what the processes of an earlier start left; what else is in the way of theirs is renamed."""
+    folder = output_dir / HEARTBEATS
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if _is_record(path):
+            path.unlink()
+        elif HEARTBEAT.fullmatch(path.name):
+            logger.warning("%s is not of a run; it is now %s", path, set_aside(path).name)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _is_record(path: Path) -> bool:
+    """Is it a file as `Watchdog` writes one?"""
+    try:
+        content = read_regular(path, RECORD_BYTES, follow=False)
+        record = parse_json_object(content)
+    except (OSError, ValueError):
+        return False
+    return len(content) == RECORD_BYTES and {"pid", "born", "place", "counter"} <= record.keys()
 
 
 @contextlib.contextmanager

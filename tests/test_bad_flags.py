@@ -267,3 +267,25 @@ def test_numbers_of_the_defaults_are_finite():
         for item in fields(config_class):
             if isinstance(item.default, float):
                 assert math.isfinite(item.default)
+
+
+OUTPUTS = [
+    pytest.param(config_class, item.name, id=f"{config_class.__name__}-{item.name}")
+    for config_class in CONFIGS
+    for item in fields(config_class)
+    if item.name in ("output_dir", "output_file", "output_path", "output_prefix")
+    and config_class.__name__ != "DoctorConfig"  # which writes nothing
+]
+
+
+@pytest.mark.parametrize("nothing", ["", " "])
+@pytest.mark.parametrize("config_class, flag", OUTPUTS)
+def test_a_place_to_write_to_is_not_empty(config_class, flag, nothing):
+    words = needed(config_class)
+    if f"--{flag}" in words:
+        place = words.index(f"--{flag}")
+        del words[place : place + 2]
+    if "--train_config" in words:
+        words[words.index("--train_config") + 1] = __file__
+    with pytest.raises(InputError, match=f"--{flag} is empty; name"):
+        parse_config(config_class, [*words, f"--{flag}={nothing}"])

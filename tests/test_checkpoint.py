@@ -11,13 +11,15 @@ import pytest
 
 from data_tools import regular_file
 from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.own_names import own_name
 from ernie_pair import checkpoint_folder as folder_module
 from ernie_pair.checkpoint import Checkpoints
 from ernie_pair.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.loop import TrainState
 from ernie_pair.manifest import FORMAT, as_json, manifest_bytes, sha256_of
-from ernie_pair.published_folder import publish_folder
+from ernie_pair.published_folder import publish_folder, read_made
 from ernie_pair.same_run import RunRules
+from ernie_pair.watchdog import RECORD_BYTES
 from ernie_pair.weights import to_safetensors
 from ernie_pair.world import World
 
@@ -560,9 +562,11 @@ def test_saving_leaves_no_file_open(tmp_path):
 
 
 def test_what_a_killed_save_left_behind_is_cleared_at_the_next_start(tmp_path):
-    (tmp_path / "checkpoints" / ".tmp-step_00000007-1").mkdir(parents=True)
-    (tmp_path / "checkpoints" / ".trash-step_00000001-1").mkdir()
+    for kind in (".tmp-step_00000007", ".trash-step_00000001"):
+        (tmp_path / "checkpoints" / own_name(kind)).mkdir(parents=True)
     (tmp_path / "ranks").mkdir()
+    record = {"pid": 1, "born": 1, "place": "", "host": "", "counter": 1, "error": ""}
+    (tmp_path / "ranks" / "00001.json").write_text(json.dumps(record).ljust(RECORD_BYTES))
     opened = Checkpoints(tmp_path, World(), alone)
     assert not list(opened.folder.iterdir()) and not (tmp_path / "ranks").exists()
     opened.close()
@@ -577,5 +581,5 @@ def test_a_folder_is_published_whole_or_not_at_all(tmp_path):
 
     with pytest.raises(RuntimeError):
         publish_folder(tmp_path / "best", failing)
-    assert (tmp_path / "best" / "a").read_text() == "old"
+    assert (tmp_path / "best" / "a").read_text() == "old" and read_made(tmp_path / "best")["files"] == ["a"]
     assert [path.name for path in tmp_path.iterdir()] == ["best"]

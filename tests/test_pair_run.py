@@ -12,6 +12,7 @@ from tiny_pair import VOCAB, train_config, write_model, write_pairs
 
 from data_tools.command_line import exit_code_of, parse_config, run_command
 from data_tools.errors import InputError, MachineError
+from data_tools.own_names import own_name
 from ernie_pair.checkpoint_folder import MANIFEST
 from ernie_pair.loop import TrainState
 from ernie_pair.pair.best import BestModel
@@ -21,6 +22,7 @@ from ernie_pair.pair.job import PairJob
 from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.predict import predict_pair
 from ernie_pair.pair.run import train_pair
+from ernie_pair.published_folder import MADE
 from ernie_pair.world import World
 
 
@@ -46,7 +48,7 @@ def events(folder, split=None):
 
 
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MADE}
 
 
 def timeless(event):
@@ -282,7 +284,7 @@ def test_a_best_model_that_cannot_be_written_leaves_the_one_before(tmp_path):
 
 
 def test_what_a_kill_left_of_a_best_model_is_cleared_away(tmp_path):
-    (tmp_path / ".tmp-best-accuracy-0.4000").mkdir()
+    (tmp_path / own_name(".tmp-best-accuracy-0.4000")).mkdir()
     best_model(tmp_path).judge(TrainState(), {"accuracy": 0.5})
     assert names(tmp_path) == ["best-accuracy-0.5000"]
 

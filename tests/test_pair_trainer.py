@@ -24,6 +24,7 @@ from ernie_pair.pair.data.given_pairs import BEGINNING, GivenPairs
 from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.model import load_trained
 from ernie_pair.pair.run import train_pair
+from ernie_pair.published_folder import MADE
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
 SETTINGS = {
@@ -66,7 +67,7 @@ def events(folder, split=None):
 
 
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (MANIFEST, MADE)}
 
 
 def as_dicts(rows):

@@ -60,7 +60,7 @@ def test_after_a_resume_no_step_stands_twice(tmp_path):
 def test_the_curves_of_visualdl_hold_each_step_once(tmp_path):
     log_steps(tmp_path, [1, 2, 3])
     log_steps(tmp_path, [3, 4], resumed_at=2)
-    (file,) = (tmp_path / "vdl").iterdir()
+    (file,) = (tmp_path / "vdl").glob("*/*")
     assert [record.id for record in LogReader(file_path=str(file)).get_data("scalar", "train/loss")] == [
         1,
         2,
@@ -95,7 +95,7 @@ def test_numbers_that_are_not_finite_are_texts_and_no_points_of_a_curve(tmp_path
     assert [event["loss"] for event in events(tmp_path)] == ["nan", "inf", "-inf", 1.5]
     log_steps(tmp_path, [5], resumed_at=4)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
-    (file,) = (tmp_path / "vdl").iterdir()
+    (file,) = (tmp_path / "vdl").glob("*/*")
     points = LogReader(file_path=str(file)).get_data("scalar", "train/loss")
     assert [(point.id, point.value) for point in points] == [(4, 1.5), (5, pytest.approx(5 + 1 / 3))]
 
@@ -143,7 +143,7 @@ def test_the_text_tab_shows_the_flags_as_a_command_line_and_the_samples_one_by_o
     log.configuration(Flags())
     log.texts("masked samples", ["one", "two"])
     log.close()
-    (file,) = (tmp_path / "vdl").iterdir()
+    (file,) = (tmp_path / "vdl").glob("*/*")
     reader = LogReader(file_path=str(file))
     assert [r.text.encoded_text_string for r in reader.get_data("text", "configuration")] == [
         "--max_lr 0.0001 --use_amp true"

@@ -1,12 +1,15 @@
-"""The best model of a run: OUT/best-accuracy-0.8962/, one at a time."""
+"""The best model of a run: OUT/best-accuracy-0.8962/, one at a time.
+
+Its .made.json says of which run it is and how good; other entries called best-* are the user's and stay.
+"""
 
 import logging
-import shutil
 from pathlib import Path
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, List, Optional, Tuple
 
 from ernie_pair.loop import TrainState
-from ernie_pair.published_folder import publish_folder
+from ernie_pair.published_folder import clear_leftovers, remove_made
+from ernie_pair.run_note import folders_of_run, publish_of_run
 from ernie_pair.together import Add, together
 from ernie_pair.world import World
 
@@ -40,8 +43,7 @@ class BestModel:
         if state.best_metric is not None and not self._is_better(value, state.best_metric):
             return False
         state.best_metric, state.best_step = value, state.step
-        folder = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
-        together(self.add, self.world, lambda: self._publish(folder) if self.world.is_first else None)
+        together(self.add, self.world, lambda: self._publish(value) if self.world.is_first else None)
         return True
 
     def _is_better(self, value: float, best: float) -> bool:
@@ -49,12 +51,30 @@ class BestModel:
 
     def folder(self) -> Optional[Path]:
         """Where the best model lies, if there is one."""
-        return next(iter(sorted(self.output_dir.glob(f"{PREFIX}{self.metric}-*"))), None)
+        found = [(note["value"], path) for path, note in best_models(self.output_dir, self.metric)]
+        choose = min if self.lower_is_better else max
+        return choose(found)[1] if found else None
 
-    def _publish(self, folder: Path) -> None:
-        publish_folder(folder, self.write)
-        for pattern in (f"{PREFIX}*", f".tmp-{PREFIX}*", f".trash-{PREFIX}*"):
-            for other in self.output_dir.glob(pattern):
-                if other != folder:
-                    shutil.rmtree(other)
+    def _publish(self, value: float) -> None:
+        earlier = [path for path, _ in folders_of_run(self.output_dir, PREFIX)]
+        clear_leftovers(self.output_dir, PREFIX[:-1])
+        about = {"metric": self.metric, "value": value}
+        named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
+        folder = publish_of_run(named, self.write, about)
+        for other in earlier:
+            if other != folder:
+                remove_made(other)
         logger.info("best %s so far: %s", self.metric, folder)
+
+
+def best_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[str, object]]]:
+    """Return (folder, what it says of itself) of the best models of the run in ``output_dir``.
+
+    One, or two where the run was killed between publishing a model and removing the one before.
+    """
+    found = folders_of_run(output_dir, PREFIX)
+    return [
+        (path, note)
+        for path, note in found
+        if isinstance(note.get("value"), (int, float)) and metric in ("", note.get("metric"))
+    ]

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, Optional
 
-from data_tools.command_line import option
+from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
 from data_tools.line_rules import ENCODINGS
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
@@ -62,6 +62,9 @@ class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
         0, help="end after that many evaluations in a row without a better best_metric; 0: never"
     )
     early_stopping_min_delta: float = option(0.0, help="what is better by no more than this is not")
+    fresh_start: bool = option(
+        False, help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume"
+    )
     allow_change: str = option("", help="what may differ from the checkpoint's run: learning_rate,seed")
     on_nan: Literal["stop", "skip"] = option(
         "stop", help="a loss that is not finite ends the run, or its update is left out"
@@ -69,6 +72,7 @@ class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):
+        refuse_empty(self, "output_dir")
         for name in ("epochs", "batch_size", "eval_freq", "logging_freq", "checkpoint_steps"):
             _refuse_below(self, name, 1)
         _refuse_below(self, "shuffle_buffer", 1)
@@ -129,6 +133,7 @@ class AskConfig:
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):
+        refuse_empty(self, "output_file")
         _refuse_below(self, "batch_size", 1)
         if self.max_seq_len:
             _refuse_short_pairs(self)

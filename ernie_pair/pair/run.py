@@ -98,7 +98,7 @@ class PairRun:
     def train(self, signals: StopSignals) -> TrainState:
         """To its end, from wherever ``output_dir`` stands."""
         output_dir = Path(self.config.output_dir)
-        checkpoints = Checkpoints(output_dir, self.world, self.peers.add)
+        checkpoints = Checkpoints(output_dir, self.world, self.peers.add, fresh_start=self.config.fresh_start)
         try:
             with Watchdog(output_dir, self.world) as watch:
                 state = self._resume_and_loop(checkpoints, signals, watch)

@@ -9,7 +9,7 @@ from typing import List, Literal, Optional
 import numpy as np
 from tqdm import tqdm
 
-from data_tools.command_line import option
+from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
 from data_tools.line_rules import ENCODINGS
 from ernie_pair.pair.data.pair_columns import Columns
@@ -52,6 +52,7 @@ class RunConfig:
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
 
     def __post_init__(self):
+        refuse_empty(self, "output_file")
         if self.threads < 0:
             raise InputError(f"--threads {self.threads} is below 0; use 0 for all cores")
         refuse_no_threshold(self.threshold)

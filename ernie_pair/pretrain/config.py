@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Dict, Literal, Optional, Union
 
-from data_tools.command_line import option
+from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
 from data_tools.masking_config import MaskingConfig
 from ernie_pair.pretrain.recipe_flags import RecipeFlags
@@ -71,11 +71,15 @@ class PretrainConfig(MaskingConfig, RecipeFlags):
     )
     num_workers: int = option(1, help="loader processes per process; 0: none")
     seed: int = option(1234, help="of weights, data order, masks and dropout")
+    fresh_start: bool = option(
+        False, help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume"
+    )
     allow_change: str = option("", help="what may differ from the checkpoint's run: max_lr,min_lr")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):
         super().__post_init__()
+        refuse_empty(self, "output_dir")
         for name in ("max_steps", "micro_batch_size", "dp_degree", "sharding_degree"):
             _at_least(self, name, 1)
         for name in ("save_steps", "checkpoint_steps", "logging_freq", "eval_freq", "eval_iters"):

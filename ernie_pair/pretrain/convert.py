@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_tools.command_line import option
+from data_tools.command_line import option, refuse_empty
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_config import CONFIG, find_config, read_config
@@ -33,6 +33,9 @@ class ConvertConfig:
     model_name_or_path: str = option(
         "", help="where config.json and vocab.txt lie; empty: beside the weights"
     )
+
+    def __post_init__(self):
+        refuse_empty(self, "output_dir")
 
 
 def convert(config: ConvertConfig) -> None:

@@ -1,6 +1,7 @@
 """One pretraining run from its flags to its last line."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 from data_tools.errors import InputError
@@ -13,7 +14,7 @@ from ernie_pair.model_folder import ModelSource, open_model, refuse_cased, refus
 from ernie_pair.pretrain.config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.data import PretrainData, open_data
 from ernie_pair.pretrain.fingerprint import fingerprint_of, rules_of, topology_of
-from ernie_pair.published_folder import publish_folder
+from ernie_pair.run_note import publish_of_run
 from ernie_pair.runlog import open_log, start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.same_run import words_of
@@ -57,7 +58,9 @@ def _pretrain(config: PretrainConfig, world: World, signals: StopSignals) -> Non
         job, add = build_job(config, world, local, source, data)
     signals.listen()
     kept = {"keep": config.keep_checkpoints, "every": config.keep_every}
-    checkpoints = Checkpoints(Path(config.output_dir), world, add, local=local, **kept)
+    checkpoints = Checkpoints(
+        Path(config.output_dir), world, add, local=local, fresh_start=config.fresh_start, **kept
+    )
     try:
         with Watchdog(Path(config.output_dir), world) as watch:
             _train(config, world, source, data, job, checkpoints, signals, watch)
@@ -193,6 +196,7 @@ def _export(config: PretrainConfig, world: World, source: ModelSource, job, stat
     def publish():
         if world.is_first:
             folder = Path(config.output_dir) / f"model_{state.step}"
-            publish_folder(folder, lambda draft: write_model_folder(draft, source, job.weights()))
+            fill = partial(write_model_folder, source=source, weights=job.weights())
+            publish_of_run(folder, fill, {"step": state.step})
 
     together(job.add, world, publish)

@@ -14,6 +14,7 @@ from tiny_pair import toy_rows, write_model, write_pairs
 from data_tools.errors import InputError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
 from ernie_pair.checkpoint_folder import MANIFEST
+from ernie_pair.published_folder import MADE
 from ernie_pair.world import launched_world
 
 pytestmark = pytest.mark.ranks
@@ -76,7 +77,7 @@ def events(folder):
 
 
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (MANIFEST, MADE)}
 
 
 def assert_same_run(ours, theirs):

@@ -5,7 +5,6 @@ CACHE/audit-NAME.json    the warnings, and the key they were found for
 
 import json
 import logging
-import uuid
 from pathlib import Path
 from typing import Dict, List, Optional
 
@@ -38,7 +37,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
         files = coded({split: source.read() for split, source in sources.items()})
         audit = audit_of(files, train.labels, same_of(train.labels), pieces=None, max_seq_len=0)
         warnings = warnings_of(audit)
-        with published(path, mark=f".{uuid.uuid4().hex}") as (draft,):
+        with published(path) as (draft,):
             note = {"key": key, "warnings": warnings}
             draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
     for warning in warnings:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Literal
 
-from data_tools.command_line import option, parse_config
+from data_tools.command_line import option, parse_config, refuse_empty
 from data_tools.corpus import Corpus
 from data_tools.errors import InputError
 from data_tools.megatron_corpus import find_corpus, open_corpus
@@ -54,6 +54,7 @@ class CompareConfig:
     )
 
     def __post_init__(self):
+        refuse_empty(self, "output_dir")
         for name, least in (("seeds", 1), ("domain_samples", 1), ("bootstrap", 1)):
             if getattr(self, name) < least:
                 raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")

@@ -23,6 +23,7 @@ from data_tools.errors import CheckpointError, InputError, MachineError, Numbers
 from data_tools.json_file import read_json_object
 from data_tools.publish import published
 from ernie_pair.model_folder import ModelSource
+from ernie_pair.pair.best import best_models
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
@@ -153,7 +154,7 @@ def _log_of(folder: Path) -> Path:
 
 def _best_of(folder: Path, metric: str) -> Path:
     """The best model of a run. Raises CheckpointError where there is not exactly one."""
-    found = [path for path in sorted(folder.glob(f"best-{metric}-*")) if path.is_dir()]
+    found = [path for path, _ in best_models(folder, metric)]
     if len(found) != 1:
         raise CheckpointError(
             f"{folder} holds {len(found)} best models, not one; remove it and run the same command again"

@@ -11,7 +11,6 @@ the length. A changed file has other files here.
 import hashlib
 import json
 import logging
-import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -77,7 +76,7 @@ def _made(
     """Tokenised by this process, or by the one that it waits for."""
     files = _files_of(cache_dir, key)
     make_folder(cache_dir)
-    with locked(files.table.with_suffix(".lock"), LOCK_SECONDS) as alone:
+    with locked(files.table.with_suffix(".lock"), LOCK_SECONDS):
         rows = _read(files, key, pieces.pad_id)
         if rows is not None:
             return rows
@@ -86,7 +85,7 @@ def _made(
         encoded = encode_pairs(pairs, pieces, length)
         if encoded.starts[-1] > MOST_TOKENS:
             raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
-        _publish(files, key, encoded, mark="" if alone else f".{uuid.uuid4().hex}")
+        _publish(files, key, encoded)
     rows = _read(files, key, pieces.pad_id)
     if rows is None:
         raise MachineError(f"{files.table}: the disk did not keep what was written; check it, run again")
@@ -123,8 +122,8 @@ def name_of(key: Dict[str, object]) -> str:
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _publish(files: _Files, key: Dict[str, object], rows: Rows, mark: str) -> None:
-    with published(*files, mark=mark) as (table_draft, note_draft):
+def _publish(files: _Files, key: Dict[str, object], rows: Rows) -> None:
+    with published(*files) as (table_draft, note_draft):
         _write_table(table_draft, rows)
         note = {"sha256": sha256_of_file(table_draft), "key": key, "rows": len(rows), "num_cut": rows.num_cut}
         note["bad"] = [list(row) for row in rows.bad]

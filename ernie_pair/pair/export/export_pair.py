@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, Optional, Tuple
 
 from data_tools.array_file import sha256_of_file
-from data_tools.command_line import option
+from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
 from ernie_pair.backends import open_backend
 from ernie_pair.cpu_math import cpu_threads
@@ -55,6 +55,7 @@ class ExportConfig:
     )
 
     def __post_init__(self):
+        refuse_empty(self, "output_dir")
         least = SPECIALS_PER_PAIR + 2  # a token of each text
         if self.max_seq_len and self.max_seq_len < least:
             raise InputError(

@@ -7,7 +7,7 @@ from typing import Callable, Dict, Optional
 
 import yaml
 
-from data_tools.command_line import option
+from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
 from data_tools.flag_file import LAUNCH
 from data_tools.publish import published, refuse_existing
@@ -26,6 +26,9 @@ class QuestionsConfig:
 
     output_file: str = option("pair.yaml", help="the answers go here")
     overwrite: bool = option(False, help="replace that file if it is there")
+
+    def __post_init__(self):
+        refuse_empty(self, "output_file")
 
 
 def write_launch_file(config: QuestionsConfig) -> None:

@@ -1,0 +1,268 @@
+"""What a person keeps in the folder of a run stays, and what a run left is not lost, in both halves."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny_pretrain
+from planted import KINDS, OF_ANY_RUN, OF_PAIRS, OF_PRETRAINING, content, plant
+from tiny_pair import train_config
+from visualdl import LogReader
+
+from data_tools.command_line import exit_code_of
+from data_tools.errors import CheckpointError
+from ernie_pair.checkpoint import Checkpoints
+from ernie_pair.loop import TrainState
+from ernie_pair.pair.best import BestModel, best_models
+from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.run import train_pair
+from ernie_pair.world import World
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+@pytest.fixture
+def config(tmp_path):
+    return train_config(tmp_path, epochs=2, learning_rate=5e-3, eval_freq=3, checkpoint_steps=4)
+
+
+def kill_at(monkeypatch, step, config):
+    update = PairJob.update
+
+    def until_killed(self, batches, number, votes):
+        if number > step:
+            raise Killed
+        return update(self, batches, number, votes)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(PairJob, "update", until_killed)
+        train_pair(config)
+
+
+def best_of(output):
+    ((folder, _),) = best_models(Path(output))
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pair_training_leaves_what_a_person_has_in_its_folder(tmp_path, config, monkeypatch, kind):
+    train_pair(config)
+    model = best_of(config.output_dir)
+    own = replace(config, output_dir=str(tmp_path / "shared"))
+    names = (*OF_ANY_RUN, *OF_PAIRS, model.name)  # the very name of the best model, too
+    plant(tmp_path / "shared", names, kind)
+    before = content(tmp_path / "shared", names)
+    kill_at(monkeypatch, 9, own)
+    train_pair(own)
+    assert content(tmp_path / "shared", names) == before
+    published = best_of(own.output_dir)
+    assert published.name == f"{model.name}-2"
+    for name in ("model_state.pdparams", "config.json"):
+        assert (published / name).read_bytes() == (model / name).read_bytes()
+
+
+def pretrain(world, output, **changes):
+    words = tiny_pretrain.flags(
+        world / "model", world / "data", output, decay_steps=6, save_steps=3, **changes
+    )
+    return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrain")
+    tiny_pretrain.write_corpus(folder / "data", tiny_pretrain.write_model(folder / "model"))
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pretraining_leaves_what_a_person_has_in_its_folder(world, kind):
+    output = world / kind
+    names = (*OF_ANY_RUN, *OF_PRETRAINING)
+    plant(output, names, kind)
+    before = content(output, names)
+    for steps in (3, 6):
+        done = pretrain(world, output, max_steps=steps)
+        assert done.returncode == 0, done.stderr
+    assert content(output, names) == before
+    assert sorted(path.name for path in output.glob("model_[36]-2")) == ["model_3-2", "model_6-2"]
+
+
+def judged(folder, *values):
+    best = BestModel(folder, lambda draft: (draft / "weights").write_text("w"), World(), alone)
+    state = TrainState()
+    for value in values:
+        best.judge(state, {"accuracy": value})
+    return best.folder()
+
+
+def test_a_model_to_which_a_person_added_something_is_renamed_and_not_deleted(tmp_path):
+    (judged(tmp_path, 0.5) / "notes.txt").write_text("mine")
+    assert judged(tmp_path, 0.7) == tmp_path / "best-accuracy-0.7000"
+    (aside,) = tmp_path.glob(".bad-best-accuracy-0.5000-*")
+    assert (aside / "notes.txt").read_text() == "mine" and (aside / "weights").is_file()
+
+
+def test_a_copy_of_the_best_model_is_a_persons_own(tmp_path):
+    first = judged(tmp_path, 0.5)
+    copies = [tmp_path / name for name in ("best-copy", "best-accuracy-0.9000")]
+    for copy in copies:
+        shutil.copytree(first, copy)
+    assert judged(tmp_path, 0.7) == tmp_path / "best-accuracy-0.7000" and not first.exists()
+    assert judged(tmp_path, 0.9) == tmp_path / "best-accuracy-0.9000-2"
+    assert all((copy / "weights").is_file() for copy in copies)
+
+
+def test_curves_are_drawn_once_in_a_folder_of_the_run(tmp_path, config, monkeypatch):
+    kill_at(monkeypatch, 9, config)
+    train_pair(config)
+    run_id = json.loads((tmp_path / "out" / "run.json").read_text())["run_id"]
+    (folder,) = (tmp_path / "out" / "vdl").iterdir()
+    (record,) = folder.iterdir()
+    points = LogReader(file_path=str(record)).get_data("scalar", "train/loss")
+    assert folder.name == run_id and [point.id for point in points] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("name", ["vdl", "vdl/RUN"])
+def test_where_no_curve_can_be_drawn_the_run_goes_on_without(tmp_path, config, monkeypatch, name, capfd):
+    if name == "vdl":
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "vdl").write_text("mine")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "elsewhere" / "vdlrecords.1.log").write_text("mine")
+        kill_at(monkeypatch, 5, config)
+        (folder,) = (tmp_path / "out" / "vdl").iterdir()
+        folder.rename(tmp_path / "moved")
+        folder.symlink_to(tmp_path / "elsewhere")
+    train_pair(config)
+    if name == "vdl":
+        assert (tmp_path / "out" / "vdl").read_text() == "mine"
+        assert "this run draws no curves" in capfd.readouterr().err
+    else:
+        assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["vdlrecords.1.log"]
+
+
+# --- a folder that was used before
+
+
+def alone(values):
+    return values
+
+
+def used_pairs(tmp_path, config):
+    """A finished run without its checkpoints; what it left, and how to start it again."""
+    train_pair(config)
+    return tmp_path / "out", lambda **flags: exit_code_of(lambda: train_pair(replace(config, **flags)))
+
+
+def left(output, *but):
+    """{path: bytes} of what a run must not touch when it is refused."""
+    paths = (path for path in output.rglob("*") if path.is_file() and path.name not in but)
+    return {str(path.relative_to(output)): path.read_bytes() for path in paths}
+
+
+def forget_checkpoints(output):
+    for path in (output / "checkpoints").iterdir():
+        path.rename(output.with_name(f"kept-{path.name}"))
+    (output / "checkpoints").rmdir()
+
+
+@pytest.mark.parametrize("without", [(), ("model_last",), ("run.json", "model_last")])
+def test_a_used_folder_without_its_checkpoints_is_refused_and_stays(tmp_path, config, without, capfd):
+    output, again = used_pairs(tmp_path, config)
+    forget_checkpoints(output)
+    for name in without:
+        (output / name).unlink()
+    before = left(output, "run.lock")
+    for _ in range(2):
+        assert again() == 3
+        assert "--fresh_start true" in capfd.readouterr().err.splitlines()[-1]
+    assert left(output, "run.lock") == before
+
+
+def test_a_fresh_start_renames_what_was_left_and_begins_anew(tmp_path, config, capfd):
+    output, again = used_pairs(tmp_path, config)
+    before = left(output, "run.lock")
+    mine = {name: f"mine: {name}" for name in ("best-notes.txt", "notes.txt")}
+    for name, text in mine.items():
+        (output / name).write_text(text)
+    (output / "vdl" / "mine").mkdir()
+    assert again(fresh_start=True) == 0
+    (aside,) = output.glob("earlier-*")
+    said = capfd.readouterr().err
+    assert f"now in {aside}" in said and "resumed" not in said
+    kept = left(aside)
+    assert {name: data for name, data in before.items() if not name.startswith("cache/")} == kept
+    assert {name: (output / name).read_text() for name in mine} == mine and (output / "vdl" / "mine").is_dir()
+    assert (aside / "model_last").resolve() == aside / "checkpoints" / "step_00000012"
+    assert (output / "model_last").resolve() == output / "checkpoints" / "step_00000012"
+    assert best_of(output).name == best_of(aside).name
+    assert again() == 0 and "resumed" in capfd.readouterr().err and len(list(output.glob("earlier-*"))) == 1
+
+
+def test_pretraining_too_refuses_a_used_folder_and_starts_afresh_when_told(world):
+    output = world / "used"
+    assert pretrain(world, output, max_steps=3).returncode == 0
+    forget_checkpoints(output)
+    before = left(output, "run.lock")
+    refused = pretrain(world, output, max_steps=3)
+    assert refused.returncode == 3 and "--fresh_start true" in refused.stderr.splitlines()[-1]
+    assert left(output, "run.lock") == before
+    afresh = pretrain(world, output, max_steps=3, fresh_start="true")
+    assert afresh.returncode == 0 and "resumed" not in afresh.stderr
+    (aside,) = output.glob("earlier-*")
+    assert left(aside) == before and (output / "model_3" / "config.json").is_file()
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_without_a_flag(tmp_path, config, monkeypatch):
+    kill_at(monkeypatch, 3, config)  # the best model and metrics of step 3 are there
+    assert (tmp_path / "out" / "metrics.jsonl").is_file() and best_models(tmp_path / "out")
+    train_pair(config)
+    assert (tmp_path / "out" / "model_last").resolve().name == "step_00000012"
+
+
+def test_metrics_of_an_unknown_run_are_not_cut(tmp_path, config):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "metrics.jsonl").write_text('{"mine": 1}\n')
+    for _ in range(2):
+        assert exit_code_of(lambda: train_pair(config)) == 3
+    assert (tmp_path / "out" / "metrics.jsonl").read_text() == '{"mine": 1}\n'
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.lock"])
+def test_a_note_or_a_lock_that_is_a_persons_is_not_overwritten(tmp_path, name):
+    (tmp_path / name).write_text('{"run_id": "../../mine"}')
+    assert exit_code_of(lambda: Checkpoints(tmp_path, World(), alone)) == (3 if name == "run.json" else 2)
+    assert (tmp_path / name).read_text() == '{"run_id": "../../mine"}'
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_stands_in_the_way_of_a_checkpoint_is_renamed(tmp_path, kind):
+    plant(tmp_path / "out", ["checkpoints/step_00000005"], kind)
+    before = content(tmp_path / "out", [])
+    opened = Checkpoints(tmp_path / "out", World(), alone)
+    if kind == "folder":  # a damaged checkpoint, for all that is known
+        with pytest.raises(CheckpointError, match="no usable checkpoint"):
+            opened.newest()
+    for step in (5, 6):
+        opened.save(TrainState(step), {}, [("a", b"a")], {})
+    assert kind == "folder" or opened.newest().step == 6
+    opened.close()
+    (aside,) = (tmp_path / "out" / "checkpoints").glob(".bad-step_00000005-*")
+    assert content(tmp_path / "out", []) == before
+    if kind == "file":
+        assert aside.read_text() == "mine: checkpoints/step_00000005"
+    elif kind == "folder":
+        assert (aside / "deep" / "config.json").is_file()
+    else:
+        assert os.readlink(aside) == str(tmp_path / "out.precious" / kind.rpartition(" ")[2])
