@@ -338,7 +338,7 @@ def test_models_that_cannot_be_asked_say_why(domain, tmp_path):
 
 def test_a_start_that_cannot_be_asked_does_not_end_the_comparison(domain, tmp_path, config, calls):
     corpus, _ = domain
-    compare_starts(replace(config, seeds=1, domain_data=corpus.prefix, domain_samples=8))
+    compare_starts(replace(config, seeds=1, domain_data=str(Path(corpus.prefix).parent), domain_samples=8))
     told = json.loads((tmp_path / "out" / "compare.json").read_text())["domain"]
     assert set(told) == {"first", "random"} and "another vocabulary" in told["first"]["reason"]
 

@@ -86,6 +86,14 @@ def test_several_passes_make_the_update_of_one(make, layout, flags):
     assert difference(weights(one.job), weights(make(dropout=0.0).job)) > 1000 * BOUND
 
 
+def test_each_step_draws_dropout_of_its_own(make):
+    """The same rows and the same weights: only the dropout of the step can make the loss another."""
+    batches = next(make().updates)
+    losses = {step: make().job.update(batches, step, 0)[0]["loss"] for step in (1, 2, 3)}
+    assert len(set(losses.values())) == 3 and make().job.update(batches, 2, 0)[0]["loss"] == losses[2]
+    assert len({make(dropout=0.0).job.update(batches, step, 0)[0]["loss"] for step in (1, 2, 3)}) == 1
+
+
 def test_each_pass_of_an_update_draws_dropout_of_its_own(make):
     once, twice = make(), make(gradient_accumulation_steps=2)
     (batch,) = next(once.updates)

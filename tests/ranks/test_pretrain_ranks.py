@@ -99,7 +99,7 @@ def contents(output):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-SHARDED = {"dp_degree": 1, "sharding_degree": 2, "use_sharding": "true"}
+SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 
 
 @pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])

@@ -1,0 +1,58 @@
+"""What a step of pretraining asks of its program, with a program that only listens."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import paddle
+import pytest
+
+from data_tools.command_line import parse_config
+from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.job import PretrainJob
+from ernie_pair.pretrain.randomness import PASS_SEED
+from ernie_pair.world import World
+
+BATCH = {
+    "input_ids": np.ones((2, 8), np.int64),
+    "masked_lm_labels": np.array([5, -1], np.int64),
+    "next_sentence_labels": np.array([0, 1], np.int64),
+}
+
+
+class Listener:
+    """Stands for `PretrainProgram`: it notes the seeds of each pass, Paddle's own and the one it is fed."""
+
+    main = None
+
+    def __init__(self):
+        self.seeds, self.rates = [], []
+
+    def rate(self, rate):
+        self.rates.append(rate)
+
+    def run(self, program, feed):
+        assert program is self.main
+        self.seeds.append((paddle.get_rng_state()[0].current_seed(), int(feed[PASS_SEED][0])))
+        return np.ones(4)
+
+    def monitored(self):
+        return {}
+
+
+def seeds_of(rank, step, *words):
+    needed = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o", "--device", "cpu"]
+    config, world, program = parse_config(PretrainConfig, [*needed, *words]), World(rank, 2), Listener()
+    data = SimpleNamespace(pieces=SimpleNamespace(pad_id=0))
+    job = PretrainJob(config, world, world, program, data, np.asarray, source=None)
+    job.update([BATCH, BATCH], step, 0)
+    return program.seeds
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["Paddle's generator", "the seed that is fed"])
+def test_dropout_is_drawn_anew_for_every_rank_step_and_pass(which):
+    seeds = [seed[which] for rank in (0, 1) for step in (1, 2, 3) for seed in seeds_of(rank, step)]
+    assert len(set(seeds)) == 2 * 3 * 2
+
+
+def test_the_seeds_of_a_step_depend_on_nothing_but_run_rank_step_and_pass():
+    assert seeds_of(1, 7) == seeds_of(1, 7, "--max_lr", "0.5") != seeds_of(1, 7, "--seed", "5")
