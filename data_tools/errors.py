@@ -35,6 +35,10 @@ class PeerError(InputError):
     exit_code = 6
 
 
+class CollectiveError(PeerError):
+    """A collective failed, as it does when another process is lost; which one is not known."""
+
+
 class Stopped(BaseException):
     """A signal asked the process to end; no error, so nothing that catches errors may swallow it."""
 

@@ -47,11 +47,14 @@ class StopSignals:
         """To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away."""
         for number in () if self._is_deaf else VOTES:
             signal.signal(number, self._note)
+            # Once signals are only noted, the system calls of a collective go on: Paddle's store takes a
+            # receive that a signal interrupts for a lost connection, and launchers send several signals.
+            signal.siginterrupt(number, not self._patient)
 
     def wait_for_the_update(self) -> None:
         """From here on there is something to save."""
-        self.listen()
         self._patient = True
+        self.listen()
 
     def votes(self) -> int:
         """To be summed over the ranks; 0: go on."""

@@ -23,7 +23,7 @@ from collections import deque
 from pathlib import Path
 from typing import Dict, Iterator, Optional, Tuple
 
-from data_tools.errors import InputError, PeerError, Stopped
+from data_tools.errors import CollectiveError, InputError, PeerError, Stopped
 from data_tools.json_file import parse_json_object
 from data_tools.regular_file import read_regular
 from ernie_pair.moves import set_aside
@@ -36,7 +36,9 @@ SILENT_SECONDS = 40.0  # of looking in vain for a new beat, and a rank is lost
 GRACE_SECONDS, HASTE_SECONDS = 1.5, 0.1
 # An update may take ten times the usual, and two minutes in any case; all else, and the first, hours.
 SLOWEST_UPDATE, SHORTEST_LIMIT, LONGEST_PAUSE = 10, 120.0, 6 * 3600.0
+LATE_BEATS = 3  # of a rank that has been silent for so long it is to be seen whether it is lost
 RECORD_BYTES = 1024
+RECORD_TYPES = {"pid": int, "born": int, "place": str, "host": str, "counter": int, "error": str}
 SAY_SECONDS, START_SECONDS = 30, 900
 
 logger = logging.getLogger(__name__)
@@ -67,11 +69,11 @@ class Watchdog:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if self.world.size > 1 and _may_come_from_a_peer(error):
-            self._find_the_culprit()
         self._left.set()
         self._thread.join()
         if self.world.size > 1:
+            if _may_come_from_a_peer(error):
+                self._find_the_culprit()
             self._part(error)
 
     def updated(self, step: int) -> None:
@@ -89,13 +91,18 @@ class Watchdog:
 
     def _find_the_culprit(self) -> None:
         """End the process by the name of a lost rank; when there is none, the error goes on."""
-        # A dead process on this machine shows at once, one elsewhere by its silence alone.
-        seconds = GRACE_SECONDS + (0 if self._all_are_here() else SILENT_SECONDS)
-        for _ in range(int(seconds / HASTE_SECONDS)):
+        # A dead process on this machine shows at once, one elsewhere by its silence alone; so does one that
+        # is stopped, and a collective may give up on that before it counts as lost.
+        seconds, looked = GRACE_SECONDS + (0 if self._all_are_here() else SILENT_SECONDS), 0.0
+        beat_seconds = LOOK_SECONDS * LOOKS_PER_BEAT
+        while looked < seconds or any(peer.is_late for peer in self._peers.values()):
             lost = self._lost(HASTE_SECONDS)
             if lost:
                 _end(*lost)
+            if looked % beat_seconds < HASTE_SECONDS:
+                self._beat()
             time.sleep(HASTE_SECONDS)
+            looked += HASTE_SECONDS
 
     def _restart(self) -> None:
         self._started, self._is_paused, self._idle = time.monotonic(), False, 0.0
@@ -218,13 +225,11 @@ class _Peer:
     def look(self, path: Path, seconds: float) -> str:
         """Why it is lost; empty: it is not, or has never been seen here, or has finished."""
         try:
-            record = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            self.record = None
-            return ""
-        except (OSError, ValueError):  # just being written
-            record = self.record
+            record = _read_record(path)
+        except (OSError, ValueError):  # finished; else just being written, or no record
+            record = self.record if os.path.lexists(path) else None
         if record is None:
+            self.record, self._silent_for = None, 0.0
             return ""
         news = self.record is None or record["counter"] != self.record["counter"]
         self._silent_for = 0.0 if news else self._silent_for + seconds
@@ -239,12 +244,28 @@ class _Peer:
         return ""
 
     @property
+    def is_late(self) -> bool:
+        """Silent for longer than it should be, but not yet lost."""
+        late = LATE_BEATS * LOOKS_PER_BEAT * LOOK_SECONDS
+        return late <= self._silent_for < SILENT_SECONDS
+
+    @property
     def hangs(self) -> bool:
         return self._silent_for >= SILENT_SECONDS
 
 
+def _read_record(path: Path) -> Dict:
+    """Return the record of a rank. Raises ValueError for what is no record, absent files included."""
+    record = parse_json_object(read_regular(path, RECORD_BYTES, follow=False))
+    if not all(type(record.get(name)) is kind for name, kind in RECORD_TYPES.items()):
+        raise ValueError(f"{path} is no record of a rank")
+    return record
+
+
 def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
     """A collective raises whatever it likes; our own errors, and those of the system, tell enough."""
+    if isinstance(error, CollectiveError):
+        return True
     if not isinstance(error, Exception) or isinstance(error, InputError):
         return False
     return not (isinstance(error, OSError) and error.errno)
@@ -252,8 +273,9 @@ def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
 
 def _end(line: str, hangs: bool) -> None:
     """One line, and where something hangs the stacks of all threads."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in line)
     with contextlib.suppress(OSError):
-        os.write(2, f"error: {line}\n".encode())
+        os.write(2, f"error: {shown}\n".encode("utf-8", "replace"))
         if hangs:
             faulthandler.dump_traceback(2, all_threads=True)
     os._exit(PeerError.exit_code)

@@ -1,5 +1,8 @@
+import ctypes
 import os
 import signal
+import threading
+import time
 
 import pytest
 
@@ -66,3 +69,24 @@ def test_the_handlers_before_are_put_back():
     with StopSignals():
         assert all(signal.getsignal(number) != handler for number, handler in before.items())
     assert {number: signal.getsignal(number) for number in VOTES} == before
+
+
+def test_a_collective_that_waits_in_the_kernel_is_not_broken_by_a_signal():
+    ours, theirs = os.pipe()
+
+    def signal_then_answer():
+        for _ in range(3):  # as Paddle's launcher does
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        os.write(theirs, b"x")
+
+    received = ctypes.create_string_buffer(1)
+    with StopSignals() as signals:
+        signals.wait_for_the_update()
+        threading.Thread(target=signal_then_answer).start()
+        # Not os.read, which goes on by itself where C++ does not.
+        assert ctypes.CDLL(None).read(ours, received, 1) == 1 and received.raw == b"x"
+        assert signals.votes() == VOTES[signal.SIGTERM]
+    os.close(ours)
+    os.close(theirs)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ernie_pair import watchdog
+
 ROOT = Path(__file__).parents[1]
 # Rank argv[2] of 2: says "here" when both have been seen, then does argv[3].
 RANK = """
@@ -32,6 +34,9 @@ def wait_for_both():
 
 def run():
     with watchdog.Watchdog(folder, World(rank, 2)) as watch:
+        if action == "waits alone":
+            print("here", flush=True)
+            time.sleep(60)
         wait_for_both()
         if action == "waits":
             time.sleep(60)
@@ -116,6 +121,60 @@ def test_a_stopped_rank_ends_the_other_with_the_stacks(ranks):
     code, said = end_of(first)
     assert code == 6 and f"rank 1 (pid {second.pid})" in said and "no sign of life for" in said
     assert "Current thread" in said and "time.sleep" not in said.splitlines()[0]
+
+
+def test_a_collective_that_gives_up_on_a_stopped_rank_ends_by_its_name(ranks):
+    first, second = ranks("meets a broken collective", "waits")
+    second.send_signal(signal.SIGSTOP)  # the collective breaks long before SILENT_SECONDS
+    code, said = end_of(first)
+    assert code == 6 and said.startswith(f"error: rank 1 (pid {second.pid})") and "no sign of life" in said
+    assert "Traceback" not in said
+
+
+RECORD = {"pid": 1, "born": 2, "place": "here", "host": "node", "counter": 3, "error": ""}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff",
+        b"null",
+        b"[]",
+        b"7" * 9000,
+        b"[" * 1024,
+        b'{"pid": 1}',
+        json.dumps({**RECORD, "counter": "3"}).encode(),
+        json.dumps({**RECORD, "error": ["no"]}).encode(),
+        json.dumps({**RECORD, "pid": 1.5}).encode(),
+        json.dumps({**RECORD, "host": "n" * 2000}).encode(),
+    ],
+    ids=lambda data: data[:20].decode("ascii", "replace"),
+)
+def test_what_is_no_record_is_no_news(tmp_path, data):
+    path, peer = tmp_path / "00001.json", watchdog._Peer()
+    path.write_bytes(data)
+    assert peer.look(path, 1.0) == "" and peer.record is None
+    path.write_text(json.dumps(RECORD))
+    assert peer.look(path, 1.0) == ""
+    path.write_bytes(data)
+    assert "no sign of life" in peer.look(path, watchdog.SILENT_SECONDS) and peer.record == RECORD
+
+
+def test_a_pipe_or_a_link_in_place_of_a_record_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "00001.json")
+    (tmp_path / "00002.json").symlink_to("/dev/zero")
+    for name in ("00001.json", "00002.json"):
+        assert watchdog._Peer().look(tmp_path / name, 1.0) == ""
+
+
+def test_what_a_record_says_stays_on_one_line(tmp_path, ranks):
+    (first,) = ranks("waits alone")
+    record = json.loads((tmp_path / "ranks" / "00000.json").read_text())
+    forged = {**record, "pid": 7, "error": "all is well\nerror: not so \x1b[31m"}
+    (tmp_path / "ranks" / "00001.json").write_text(json.dumps(forged))
+    code, said = end_of(first)
+    assert code == 6 and said.count("\n") == 1 and "\x1b" not in said and "all is well" in said
 
 
 def test_the_rank_whose_error_ended_the_others_keeps_it(ranks):

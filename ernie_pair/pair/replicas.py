@@ -1,7 +1,7 @@
 """Plain data parallelism: every process holds all gradients and the whole state of the optimizer."""
 
-from contextlib import nullcontext
-from typing import ContextManager, Iterable, Iterator, Tuple
+from contextlib import contextmanager
+from typing import Iterable, Iterator, Tuple
 
 import paddle
 from paddle.nn.clip import _squared_l2_norm  # of one pass, where (g * g).sum() makes three
@@ -20,9 +20,13 @@ class Replicas:
         self.forward = peers.share_gradients(model)
         self.loss_factor = peers.size  # of a process's part of the loss: Paddle divides the sum by it
 
-    def passing(self, is_last: bool) -> ContextManager:
+    @contextmanager
+    def passing(self, is_last: bool) -> Iterator[None]:
         """Around a pass: the gradients add up on this process, and in the last one over all."""
-        return nullcontext() if is_last or self.peers.size == 1 else self.forward.no_sync()
+        with self.peers.passing(self.forward, is_last):
+            yield
+        if is_last:
+            self.peers.average_gradients(self.model)
 
     def unscale(self, loss_scale) -> None:
         loss_scale.unscale_(self.optimizer)

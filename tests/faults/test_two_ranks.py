@@ -1,138 +1,64 @@
-"""Two processes under Paddle's launcher, of which one is lost, stopped or fails."""
+"""Two processes under Paddle's launcher, of which one is lost, stopped or fails; both halves."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
-from tiny_pretrain import events, flags, write_corpus, write_model
+from two_ranks import HALVES, Launched, failing, goes_on_like, run_whole, wait_until_gone
 
 pytestmark = pytest.mark.ranks
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "run_pretrain_static.py"
-SETTINGS = {"max_steps": 60, "checkpoint_steps": 20, "eval_freq": 7, "dp_degree": 2}
-
-# One rank whose third save finds no room, or whose tenth loss is not finite.
-FAILING = """
-import sys
-from data_tools.command_line import run_command
-from ernie_pair import checkpoint_folder
-from ernie_pair.pretrain import job, run
-from ernie_pair.pretrain.config import PretrainConfig
-
-class Job(job.PretrainJob):
-    def state_files(self):
-        for number, file in enumerate(super().state_files()):
-            yield file
-        if self.world.rank == RANK and "save" == WHAT:
-            raise OSError(28, "No space left on device", "optimizer")
-
-    def update(self, batches, step, votes):
-        if self.world.rank == RANK and step == 10 and "nan" == WHAT:
-            self.program.set_weights({k: v * float("nan") for k, v in self.program.weights().items()})
-        if self.world.rank == RANK and step == 10 and "bug" == WHAT:
-            raise KeyError("a bug")
-        return super().update(batches, step, votes)
-
-job.PretrainJob = Job
-run_command(run.pretrain, PretrainConfig)
-"""
-
-
-class Launched:
-    """A launcher with its two ranks, which their heartbeats name."""
-
-    def __init__(self, world, output, script=SCRIPT, **changes):
-        self.output, self.log = world / output, world / f"{output}_log"
-        words = flags(world / "model", world / "data", self.output, **{**SETTINGS, **changes})
-        launch = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", "2"]
-        self.process = subprocess.Popen(
-            [*launch, "--log_dir", str(self.log), str(script), *words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    def wait_for_update(self, step):
-        deadline, path = time.monotonic() + 120, self.output / "metrics.jsonl"
-        while time.monotonic() < deadline:
-            if path.exists() and f'"train", "step": {step},' in path.read_text():
-                return [self.pid_of(rank) for rank in (0, 1)]
-            time.sleep(0.002)
-        pytest.fail(f"no update {step}: {self.said(0)}")
-
-    def pid_of(self, rank):
-        return json.loads((self.output / "ranks" / f"{rank:05d}.json").read_text())["pid"]
-
-    def said(self, rank):
-        return (self.log / f"workerlog.{rank}").read_text()
-
-    def end(self, seconds=120):
-        code = self.process.wait(timeout=seconds)
-        return code
-
-    def last_step(self):
-        return [event["step"] for event in events(self.output) if event["split"] == "train"][-1]
-
-
-def wait_until_gone(pids, seconds):
-    """How long it took."""
-    begin = time.monotonic()
-    while any(is_alive(pid) for pid in pids):
-        assert time.monotonic() - begin < seconds, "a process is left"
-        time.sleep(0.05)
-    return time.monotonic() - begin
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+BOTH = list(HALVES)
+SLOW_FOR_PRETRAINING = [pytest.param("pretraining", marks=pytest.mark.slow), "pairs"]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("two")
-    write_corpus(folder / "data", write_model(folder / "model"))
-    return folder
+def halves(tmp_path_factory):
+    made = {}
+
+    def half(name):
+        if name not in made:
+            made[name] = HALVES[name](tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return half
+
+
+@pytest.fixture
+def half(request, halves):
+    return halves(request.param)
 
 
 @pytest.fixture(scope="module")
-def whole(world):
-    launched = Launched(world, "whole")
-    assert launched.end() == 0
-    return launched.output
+def wholes():
+    """The folder of the run of a half that nobody touched."""
+    done = {}
+
+    def whole(half):
+        if half not in done:
+            done[half] = run_whole(half)
+        return done[half]
+
+    return whole
 
 
-def goes_on_like(world, name, whole):
-    launched = Launched(world, name)
-    assert launched.end() == 0, launched.said(0)
-    assert not (launched.output / "ranks").exists()
-    assert events(launched.output) == events(whole)
-    for path in (whole / "model_last").glob("*.safetensors"):
-        assert (launched.output / "model_last" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_killed_rank_ends_the_other_by_its_name(world):
-    launched = Launched(world, "killed")
+@pytest.mark.parametrize(
+    "half, rank", [("pretraining", 1), ("pairs", 0), ("pairs", 1)], indirect=["half"], ids=str
+)
+def test_a_killed_rank_ends_the_other_by_its_name(half, rank):
+    launched = Launched(half, f"killed{rank}")
     pids = launched.wait_for_update(25)
-    os.kill(pids[1], signal.SIGKILL)
+    os.kill(pids[rank], signal.SIGKILL)
     wait_until_gone(pids, 10)
     assert launched.end() != 0
-    lines = launched.said(0).splitlines()
-    assert f"error: rank 1 (pid {pids[1]}) on {os.uname().nodename} is gone" in lines[-1]
-    assert "Traceback" not in launched.said(0)
+    said = launched.said(1 - rank)
+    assert f"error: rank {rank} (pid {pids[rank]}) on {os.uname().nodename} is gone" in said.splitlines()[-1]
+    assert "Traceback" not in said and "terminate called" not in said
 
 
-@pytest.mark.slow
-def test_a_signal_to_one_rank_stops_both_at_the_same_step(world, whole):
-    launched = Launched(world, "told")
+@pytest.mark.parametrize("half", BOTH, indirect=True)
+def test_a_signal_to_one_rank_stops_both_at_the_same_step(half):
+    launched = Launched(half, "told")
     pids = launched.wait_for_update(5)
     os.kill(pids[1], signal.SIGTERM)
     wait_until_gone(pids, 25)
@@ -140,56 +66,64 @@ def test_a_signal_to_one_rank_stops_both_at_the_same_step(world, whole):
     step = launched.last_step()
     for rank in (0, 1):
         assert f"stopped by SIGTERM after step {step}, saved" in launched.said(rank)
-    goes_on_like(world, "told", whole)
+    assert launched.saved_step() == step < half.settings["max_steps"]
 
 
-@pytest.mark.slow
-def test_a_signal_to_the_launcher_stops_both_at_the_same_step(world, whole):
-    launched = Launched(world, "launcher_told")
+@pytest.mark.parametrize("half", SLOW_FOR_PRETRAINING, indirect=True)
+def test_a_signal_to_the_launcher_stops_both_at_the_same_step(half, wholes):
+    launched = Launched(half, "launcher_told")
     pids = launched.wait_for_update(5)
     launched.process.terminate()
     assert launched.end(30) == 15 and wait_until_gone(pids, 1) < 1
-    assert f"after step {launched.last_step()}, saved" in launched.said(0)
-    goes_on_like(world, "launcher_told", whole)
+    step = launched.last_step()
+    for rank in (0, 1):
+        said = launched.said(rank)
+        assert f"stopped by SIGTERM after step {step}, saved" in said and "Traceback" not in said
+    assert launched.saved_step() == step < half.settings["max_steps"]
+    goes_on_like(half, "launcher_told", wholes(half))
 
 
 @pytest.mark.slow
-def test_ranks_whose_launcher_is_killed_stop_and_leave_nothing_behind(world, whole):
-    launched = Launched(world, "orphans")
+@pytest.mark.parametrize("half", BOTH, indirect=True)
+def test_ranks_whose_launcher_is_killed_stop_and_leave_nothing_behind(half, wholes):
+    launched = Launched(half, "orphans")
     pids = launched.wait_for_update(5)
     launched.process.kill()
     wait_until_gone(pids, 10)
     assert f"stopped by SIGTERM after step {launched.last_step()}, saved" in launched.said(0)
-    goes_on_like(world, "orphans", whole)
+    goes_on_like(half, "orphans", wholes(half))
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_ends_the_other_within_a_minute(world, whole):
-    launched = Launched(world, "frozen")
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("half", BOTH, indirect=True)
+def test_a_stopped_rank_ends_the_other_within_a_minute(half, wholes, rank):
+    launched = Launched(half, f"frozen{rank}")
     pids = launched.wait_for_update(25)
-    os.kill(pids[1], signal.SIGSTOP)
-    wait_until_gone(pids[:1], 60)
-    os.kill(pids[1], signal.SIGKILL)
+    os.kill(pids[rank], signal.SIGSTOP)
+    wait_until_gone(pids[1 - rank :][:1], 60)
+    os.kill(pids[rank], signal.SIGKILL)
     launched.end()
-    assert f"rank 1 (pid {pids[1]})" in launched.said(0) and "no sign of life" in launched.said(0)
-    assert "most recent call first" in launched.said(0)
-    goes_on_like(world, "frozen", whole)
+    said = launched.said(1 - rank)
+    assert f"error: rank {rank} (pid {pids[rank]})" in said and "no sign of life" in said
+    assert "most recent call first" in said and "Traceback" not in said
+    goes_on_like(half, f"frozen{rank}", wholes(half))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
-    "what, said",
+    "what, reason",
     [("save", "No space left on device at optimizer"), ("nan", "the loss of update 10"), ("bug", "KeyError")],
 )
-def test_a_fault_of_one_rank_is_what_both_end_with(world, whole, rank, what, said):
-    script = world / f"{what}{rank}.py"
-    script.write_text(FAILING.replace("RANK", str(rank)).replace("WHAT", repr(what)))
-    launched = Launched(world, f"failing_{what}{rank}", script)
+@pytest.mark.parametrize("half", BOTH, indirect=True)
+def test_a_fault_of_one_rank_is_what_both_end_with(half, wholes, what, reason, rank):
+    name = f"failing_{what}{rank}"
+    launched = Launched(half, name, failing(half, what, rank))
     assert launched.end(60) != 0
-    assert said in launched.said(rank)
+    assert reason in launched.said(rank)
     if what != "bug":
         assert "Traceback" not in launched.said(0) + launched.said(1)
     kept = sorted(path.name for path in (launched.output / "checkpoints").iterdir())
     assert kept == []
-    goes_on_like(world, launched.output.name, whole)
+    goes_on_like(half, name, wholes(half))

@@ -61,6 +61,24 @@ def ask():
 sys.exit(exit_code_of(ask))
 """
 
+# The first process, which holds the store that they meet at, is lost.
+LOST = """
+import os, sys
+from data_tools.command_line import exit_code_of
+from ernie_pair.pair.peers import join_peers
+from ernie_pair.world import launched_world
+
+def meet():
+    peers = join_peers(launched_world())
+    peers.barrier()
+    if peers.rank == 0:
+        os._exit(9)
+    while True:
+        peers.barrier()
+
+sys.exit(exit_code_of(meet))
+"""
+
 
 def launch(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess:
     script = folder / "launched.py"
@@ -175,6 +193,13 @@ def test_two_processes_evaluate_and_predict_to_the_last_digit_as_one(config, one
     for name in ("metrics", "predictions", *(f"report/{file}" for file in FILES)):
         one_file, two_file = (folder / f"{run}.{name}" for run in ("one", "two"))
         assert two_file.read_bytes() == one_file.read_bytes(), name
+
+
+def test_a_collective_without_the_other_process_is_an_error_of_one_line(tmp_path):
+    assert launch(tmp_path, LOST).returncode != 0
+    said = (tmp_path / "log" / "workerlog.1").read_text()
+    assert said.startswith("error: rank 1: the connection to the other processes broke (")
+    assert '  File "' not in said  # the launcher's signal may have come while it was leaving
 
 
 def test_a_loss_of_one_process_that_is_not_finite_stops_both_at_the_same_update(config):
