@@ -38,6 +38,7 @@ class Rhythm:
     checkpoint_steps: int
     export_steps: int = 0
     samples_per_epoch: int = 0
+    has_validation: bool = True  # False: there is no data for it, and ``judge`` is asked without metrics
 
     def logs_at(self, step: int) -> bool:
         return step == self.max_steps or _every(step, self.logging_freq)
@@ -170,8 +171,10 @@ class _Visits:
             self.export(state)
 
     def evaluate(self, state: TrainState) -> None:
-        valid = self.job.evaluate("valid")
-        self.log.scalars("valid", valid, state)
+        valid: Dict[str, float] = {}
+        if self.rhythm.has_validation:
+            valid = self.job.evaluate("valid")
+            self.log.scalars("valid", valid, state)
         self.judge(state, valid)
 
 

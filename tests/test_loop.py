@@ -237,3 +237,10 @@ def test_what_was_owed_may_be_what_makes_it_enough():
     state, seen = run.saved[-1]
     again = Run(10, SumJob(seen), state, enough=lambda state: not state.owes_evaluation)()
     assert again.judged == [3] and again.job.seen == seen and not again.saved
+
+
+def test_without_validation_data_nothing_is_evaluated_and_all_else_is_done():
+    whole, run = Run(10, export_steps=5)(), Run(10, export_steps=5, has_validation=False)()
+    assert run.log.events == [event for event in whole.log.events if event[0] == "train"]
+    assert run.job.seen == whole.job.seen and run.exported == whole.exported
+    assert run.judged == whole.judged and [s.step for s, _ in run.saved] == [s.step for s, _ in whole.saved]

@@ -1,6 +1,7 @@
 """Whole runs on a tiny model, each in a process of its own: static mode is for life."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -285,3 +286,22 @@ def test_nan_publishes_nothing(world, tmp_path):
     for folder in (tmp_path / "out" / "checkpoints").iterdir():
         for array in load_file(folder / "static_vars.safetensors").values():
             assert np.isfinite(json.loads(json.dumps(float(np.abs(array).max()))))
+
+
+def test_a_run_without_validation_documents_is_trained_saved_and_resumed(world):
+    settings = {**WHOLE, "split": "1,0,0"}
+    said = pretrain(world, world / "unjudged", **settings)
+    assert said.count("no validation: --split 1,0,0 leaves no documents for it") == 1
+    assert {event["split"] for event in events(world / "unjudged")} == {"train"}
+    cut = world / "unjudged_cut"
+    shutil.copytree(world / "unjudged", cut, symlinks=True)
+    shutil.rmtree(cut / "checkpoints" / "step_00000006")
+    assert "resumed" in pretrain(world, cut, **settings)
+    assert events(cut) == events(world / "unjudged")
+    same_checkpoints(cut, world / "unjudged")
+
+
+def test_documents_for_the_test_alone_are_measured_at_the_end(world):
+    pretrain(world, world / "only_test", **{**WHOLE, "split": "8,0,2"})
+    judged = [(event["split"], event["step"]) for event in events(world / "only_test")]
+    assert [place for place in judged if place[0] != "train"] == [("test", 6)]

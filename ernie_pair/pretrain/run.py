@@ -112,9 +112,11 @@ def _train(config, world, source, data, job, checkpoints, signals, watch) -> Non
         if state.step >= config.max_steps:
             logger.info("already at step %d of --max_steps %d: nothing to do", state.step, config.max_steps)
             return
+        if not data.has("valid"):
+            logger.info("no validation: --split %s leaves no documents for it", config.split)
         signals.wait_for_the_update()
         train(
-            _rhythm(config),
+            _rhythm(config, data.has("valid")),
             job,
             data.updates(state.consumed_samples),
             state,
@@ -178,7 +180,7 @@ def _refuse_position(config: PretrainConfig, state: TrainState) -> None:
         )
 
 
-def _rhythm(config: PretrainConfig) -> Rhythm:
+def _rhythm(config: PretrainConfig, has_validation: bool) -> Rhythm:
     return Rhythm(
         max_steps=config.max_steps,
         global_batch_size=config.samples_per_update,
@@ -186,6 +188,7 @@ def _rhythm(config: PretrainConfig) -> Rhythm:
         eval_freq=config.eval_freq,
         checkpoint_steps=config.checkpoint_steps,
         export_steps=config.save_steps,
+        has_validation=has_validation,
     )
 
 

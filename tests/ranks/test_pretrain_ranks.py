@@ -63,11 +63,11 @@ ALL_AT_ONCE = {
 @pytest.mark.parametrize(
     "layout",
     [
-        {"micro_batch_size": 8},
+        {"micro_batch_size": 8, "split": "1,0,0"},
         {**ALL_AT_ONCE},
         {**ALL_AT_ONCE, "dp_degree": 1, "sharding_degree": 2, "use_sharding": "true"},
     ],
-    ids=["dp", "dp-all", "sharding-all"],
+    ids=["dp-no-validation", "dp-all", "sharding-all"],
 )
 def test_killed_and_started_again_equals_one_go_bit_for_bit(world, layout, request):
     name = request.node.callspec.id
