@@ -43,7 +43,7 @@ from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.model import new_model
 from ernie_pair.pair_rows import open_tokenizer
 from ernie_pair.predictor import PairPredictor
-from ernie_pair.run_lock import run_id_of
+from ernie_pair.run_note import run_id_of
 from ernie_pair.runlog import open_log
 from ernie_pair.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.weights import read_weights, to_safetensors
@@ -190,8 +190,8 @@ def plan_reader(folder):
 
 def run_reader(folder):
     folder.mkdir()
-    run_id_of(folder / "run.json")
-    return Reader(folder / "run.json", lambda: run_id_of(folder / "run.json"), 0)
+    run_id_of(folder)
+    return Reader(folder / "run.json", lambda: run_id_of(folder), 3)
 
 
 def metrics_reader(folder):

@@ -174,8 +174,8 @@ def test_a_path_that_is_no_model_is_refused(tmp_path):
 
 @pytest.mark.parametrize("changes", [{"hidden_size": 33}, {"num_hidden_layers": "two"}, {"num_labels": 1}])
 def test_a_config_that_makes_no_model_is_refused(tmp_path, changes):
-    source = source_of(write_model(tmp_path / "m", **changes), from_scratch=True)
     with pytest.raises(InputError, match=r"config\.json"):
+        source = source_of(write_model(tmp_path / "m", **changes), from_scratch=True)
         new_model(source, "ernie", seed=0, dropout=0.1)
 
 

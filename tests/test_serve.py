@@ -164,7 +164,7 @@ def test_stopping_answers_those_who_wait(model):
             while batcher.waiting + sum(model.calls) < 5:
                 await asyncio.sleep(0.001)
         assert not batcher.is_alive
-        return await asyncio.gather(*waiting)
+        return await asyncio.wait_for(asyncio.gather(*waiting), 30)
 
     assert [answer.labels for answer in asyncio.run(main())] == [["even"]] * 5
     assert model.calls == [2, 2, 1]

@@ -1,10 +1,11 @@
-"""The routes: POST /predict, GET /health, GET /metrics, and GET / to try two sentences."""
+"""The routes: POST /predict, GET /health, /metrics and /openapi.json, and GET / to try two sentences."""
 
+import asyncio
 import logging
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Dict
+from typing import Awaitable, Dict, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -13,6 +14,8 @@ from starlette.requests import ClientDisconnect
 
 from ernie_pair.predictor import PairPredictor, Prediction
 from ernie_pair.serve.batcher import Batching, BusyError, MicroBatcher
+from ernie_pair.serve.documentation import PREDICT_DOCUMENTATION, ROUTE_DOCUMENTATION
+from ernie_pair.serve.hosts import ANY, HostCheck
 from ernie_pair.serve.numbers import CONTENT_TYPE, Numbers
 from ernie_pair.serve.questions import Limits, RefusedError, pairs_of, read_body
 
@@ -22,6 +25,8 @@ PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+
+CLIENT_LEFT = 499  # nobody is told; the metrics count it
 
 logger = logging.getLogger(__name__)
 
@@ -39,19 +44,31 @@ class Service:
         try:
             body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
             pairs = pairs_of(body, self.limits)
-            answer = await self.batcher.ask(pairs)
+            answer = await self._unless_left(request, self.batcher.ask(pairs))
             status, content = 200, _content_of(answer, time.perf_counter() - started)
         except RefusedError as refused:
             status, content = refused.status, _error(refused)
         except BusyError:
             status, content = 503, _error("too many pairs are waiting; ask again in a second")
         except ClientDisconnect:
-            status, content = 400, _error("the client has gone")
+            status, content = CLIENT_LEFT, _error("the client has left")
         except Exception:
             logger.exception("a request of %d pairs failed", len(pairs))
             content = _error("the model failed; the log of the service says why")
         self.numbers.answered(status, len(pairs), time.perf_counter() - started)
         return JSONResponse(content, status, {"Retry-After": "1"} if status == 503 else None)
+
+    async def _unless_left(self, request: Request, answer: Awaitable[Prediction]) -> Prediction:
+        """Wait for ``answer``. Raises ClientDisconnect, and gives the answer up, when the client leaves."""
+        waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ClientDisconnect
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            leaving.cancel()
 
     async def health(self) -> JSONResponse:
         shipped, alive = self.predictor.shipped, self.batcher.is_alive
@@ -76,7 +93,15 @@ class Service:
         )
 
 
-def create_app(predictor: PairPredictor, batching: Batching, limits: Limits) -> FastAPI:
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def create_app(
+    predictor: PairPredictor, batching: Batching, limits: Limits, hosts: Sequence[str] = (ANY,)
+) -> FastAPI:
+    """Return the ASGI application; ``hosts``: the names, besides addresses, by which it may be asked."""
     service = Service(predictor, batching, limits)
 
     @asynccontextmanager
@@ -85,10 +110,13 @@ def create_app(predictor: PairPredictor, batching: Batching, limits: Limits) -> 
             yield
 
     # FastAPI's own pages fetch their scripts from elsewhere.
-    app = FastAPI(title="ernie-pair", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.post("/predict")(service.predict)
+    app = FastAPI(title="ernie-pair", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.turn_away = service.batcher.turn_away
+    app.add_middleware(HostCheck, hosts=hosts)
+    app.post("/predict", **PREDICT_DOCUMENTATION)(service.predict)
     for path, answer in (("/", service.page), ("/health", service.health), ("/metrics", service.metrics)):
-        app.api_route(path, methods=["GET", "HEAD"])(answer)
+        app.get(path, **ROUTE_DOCUMENTATION[path])(answer)
+        app.head(path, include_in_schema=False)(answer)
     app.exception_handler(HTTPException)(_refuse_route)
     return app
 

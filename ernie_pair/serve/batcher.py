@@ -8,6 +8,7 @@ the requests before it and the pages are answered meanwhile.
 import asyncio
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Callable, Deque, List, Optional, Sequence
 
@@ -25,7 +26,7 @@ class Batching:
     max_waiting: int  # pairs that may stand in the queue
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
     pairs: Sequence[TextPair]
     answer: asyncio.Future
@@ -43,7 +44,7 @@ class MicroBatcher:
     ):
         self._predict, self._batching, self._called = predict, batching, called
         self._requests: Deque[_Request] = deque()
-        self._closing = False
+        self._closing = self._turning_away = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._news: Optional[asyncio.Event] = None
         self._worker: Optional[asyncio.Task] = None
@@ -71,18 +72,30 @@ class MicroBatcher:
 
     async def ask(self, pairs: Sequence[TextPair]) -> Prediction:
         """The answer to these pairs. Raises BusyError, or what the model raised."""
-        if self.waiting + len(pairs) > self._batching.max_waiting:
+        if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
             raise BusyError
         loop = asyncio.get_running_loop()
         request = _Request(pairs, loop.create_future(), loop.time())
         self._requests.append(request)
         self._news.set()
-        return await request.answer
+        try:
+            return await request.answer
+        except asyncio.CancelledError:  # whoever asked has left: nothing is computed for them
+            with suppress(ValueError):
+                self._requests.remove(request)
+            raise
+
+    def turn_away(self) -> None:
+        """Answer what waits by BusyError, now and from now on; what the model is at is still answered."""
+        self._turning_away = True
+        while self._requests:
+            _settle(self._requests.popleft().answer, error=BusyError())
 
     async def _work(self) -> None:
         while await self._something_to_do():
             await self._wait_for_more()
-            await self._answer(self._take())
+            if self._requests:  # otherwise all of them have left
+                await self._answer(self._take())
 
     async def _something_to_do(self) -> bool:
         while not self._requests and not self._closing:

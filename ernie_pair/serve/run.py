@@ -5,7 +5,7 @@ import math
 import signal
 import socket
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import List, Literal, Optional
 
 from data_tools.command_line import option
 from data_tools.errors import InputError, MachineError
@@ -17,7 +17,7 @@ from ernie_pair.temperature import describe_decision
 from ernie_pair.world import World
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
-LAST_ANSWERS_SECONDS = 10  # for the requests that are in work when the service is stopped
+MODEL_SECONDS = 5  # for the call of the model that is in work when the time to stop is over
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Answer pairs over HTTP with a shipped model: POST /predict; / is a page to try it."""
+    """Answer pairs over HTTP with a shipped model: POST /predict; / is a page to try it.
+
+    curl 127.0.0.1:8000/predict -d '{"pairs": [["text a", "text b"]]}' asks it; /openapi.json documents it.
+    """
 
     model: str = option(help="the folder that ernie-pair export made")
     host: str = option("127.0.0.1", help="the address to listen at; 0.0.0.0: all, for anyone who gets there")
@@ -44,10 +47,16 @@ class ServeConfig:
     max_chars: int = option(2000, help="most characters of one text")
     max_body_kb: int = option(1024, help="most kilobytes of one request")
     max_waiting: int = option(4096, help="most pairs in the queue; beyond it requests are turned away")
+    max_connections: int = option(1000, help="most connections at a time, as far as ulimit -n allows")
+    allowed_hosts: str = option(
+        "", help="names by which it may be asked, with commas between, besides addresses; *: any"
+    )
+    stop_seconds: float = option(30.0, help="at SIGTERM, how long those who are connected are still answered")
 
     def __post_init__(self):
-        for name in ("max_batch", "max_pairs", "max_chars", "max_body_kb", "max_waiting"):
+        for name in ("max_batch", "max_pairs", "max_chars", "max_body_kb", "max_waiting", "max_connections"):
             _refuse_outside(self, name, 1, math.inf)
+        _refuse_outside(self, "stop_seconds", 0, 86_400)
         _refuse_outside(self, "threads", 0, math.inf)
         _refuse_outside(self, "max_wait_ms", 0, 60_000)
         _refuse_outside(self, "port", 0, 65_535)
@@ -86,30 +95,50 @@ def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socke
 
     from ernie_pair.serve.app import create_app
     from ernie_pair.serve.batcher import Batching
+    from ernie_pair.serve.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
+    from ernie_pair.serve.documentation import curl_line
     from ernie_pair.serve.questions import Limits
 
     app = create_app(
         predictor,
         Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
         Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
+        _hosts_of(config),
     )
+    room = room_for(config.max_connections)
     settings = uvicorn.Config(
         app,
         loop="asyncio",
-        http="h11",
+        http=protocol_for(room),
+        backlog=room.backlog,
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=LAST_ANSWERS_SECONDS,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(config.stop_seconds) + MODEL_SECONDS,
     )
-    # uvicorn raises the signal that stopped it once more when all is done: then it ends the run well.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    address = "http://{}:{}".format(*listener.getsockname()[:2])
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each bad request
+    server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
+    # For a signal before uvicorn listens to it; and uvicorn raises the one that stopped it once more.
+    signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
+    address = _address_of(listener)
     if config.host not in LOOPBACK:
         logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
     logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
     logger.info("%s by %s at %s", config.model, predictor.backend, address)
-    uvicorn.Server(settings).run(sockets=[listener])
+    logger.info("try it: %s", curl_line(address))
+    server.run(sockets=[listener])
     logger.info("stopped")
+
+
+def _address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _hosts_of(config: ServeConfig) -> List[str]:
+    """The names by which the service may be asked."""
+    given = [name.strip() for name in config.allowed_hosts.split(",")]
+    return [config.host, socket.gethostname(), *filter(None, given)]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,81 @@
+"""What /openapi.json says of the routes: their requests, their answers, and an example of each."""
+
+from typing import Any, Dict, List, Optional
+
+from pydantic import BaseModel, Field
+
+QUESTION = {"pairs": [["怎么开户", "如何开户"], ["你好", "再见"]]}
+_PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
+_BODY = {
+    "type": "object",
+    "required": ["pairs"],
+    "properties": {"pairs": {"type": "array", "items": _PAIR, "minItems": 1}},
+    "example": QUESTION,
+}
+
+
+class Answer(BaseModel):
+    """One label and one list of probabilities for each pair, in the order of the pairs."""
+
+    labels: List[str] = Field(description="the name of the class of each pair", examples=[["1", "0"]])
+    classes: List[int] = Field(description="the number of that class", examples=[[1, 0]])
+    scores: List[List[float]] = Field(
+        description="the probability of each class, in the order of `labels` of /health",
+        examples=[[[0.08, 0.92], [0.97, 0.03]]],
+    )
+    milliseconds: float = Field(description="from the request to the answer, the queue included")
+
+
+class Refusal(BaseModel):
+    error: str = Field(description="what is wrong, and how to fix it, in one line")
+
+
+class Health(BaseModel):
+    status: str = Field(description="ok or stopping")
+    backend: str = Field(description="onnx or paddle")
+    labels: List[str] = Field(description="the names of the classes")
+    max_seq_len: int = Field(description="tokens per pair; longer pairs are cut")
+    temperature: float = Field(description="what the logits are divided by")
+    threshold: Optional[float] = Field(description="the probability from which on a pair is of class 1")
+    symmetric: str = Field(description="average: both orders of a pair are scored; none: the given one")
+    waiting_pairs: int = Field(description="pairs in the queue")
+
+
+_REFUSALS = {
+    400: "The body is not JSON.",
+    408: "The body did not arrive in time.",
+    413: "Too many bytes, pairs or characters.",
+    421: "The Host header is none that the service answers to.",
+    422: "JSON, but no list of pairs of texts.",
+    500: "The model failed.",
+    503: "Too many pairs are waiting, or the service is stopping; ask again after Retry-After seconds.",
+}
+
+PREDICT_DOCUMENTATION: Dict[str, Any] = {
+    "summary": "Classify pairs of texts",
+    "response_model": None,
+    "responses": {
+        200: {"model": Answer, "description": "The labels and the probabilities."},
+        **{code: {"model": Refusal, "description": text} for code, text in _REFUSALS.items()},
+    },
+    "openapi_extra": {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _BODY}}},
+    },
+}
+ROUTE_DOCUMENTATION: Dict[str, Dict[str, Any]] = {
+    "/": {"summary": "A page to try two sentences"},
+    "/health": {
+        "summary": "Is the service up, and what does it serve?",
+        "response_model": None,
+        "responses": {
+            200: {"model": Health, "description": "It answers."},
+            503: {"model": Health, "description": "It is stopping."},
+        },
+    },
+    "/metrics": {"summary": "Counters and times for Prometheus", "response_model": None},
+}
+
+
+def curl_line(address: str) -> str:
+    """Return a command that asks the service at ``address``."""
+    return f"""curl {address}/predict -d '{{"pairs": [["怎么开户", "如何开户"]]}}'"""

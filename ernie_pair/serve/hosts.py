@@ -1,0 +1,53 @@
+"""Which names the service answers to: a page of another site must not reach it through a name of its own.
+
+A site that gives its name the address of this machine (DNS rebinding) makes a browser here send it what the
+service answers. Such a request carries that site's name as its Host; an address as the Host carries none.
+"""
+
+import ipaddress
+import json
+from typing import Sequence
+
+ANY = "*"
+MISDIRECTED = 421
+
+
+class HostCheck:
+    """ASGI middleware: requests whose Host is a name, and none of ``hosts``, are refused.
+
+    Allowed are addresses, localhost, ``hosts`` with any port, and no Host at all, as no browser sends it.
+    """
+
+    def __init__(self, app, hosts: Sequence[str]):
+        self.app, self.hosts = app, {"localhost", *(host.lower().rstrip(".") for host in hosts)}
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] != "http" or ANY in self.hosts:
+            return await self.app(scope, receive, send)
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if all(map(self._is_allowed, given)):
+            return await self.app(scope, receive, send)
+        reason = f"the service is not called {given[0][:60]}; name it with --allowed_hosts"
+        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": MISDIRECTED, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})
+
+    def _is_allowed(self, given: str) -> bool:
+        name = _name_of(given)
+        return not name or name in self.hosts or _is_address(name)
+
+
+def _name_of(given: str) -> str:
+    """Return the host in a Host header, without its port: of [::1]:8000 it is ::1."""
+    text = given.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
