@@ -1,0 +1,79 @@
+"""What README.md and README_cn.md show: every fenced block, and every table of flags."""
+
+import re
+from pathlib import Path
+from typing import List, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "README_cn.md")
+FENCE = re.compile(r"^(?:<!-- (?P<mark>[\w ]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.S | re.M)
+TABLE = re.compile(r"^\|.*\|\n\|[-|: ]+\|\n(?:\|.*\|\n?)+", re.M)
+
+
+class Block(NamedTuple):
+    """``mark``: what the comment before the fence says; ``language``: sh, python, or nothing for a text."""
+
+    page: str
+    line: int
+    mark: str
+    language: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """For the name of a test."""
+        return f"{self.page}-{self.mark or self.text.strip().splitlines()[0][:50]}"
+
+    @property
+    def commands(self) -> List[str]:
+        """The logical lines of a shell block, without its comments."""
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+class Row(NamedTuple):
+    """The cells of a row of a table of flags; ``table`` numbers the tables of its page."""
+
+    page: str
+    table: int
+    cells: List[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}-{self.cells[0]}"
+
+    @property
+    def flags(self) -> List[str]:
+        """What stands between backticks in the first cell: `--dp_degree 2 --sharding_degree 4`."""
+        return re.findall(r"`([^`]*)`", self.cells[0])
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks() -> List[Block]:
+    found = []
+    for page in PAGES:
+        text = text_of(page)
+        for match in FENCE.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(Block(page, line, match["mark"] or "", match["language"], match["text"]))
+        fences = len(re.findall(r"^\s*```", text, re.M))
+        assert fences == 2 * sum(block.page == page for block in found), f"{page}: a fence was not understood"
+    return found
+
+
+def rows() -> List[Row]:
+    found = []
+    for page in PAGES:
+        text = FENCE.sub("", text_of(page))
+        tables = TABLE.findall(text)
+        for number, table in enumerate(tables):
+            for line in table.strip().splitlines()[2:]:
+                found.append(Row(page, number, [cell.strip() for cell in line.strip("| ").split("|")]))
+        lines = sum(line.lstrip().startswith("|") for line in text.splitlines())
+        assert lines == sum(
+            len(table.strip().splitlines()) for table in tables
+        ), f"{page}: a table is not whole"
+    return found

@@ -1,0 +1,324 @@
+"""Every fenced block of README.md and README_cn.md: run as it stands, only shorter, or compared.
+
+A shell block that nobody thought of is run word for word; a Python block too. A text that shows an output or
+a layout needs an entry in TEXTS. So a new block without a test of its own fails here, unless it works.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+
+import pytest
+import test_readme
+import tiny_pair
+import tiny_pretrain
+import yaml
+from pages import PAGES, ROOT, blocks, text_of
+
+from ernie_pair.model_folder import open_model
+from ernie_pair.pair.model import new_model
+from ernie_pair.pair.run import train_pair
+
+pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
+
+# Blocks and commands that a test of test_readme.py runs.
+ELSEWHERE = {
+    "recipe": "test_the_seven_commands",
+    "pair recipes": "test_the_recipes_for_pairs",
+    "sh scripts/quickstart.sh": "test_the_quickstart_and_its_repetition",
+    "made ": "test_the_quickstart_and_its_repetition",
+    "# BERT on MRPC, from Python.": "test_the_recipe_in_python",
+}
+PRETRAIN = "--max_steps 2 --micro_batch_size 4 --global_batch_size 8 --max_seq_len 32 --eval_iters 1"
+PRETRAIN += " --split 80,10,10"
+PREPARE = "--input_path documents.jsonl --output_prefix ray/text --vocab_file my_model/vocab.txt"
+TRAIN = "--train_file train.tsv --dev_file dev.tsv --output_dir output/two"
+DRY = "--dry-run --no-deps --no-build-isolation"
+# What is changed in a command that holds the first words: replaced (it must be there), then added.
+CHANGES = [
+    ("scripts/test.sh", {}, "tests/test_layers.py"),
+    ("prepare_data.sh", {"OUT=data": "OUT=prepared"}, ""),
+    ("prepare --engine ray", {"--ray_address ...": ""}, f"{PREPARE} --workers 2"),
+    ("GPUS=0,1,2,3", {"GPUS=0,1,2,3": "NPROC=1"}, ""),
+    ("NPROC=2 DEVICE=cpu", {"OUTPUT=output/mine": "OUTPUT=output/two_processes"}, ""),
+    ("run_pretrain_static.sh", {}, PRETRAIN),
+    ("--gpus 0,1", {"--gpus 0,1": "--nproc_per_node 2"}, "--device cpu"),
+    ("ernie-gram-zh ...", {"...": TRAIN}, ""),
+    ("--device cpu ...", {"...": f"--model_name_or_path ernie-1.0 --model_type ernie {TRAIN}1"}, ""),
+    ("lcqmc", {"--train_file lcqmc": "--train_file train.tsv", "--dev_file lcqmc": "--dev_file dev.tsv"}, ""),
+    ("train_pair.py", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
+    ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
+    ("ernie-pair launch", {}, "--max_steps 2"),
+    ("compare-starts", {"--seeds 3": "--seeds 1", "data/held_out": "data/held_out/text"}, ""),
+    ("pip install -c", {'".[cpu]"': f'"{ROOT}[cpu]"', "-c constraints": f"-c {ROOT}/constraints"}, DRY),
+]
+ANSWERS = "cpu 2 1 8 2 ernie-1.0 ernie train.tsv dev.tsv output/answers"
+OUTPUTS = re.compile(r"(?:--(?:output|output_file|output_dir|report|output_prefix) |\bOUT(?:PUT)?=)(\S+)")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A folder with everything that the commands of the pages name."""
+    here = tmp_path_factory.mktemp("template")
+    tokens = dict.fromkeys([*tiny_pretrain.VOCAB[:4], *tiny_pair.CHARACTERS, *tiny_pretrain.VOCAB[4:]])
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (tiny_pair, tiny_pretrain):
+            patch.setattr(module, "VOCAB", list(tokens))
+        config = tiny_pair.train_config(
+            here, max_steps=60, learning_rate=5e-3, eval_freq=30, checkpoint_steps=60
+        )
+        for name in ("my_model", "gram"):
+            tiny_pair.write_model(here / name)
+        for prefix, seed in (("data", 0), ("data/held_out", 1)):
+            tiny_pretrain.write_corpus(here / prefix, here / "my_model", seed=seed)
+    train_pair(config)
+    (best,) = (here / "out").glob("best-accuracy-*")
+    for name in ("my_model", "ernie-1.0", "output/dynamic", f"output/pair/{best.name}"):
+        shutil.copytree(best, here / name, dirs_exist_ok=True)
+    gram = open_model(str(here / "gram"), model_type="ernie_gram", from_scratch=True)
+    (here / "ernie-gram-zh").mkdir()
+    new_model(gram, "ernie_gram", seed=3, dropout=0.1).write(here / "ernie-gram-zh", gram.vocab_file)
+    shutil.rmtree(here / "out")
+    write_texts(here)
+    return here
+
+
+def write_texts(here):
+    """Raw text, pairs and flags."""
+    (here / "my_texts").mkdir()
+    characters = tiny_pretrain.CHARACTERS
+    texts = ["".join(characters[(i + j) % 24] for j in range(9)) + "。" for i in range(24)]
+    (here / "my_texts" / "a.txt").write_text(
+        "\n".join("".join(f"{t}\n" for t in texts[i : i + 4]) for i in range(20))
+    )
+    (here / "documents.jsonl").write_text(
+        "".join(json.dumps({"text": "\n".join(texts[i : i + 3])}) + "\n" for i in range(20))
+    )
+    for number, (name, labels) in enumerate({"test.tsv": True, "new.tsv": False}.items()):
+        tiny_pair.write_pairs(here / name, 40, seed=7 + number, labels=labels)
+    lines = (here / "dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    for row in (0, 14, 28):  # labels that no model gets right: there is something to calibrate
+        lines[row] = lines[row].replace("\t0\n", "\t1\n")
+    (here / "dev.tsv").write_text("".join(lines), encoding="utf-8")
+    flags = {
+        "model_type": "ernie",
+        "train_file": "train.tsv",
+        "dev_file": "dev.tsv",
+        "max_steps": 2,
+        "device": "cpu",
+    }
+    (here / "pair.yaml").write_text(yaml.safe_dump({**flags, "batch_size": 8, "max_seq_len": 32}))
+
+
+@pytest.fixture
+def here(template, tmp_path):
+    """A copy of it, in which the commands of one block run one after the other."""
+    return shutil.copytree(template, tmp_path / "here")
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """`python` and `ernie-pair` as after activating .venv."""
+    venv = ROOT / ".venv" / "bin"
+    path = f"{venv}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "DEVICE": "cpu", "OMP_NUM_THREADS": "1", "ANSWERS": ANSWERS}
+
+
+def changed(command):
+    """``command``, shortened, with the scripts of this folder; its comment is cut off."""
+    for words, replaced, added in CHANGES:
+        if words not in command:
+            continue
+        for old, new in replaced.items():
+            assert old in command, f"{old} is not in {command}: CHANGES does not fit the page any more"
+            command = command.replace(old, new)
+        command = re.sub(r"\s#.*", "", command)
+        for flag in re.findall(r"--\w+", added):
+            command = re.sub(rf"{flag} \S+", "", command)  # given twice it would be refused
+        command = f"{command} {added}"
+    return re.sub(r"(?<![\w/])(scripts|data_tools)/", rf"{ROOT}/\1/", command)
+
+
+def sh(command, here, environment, timeout=300):
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=here, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+    logs = "".join(path.read_text()[-2000:] for path in here.glob("**/workerlog.0"))
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{logs}"
+    for output in OUTPUTS.findall(command):
+        found = list(here.glob(f"{output}*"))
+        assert found, f"{command}\nleft no {output}"
+    return done.stdout + done.stderr
+
+
+def serve(command, here, environment):
+    """Start a service, ask whether it is well, and end it."""
+    with open(here / "service.log", "w") as log:
+        process = subprocess.Popen(
+            ["sh", "-c", f"exec {command}"], cwd=here, env=environment, stdout=log, stderr=log
+        )
+    (port,) = re.findall(r"--port (\d+)", command)
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
+                    assert answer.status == 200
+                break
+            except OSError:
+                assert process.poll() is None, (here / "service.log").read_text()
+        else:
+            pytest.fail((here / "service.log").read_text())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    assert process.returncode in (0, 143)
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def elsewhere(text):
+    """The test of test_readme.py that runs this block or command, if there is one."""
+    names = [test for beginning, test in ELSEWHERE.items() if text.startswith(beginning)]
+    assert all(hasattr(test_readme, name) for name in names)
+    return names
+
+
+SHELL = [block for block in blocks() if block.language == "sh" and not elsewhere(block.mark)]
+PYTHON = [block for block in blocks() if block.language == "python" and not elsewhere(block.text)]
+
+
+@pytest.mark.parametrize("block", SHELL, ids=lambda block: block.name)
+def test_a_shell_block_runs(block, here, environment):
+    for made in ("output/pair", "pair.yaml"):  # by this block, where it says so
+        if re.search(rf"--output_(dir|file) {made}\s", block.text):
+            shutil.move(here / made, here / "of_the_template")
+    for command in block.commands:
+        if elsewhere(command):
+            continue
+        if " serve " in command:
+            serve(changed(command).replace("--port 8000", f"--port {free_port()}"), here, environment)
+        else:
+            sh(changed(command), here, environment)
+
+
+# The names that a block takes from the notebook around it, and where it would need a network.
+PRELUDE = """
+from ernie_pair import PairConfig, PairTrainer
+
+def train(learning_rate):
+    small = {"model_type": "ernie", "max_steps": 2, "batch_size": 8, "device": "cpu"}
+    config = PairConfig("output", learning_rate=learning_rate, **small)
+    return PairTrainer("ernie-1.0", config, "train.tsv", "dev.tsv").train().step
+"""
+IN_PYTHON = {"epochs=3)": "max_steps=2, batch_size=8, device='cpu')"}
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
+def test_a_python_block_runs(block, here, environment):
+    program = block.text
+    for old, new in IN_PYTHON.items():
+        program = program.replace(old, new)
+    main = "\n".join(f"    {line}" for line in program.splitlines())
+    (here / "program.py").write_text(f"{PRELUDE}\nif __name__ == '__main__':\n{main}\n", encoding="utf-8")
+    sh("python program.py", here, environment)
+
+
+def check_the_line_of_work(text, here, environment):
+    """Each arrow has a program of this folder."""
+    arrows = [
+        "prepare_data.sh",
+        "run_pretrain_static.py",
+        "ernie_static_to_dynamic.py",
+        "train_pair.py",
+        "predict_pair.py",
+    ]
+    assert text.count("->") == len(arrows) and all((ROOT / "scripts" / name).is_file() for name in arrows)
+
+
+def check_the_tree_of_this_folder(text, here, environment):
+    for line in text.splitlines():
+        names, about = re.match(r"(\S+)\s{2,}(.*)", line).groups()
+        assert (ROOT / names).is_dir(), names
+        for inner in re.findall(r"\b([a-z_]+)/", about):
+            assert (ROOT / names / inner).is_dir(), f"{names}{inner}"
+
+
+def check_what_a_run_leaves(text, here, environment):
+    """The tree names whatever a run of each half leaves, and nothing else."""
+    script = f"OUTPUT=pretrained DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
+    pretrain = f"{script} {PRETRAIN} --save_steps 1"
+    pairs = "ernie-pair launch pair.yaml --model_name_or_path ernie-1.0 --output_dir paired"
+    for command in (pretrain, pairs):
+        sh(command, here, environment)
+    left = {path.name for name in ("pretrained", "paired") for path in (here / name).iterdir()}
+    shown = [
+        name for line in text.splitlines()[1:] for name in re.split(r"\s{3,}", line.strip())[0].split("  ")
+    ]
+    patterns = {re.sub(r"\d[\d.]*", r"[\\d.]+", name.split("/")[0].split(" ")[0]): name for name in shown}
+    for pattern, name in patterns.items():
+        assert any(re.fullmatch(pattern, entry) for entry in left), f"no {name} in {sorted(left)}"
+    unnamed = {entry for entry in left if not any(re.fullmatch(pattern, entry) for pattern in patterns)}
+    assert not unnamed, f"the page does not name {unnamed}"
+    for name in ("pretrained", "paired"):
+        (step,) = (here / name / "checkpoints").iterdir()
+        assert re.fullmatch(r"step_\d{8}", step.name) and (here / name / "model_last").resolve() == step
+        inside = {path.name for path in step.iterdir()}
+        assert {"state.json", "MANIFEST.json"} < inside and any(
+            name.endswith("safetensors") for name in inside
+        )
+    for model in (*(here / "pretrained").glob("model_2"), *(here / "paired").glob("best-*")):
+        assert (model / "model_state.pdparams").is_file() and (model / "config.json").is_file()
+
+
+TEXTS = {
+    "raw text -> token ids": check_the_line_of_work,
+    "原始文本 -> token id": check_the_line_of_work,
+    "output_dir/": check_what_a_run_leaves,
+    "data_tools/ ": check_the_tree_of_this_folder,
+}
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in blocks() if b.language not in ("sh", "python")], ids=lambda block: block.name
+)
+def test_a_text_shows_what_there_is(block, here, environment):
+    if elsewhere(block.text):
+        return
+    checks = [check for beginning, check in TEXTS.items() if block.text.startswith(beginning)]
+    assert checks, f"{block.page}:{block.line}: nothing compares this text with what there is; see TEXTS"
+    for check in checks:
+        check(block.text, here, environment)
+
+
+def test_no_entry_is_left_of_a_block_that_is_gone():
+    shown = blocks()
+    texts = [block.text for block in shown] + [block.mark for block in shown]
+    commands = [command for block in shown if block.language == "sh" for command in block.commands]
+    for beginning in (*ELSEWHERE, *TEXTS):
+        assert any(text.startswith(beginning) for text in [*texts, *commands]), beginning
+    for words, _, _ in CHANGES:
+        assert any(words in command for command in commands), words
+    for words in IN_PYTHON:
+        assert any(words in block.text for block in shown), words
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_errors():
+    from data_tools import errors
+
+    classes = [value for value in vars(errors).values() if isinstance(getattr(value, "exit_code", None), int)]
+    page = text_of(PAGES[0]).replace("\n", " ")
+    listed = re.search(r"Exit codes: (.*?)\. Under", page)[1]
+    codes = {int(code) for code in re.findall(r"\b\d+\b", listed)}
+    assert {error.exit_code for error in classes} == codes - {0, 1, 130, 143}

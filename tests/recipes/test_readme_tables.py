@@ -1,0 +1,169 @@
+"""Every row of the flag tables of README.md and README_cn.md is trained with, on a tiny model.
+
+Pretraining: a row that asks for several processes is one launched run of so many; all others together are
+one run. Pairs: each flag is a run of its own, and its weights differ from those of the plain run unless
+SAME_WEIGHTS says why. What needs a GPU is refused on a CPU with the line that is named here.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
+
+import numpy as np
+import pytest
+import tiny_pair
+import tiny_pretrain
+from pages import ROOT, rows
+from safetensors.numpy import load_file
+
+from data_tools.command_line import parse_config
+from data_tools.errors import InputError
+from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.run import train_pair
+from ernie_pair.pretrain.config import PretrainConfig
+
+pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
+
+ROWS = rows()
+NEED_A_GPU = {
+    "--use_amp true": "--use_amp true --amp_dtype float16 needs a GPU",
+    "--sharding stage2": "--sharding stage2 needs GPUs",
+    "--sharding_offload true": "--sharding_offload true needs --sharding stage2",
+}
+SAME_WEIGHTS = {
+    "--use_recompute true": "the same numbers, computed twice",
+    "--early_stopping_patience 3": "ends a run, and changes no step of it",
+}
+SMALLER = {"--global_batch_size 512": "--global_batch_size 8", "--grad_clip 1.0": "--grad_clip 0.01"}
+
+
+def words_of(flags):
+    return [word for flag in flags for word in SMALLER.get(flag, flag).split()]
+
+
+def knows(config_class, row):
+    names = {item.name for item in fields(config_class)}
+    return {word[2:] for word in words_of(row.flags) if word.startswith("--")} <= names
+
+
+def rows_of(config_class):
+    """Those of the tables of which ``config_class`` knows every flag."""
+    tables = {(row.page, row.table) for row in ROWS}
+    tables -= {(row.page, row.table) for row in ROWS if not knows(config_class, row)}
+    return [row for row in ROWS if (row.page, row.table) in tables]
+
+
+PRETRAIN, PAIRS = rows_of(PretrainConfig), rows_of(TrainConfig)
+
+
+def test_every_row_has_flags_and_is_of_one_of_the_two_trainings():
+    assert len(PRETRAIN) + len(PAIRS) == len(ROWS) and PRETRAIN and PAIRS
+    assert all(row.flags and row.flags[0].startswith("--") for row in ROWS)
+    shown = {flag for row in ROWS for flag in row.flags}
+    assert shown >= {*NEED_A_GPU, *SAME_WEIGHTS, *SMALLER}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_the_flags_that_a_row_explains_exist(row):
+    config_class = PretrainConfig if row in PRETRAIN else TrainConfig
+    names = {item.name for item in fields(config_class)}
+    explained = {
+        word for cell in row.cells for word in cell.replace("`", " ").split() if word.startswith("--")
+    }
+    assert {word.strip(",;)(")[2:] for word in explained} <= names
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrain")
+    tiny_pretrain.write_corpus(folder / "data", tiny_pretrain.write_model(folder / "model"))
+    return folder
+
+
+def pretrain(world, output, words, processes=1):
+    settings = {"max_steps": 2, "eval_iters": 1, "micro_batch_size": 2, "eval_freq": 2}
+    known = [word[2:] for word in words if word.startswith("--")]
+    flags = tiny_pretrain.flags(world / "model", world / "data", world / output, **settings)
+    given = [
+        word
+        for name, value in zip(flags[::2], flags[1::2])
+        if name[2:] not in known
+        for word in (name, value)
+    ]
+    launch = [sys.executable, "-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
+    launch += ["--log_dir", str(world / f"{output}_log"), str(ROOT / "scripts" / "run_pretrain_static.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launch, *given, *words], env=environment, capture_output=True, text=True, timeout=500
+    )
+    return done.returncode, (world / f"{output}_log" / "workerlog.0").read_text()
+
+
+def processes_of(row):
+    words = words_of(row.flags)
+    given = dict(zip(words[::2], words[1::2]))
+    return int(given.get("--dp_degree", 1)) * int(given.get("--sharding_degree", 1))
+
+
+LAYOUTS = [row for row in PRETRAIN if row.flags[0] not in NEED_A_GPU and processes_of(row) > 1]
+OTHERS = [row for row in PRETRAIN if row.flags[0] not in NEED_A_GPU and row not in LAYOUTS]
+
+
+@pytest.mark.parametrize("row", LAYOUTS, ids=lambda row: row.name)
+def test_a_layout_trains_as_it_is_written(world, row):
+    processes = processes_of(row)
+    code, said = pretrain(world, f"of_{processes}_{len(row.flags[0])}", words_of(row.flags), processes)
+    assert code == 0, said
+    assert f"{processes} process(es)" in said and "done at step 2" in said
+
+
+def test_all_other_rows_train_together(world):
+    flags = [flag for row in OTHERS for flag in row.flags]
+    code, said = pretrain(world, "together", words_of(flags))
+    assert code == 0 and "done at step 2" in said, said
+
+
+def test_half_precision_is_refused_on_a_cpu_and_the_loss_scale_alone_is_not(world):
+    code, said = pretrain(world, "half", ["--use_amp", "true"])
+    assert code != 0 and NEED_A_GPU["--use_amp true"] in said
+    code, said = pretrain(world, "scaled", ["--use_amp", "true", "--amp_dtype", "float32"])
+    assert code == 0 and "done at step 2" in said, said
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A run without any flag of the tables, of a model of seven layers on pairs of which most differ."""
+    folder = tmp_path_factory.mktemp("pairs")
+    config = tiny_pair.train_config(folder, max_steps=3, learning_rate=5e-3, checkpoint_steps=3)
+    tiny_pair.write_model(folder / "model", num_hidden_layers=7)
+    lines = (folder / "train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "train.tsv").write_text("".join(lines[:60] + lines[60::2]), encoding="utf-8")
+    train_pair(config)
+    return config
+
+
+def trained_weights(config):
+    return load_file(f"{config.output_dir}/model_last/model.safetensors")
+
+
+def with_flags(config, flags):
+    """``config`` as the command line makes it of its own flags and ``flags``."""
+    words = flags.split()
+    values = {**asdict(config), **{flag[2:]: value for flag, value in zip(words[::2], words[1::2])}}
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    return parse_config(TrainConfig, [word for name in given for word in (f"--{name}", str(given[name]))])
+
+
+@pytest.mark.parametrize("flags", sorted({flag for row in PAIRS for flag in row.flags}))
+def test_a_flag_of_pair_training_is_trained_with(plain, tmp_path, flags):
+    if flags in NEED_A_GPU:
+        with pytest.raises(InputError, match=NEED_A_GPU[flags]):
+            train_pair(with_flags(plain, flags))
+        return
+    config = replace(with_flags(plain, SMALLER.get(flags, flags)), output_dir=str(tmp_path / "out"))
+    assert config != replace(plain, output_dir=config.output_dir)
+    train_pair(config)
+    before, after = trained_weights(plain), trained_weights(config)
+    same = before.keys() == after.keys() and all(np.array_equal(before[n], after[n]) for n in before)
+    assert same == (flags in SAME_WEIGHTS)
