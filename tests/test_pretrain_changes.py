@@ -51,3 +51,21 @@ def test_a_run_goes_on_with_another_batch_and_rate_when_it_is_said(tmp_path):
     assert [event["consumed_samples"] for event in train] == [4, 8, 12, 16, 24, 32]
     manifest = json.loads((tmp_path / "out" / "model_last" / "MANIFEST.json").read_text())
     assert [change["key"] for change in manifest["changes"]] == ["global_batch_size", "max_lr"]
+
+
+def test_a_run_that_has_ended_goes_on_for_more_steps_when_it_is_said(tmp_path):
+    write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
+
+    def pretrain(**changes):
+        words = flags(tmp_path / "model", tmp_path / "data", tmp_path / "out", test_iters=1, **changes)
+        return subprocess.run(
+            [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300
+        )
+
+    assert pretrain(max_steps=2).returncode == 0
+    refused = pretrain(max_steps=10)
+    assert refused.returncode == 2 and "--decay_steps (0: --max_steps) was 2 and is now 10" in refused.stderr
+    allowed = pretrain(max_steps=10, allow_change="max_steps")
+    assert allowed.returncode == 0, allowed.stderr
+    assert "peak 1e-2 at step 1, 1e-5 at the end, step 10, 7.78e-3 at the next step" in allowed.stderr
+    assert [event["step"] for event in events(tmp_path / "out") if event["split"] == "test"] == [2, 10]
