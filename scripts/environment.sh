@@ -38,9 +38,15 @@ find_python() {
     fail "no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
-# What the environment was made from; a change of any of it makes the environment anew.
+# What an environment for device $1 is made from; a change of any of it makes the environment anew.
 stamp() {
-    (cd "$ROOT" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$DEVICE $ROOT") | cksum
+    (cd "$ROOT" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$1 $ROOT") | cksum
+}
+
+# The GPU build runs on the CPU too: DEVICE=cpu takes an environment that is there for either.
+is_made() {
+    made=$(cat "$VENV/stamp" 2>/dev/null) || return 1
+    [ "$made" = "$(stamp "$DEVICE")" ] || { [ "$DEVICE" = cpu ] && [ "$made" = "$(stamp gpu)" ]; }
 }
 
 make_environment() {
@@ -54,7 +60,7 @@ make_environment() {
     [ "$DEVICE" = cpu ] || link_cuda
     "$PY" -c 'import data_tools._helpers' 2>/dev/null ||
         echo "note: no C++ compiler, so data_tools uses its slower Python twin" >&2
-    stamp >"$VENV/stamp"
+    stamp "$DEVICE" >"$VENV/stamp"
 }
 
 # Paddle opens libcublas.so and the like; the wheels hold libcublas.so.11 in a folder each.
@@ -67,9 +73,7 @@ link_cuda() {
     done
 }
 
-if [ "$(cat "$VENV/stamp" 2>/dev/null)" != "$(stamp)" ]; then
-    make_environment
-fi
+is_made || make_environment
 if [ -d "$VENV/cuda" ]; then
     LD_LIBRARY_PATH=$VENV/cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export LD_LIBRARY_PATH

@@ -19,3 +19,11 @@ def test_the_launch_line_starts_a_training_that_is_understood(device, monkeypatc
     assert words[1:3] == ["-m", "paddle.distributed.launch"] and "--help" not in words
     assert parse_config(TrainConfig, words[script + 1 :]).train_file == "lcqmc"
     assert ("cpu" in words) is (device == "cpu")
+
+
+def test_the_gpu_build_on_a_machine_without_a_gpu_is_not_told_to_become_the_cpu_build(monkeypatch):
+    found, installed = {"paddlepaddle": None, "paddlepaddle-gpu": "2.6.2"}, doctor._version_of
+    monkeypatch.setattr(doctor, "default_device", lambda: "cpu")
+    assert not any(defect.startswith("paddlepaddle") for defect in doctor._check_packages())
+    monkeypatch.setattr(doctor, "_version_of", lambda name: found.get(name, installed(name)))
+    assert not any(defect.startswith("paddlepaddle") for defect in doctor._check_packages())
