@@ -1,4 +1,4 @@
-"""Thirty times kill -9 at a random moment, and the end is the end of the run that nobody touched."""
+"""Kill -9 at many random moments, and the end is the end of the run that nobody touched; both halves."""
 
 import os
 import random
@@ -6,23 +6,22 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from tiny_pretrain import events, flags, write_corpus, write_model
+from halves import HALVES
+from tiny_pretrain import events
 
-pytestmark = pytest.mark.slow
+SEED = 2024
+OFTEN = {"checkpoint_steps": 7, "eval_freq": 50, "logging_freq": 3}
+SETTINGS = {
+    "pretraining": {**OFTEN, "eval_iters": 1, "save_steps": 40, "num_workers": 1, "global_batch_size": 8},
+    "pairs": {**OFTEN, "batch_size": 8, "learning_rate": 5e-3, "rdrop_alpha": 1.0, "device": "cpu"},
+}
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "run_pretrain_static.py"
-SEED, KILLS = 2024, 30
-SETTINGS = {"max_steps": 1500, "checkpoint_steps": 7, "eval_freq": 50, "eval_iters": 1, "save_steps": 40}
-SETTINGS.update(num_workers=1, global_batch_size=8, logging_freq=3)
 
-
-def start(world, output):
-    words = flags(world / "model", world / "data", world / output, **SETTINGS)
+def start(half, settings, output):
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), *words],
+        [sys.executable, str(half.script), *half.words(half.folder / output, **settings)],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -44,12 +43,12 @@ def shared_memory():
     return {name for name in os.listdir("/dev/shm") if name.startswith("paddle")}
 
 
-def killed(world, early, seconds):
+def killed(half, settings, early, seconds):
     """Start the run and kill all of it ``seconds`` after its start, or after its first line of the log.
 
     What it said, and whether it had finished.
     """
-    process, events_file = start(world, "cut"), world / "cut" / "metrics.jsonl"
+    process, events_file = start(half, settings, "cut"), half.folder / "cut" / "metrics.jsonl"
     begun = time.time()
     while not early and process.poll() is None:
         if events_file.exists() and events_file.stat().st_mtime > begun:
@@ -64,27 +63,41 @@ def killed(world, early, seconds):
     return said, process.returncode == 0
 
 
-def test_a_run_killed_again_and_again_ends_like_one_that_was_not(tmp_path):
-    write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
-    whole = start(tmp_path, "whole")
+@pytest.mark.parametrize(
+    "name, kills, max_steps",
+    [
+        pytest.param("pretraining", 30, 1500, marks=pytest.mark.slow),
+        pytest.param("pairs", 30, 2500, marks=pytest.mark.slow),
+        ("pairs", 3, 600),
+    ],
+)
+def test_a_run_killed_again_and_again_ends_like_one_that_was_not(tmp_path, name, kills, max_steps):
+    half, settings = HALVES[name](tmp_path), {**SETTINGS[name], "max_steps": max_steps}
+    whole = start(half, settings, "whole")
     assert whole.communicate()[1] and whole.returncode == 0
     rng, output, shared = random.Random(SEED), tmp_path / "cut", shared_memory()
-    for kill in range(KILLS):
+    for kill in range(kills):
         before, early = published(output), rng.random() < 0.2
-        said, done = killed(tmp_path, early, rng.uniform(0, 4 if early else 0.8))
+        said, done = killed(half, settings, early, rng.uniform(0, 4 if early else 0.8))
         assert not done, f"seed {SEED}: the run was done before kill {kill}; make it longer"
         assert set(before[-2:]) <= set(published(output)) or len(published(output)) >= 3
         assert "error:" not in said and "Traceback" not in said, said
         if "resumed" in said:
             assert f"step_{before[-1]:08d}: step {before[-1]}," in said
-    last = start(tmp_path, "cut")
+    last = start(half, settings, "cut")
     assert last.communicate()[1] and last.returncode == 0
-    assert events(output) == events(tmp_path / "whole")
-    for path in sorted((tmp_path / "whole" / "model_last").iterdir()):
-        if path.name != "MANIFEST.json":
-            assert (output / "model_last" / path.name).read_bytes() == path.read_bytes(), path.name
-    assert sorted(p.name for p in output.glob("model_*")) == sorted(
-        p.name for p in (tmp_path / "whole").glob("model_*")
-    )
+    assert_same_end(output, tmp_path / "whole")
     assert not [path for path in (output / "checkpoints").iterdir() if path.name.startswith(".")]
     assert shared_memory() <= shared
+
+
+def assert_same_end(output, whole):
+    assert events(output) == events(whole)
+    for path in sorted((whole / "model_last").iterdir()):
+        if path.name != "MANIFEST.json":
+            assert (output / "model_last" / path.name).read_bytes() == path.read_bytes(), path.name
+    assert exports_of(output) == exports_of(whole)
+
+
+def exports_of(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(("model_", "best-")))

@@ -4,7 +4,8 @@ import os
 import signal
 
 import pytest
-from two_ranks import HALVES, Launched, failing, goes_on_like, run_whole, wait_until_gone
+from halves import HALVES
+from two_ranks import Launched, failing, goes_on_like, run_whole, wait_until_gone
 
 pytestmark = pytest.mark.ranks
 

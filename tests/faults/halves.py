@@ -1,0 +1,57 @@
+"""The two trainings of the package on a tiny model each, as command lines."""
+
+from pathlib import Path
+
+import tiny_pair
+import tiny_pretrain
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+class Pretraining:
+    """What the tests need to know of a half; ``last_step`` is so far off that no signal comes too late."""
+
+    script = SCRIPTS / "run_pretrain_static.py"
+    settings = {"max_steps": 60, "checkpoint_steps": 20, "eval_freq": 7, "dp_degree": 2}
+    failing = {
+        **{"module": "ernie_pair.pretrain", "job": "PretrainJob", "function": "pretrain"},
+        "config": "ernie_pair.pretrain.config import PretrainConfig",
+        "its_rank": "self.world.rank",
+        "poison": "w = self.program.weights(); self.program.set_weights({k: w[k] * float('nan') for k in w})",
+    }
+
+    def __init__(self, folder):
+        self.folder = folder
+        tiny_pretrain.write_corpus(folder / "data", tiny_pretrain.write_model(folder / "model"))
+
+    def words(self, output, **changes):
+        return tiny_pretrain.flags(self.folder / "model", self.folder / "data", output, **changes)
+
+
+class Pairs:
+    """Fine-tuning, two passes a step."""
+
+    script = SCRIPTS / "train_pair.py"
+    settings = {"max_steps": 400, "checkpoint_steps": 20, "eval_freq": 70, "logging_freq": 1}
+    settings.update(batch_size=4, gradient_accumulation_steps=2, learning_rate=5e-3, device="cpu")
+    failing = {
+        **{"module": "ernie_pair.pair", "job": "PairJob", "function": "train_pair"},
+        "config": "ernie_pair.pair.config import TrainConfig",
+        "its_rank": "self.peers.rank",
+        "poison": "[p.set_value(p * float('nan')) for p in self.model.parameters()]",
+    }
+
+    def __init__(self, folder):
+        tiny_pair.write_pairs(folder / "train.tsv", 1600, seed=0)
+        tiny_pair.write_pairs(folder / "dev.tsv", 41, seed=1)
+        tiny_pair.write_model(folder / "model")
+        self.folder = folder
+
+    def words(self, output, **changes):
+        files = {name: self.folder / f"{name[:-5]}.tsv" for name in ("train_file", "dev_file")}
+        model = {"model_name_or_path": self.folder / "model", "model_type": "ernie", "from_scratch": "true"}
+        given = {**files, **model, "output_dir": output, **changes}
+        return [f"--{name}={value}" for name, value in given.items()]
+
+
+HALVES = {"pretraining": Pretraining, "pairs": Pairs}
