@@ -120,4 +120,4 @@ def _launch_line() -> str:
     script = f"{here}" if here.is_file() else f"{Path(sys.executable).parent / 'ernie-pair'} train"
     flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
     device = "" if on_gpu else " --device cpu"
-    return f"{sys.executable} -m paddle.distributed.launch {processes} {script} {flags}{device}"
+    return f"{sys.executable} -m ernie_pair.launcher {processes} {script} {flags}{device}"

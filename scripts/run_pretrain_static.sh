@@ -72,5 +72,5 @@ done <<RECIPE
 RECIPE
 
 # shellcheck disable=SC2086 # $PROCESSES holds flags and their values
-exec "$PY" -u -m paddle.distributed.launch $PROCESSES --log_dir "$OUTPUT/log" \
+exec "$PY" -u -m ernie_pair.launcher $PROCESSES --log_dir "$OUTPUT/log" \
     "$ROOT/scripts/run_pretrain_static.py" "$@"

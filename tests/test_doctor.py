@@ -16,7 +16,7 @@ def test_the_launch_line_starts_a_training_that_is_understood(device, monkeypatc
     words = shlex.split(doctor._launch_line())
     script = next(place for place, word in enumerate(words) if word.endswith("train_pair.py"))
     assert Path(words[0]).is_file() and Path(words[script]).is_file()
-    assert words[1:3] == ["-m", "paddle.distributed.launch"] and "--help" not in words
+    assert words[1:3] == ["-m", "ernie_pair.launcher"] and "--help" not in words
     assert parse_config(TrainConfig, words[script + 1 :]).train_file == "lcqmc"
     assert ("cpu" in words) is (device == "cpu")
 

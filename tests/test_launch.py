@@ -45,7 +45,7 @@ def started(*words):
     return [word for word in launcher_words(config, flags) if word != sys.executable]
 
 
-LAUNCHER = ["-m", "paddle.distributed.launch", "--log_dir", "out/log"]
+LAUNCHER = ["-m", "ernie_pair.launcher", "--log_dir", "out/log"]
 
 
 def run(**flags):
@@ -171,7 +171,7 @@ def test_answers_make_a_file_that_launches(folder, monkeypatch, capsys):
         **{"train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "output"},
     }
     assert capsys.readouterr().out.endswith("pair.yaml is written; start it: ernie-pair launch pair.yaml\n")
-    assert started("pair.yaml")[:2] == ["-m", "paddle.distributed.launch"]
+    assert started("pair.yaml")[:2] == ["-m", "ernie_pair.launcher"]
 
 
 def test_for_gpus_more_is_asked(folder, monkeypatch):

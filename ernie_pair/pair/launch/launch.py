@@ -22,11 +22,11 @@ def launch(words: Sequence[str]) -> None:
 
 
 def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
-    """A command line of `paddle.distributed.launch`, or without it that of a single process."""
+    """A command line of `ernie_pair.launcher`, or without it that of a single process."""
     run = [sys.executable, "-u", "-m", "ernie_pair", config.command, *flags]
     if config.is_alone:
         return run
-    words = [sys.executable, "-m", "paddle.distributed.launch", "--log_dir", config.logs]
+    words = [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", config.logs]
     on_each = str(config.on_each_machine)
     words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", on_each]
     if config.nnodes > 1:

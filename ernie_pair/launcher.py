@@ -1,0 +1,84 @@
+"""Paddle's launcher, with its flags, its signals and its exit codes, and without two of its habits.
+
+python -m ernie_pair.launcher --gpus 0,1 FILE [flags of FILE]
+
+The environment may hold passwords, and `paddle.distributed.launch` writes all of it into its log folder at
+every start and to the console when a process fails; this one does neither. GPUs that are not there are an
+error of one line (exit code 2), not a traceback.
+"""
+
+import os
+import subprocess
+import sys
+from typing import Optional
+
+from data_tools.command_line import exit_code_of
+from data_tools.errors import InputError
+
+
+def main() -> None:
+    sys.exit(exit_code_of(launch))
+
+
+def launch() -> None:
+    """Start the processes that ``sys.argv`` asks for; exits with the launcher's code.
+
+    Raises InputError for GPUs that are not there, before anything is started.
+    """
+    from paddle.distributed.launch.context.args_envs import parse_args
+    from paddle.distributed.launch.main import launch as start
+
+    refuse_absent_gpus(os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices)
+    keep_the_environment_private()
+    start()
+
+
+def refuse_absent_gpus(asked: Optional[str]) -> None:
+    """``asked``: as in --gpus 0,1. Raises InputError for what Paddle does not see."""
+    import paddle
+    from paddle.distributed.launch.context.device import Device
+
+    if not asked:
+        return
+    cure = "leave --gpus out: --nproc_per_node 2, and --device cpu for the processes"
+    if not paddle.is_compiled_with_cuda():
+        raise InputError(f"--gpus {asked}, but this Paddle is the CPU build; install .[gpu], or {cure}")
+    if paddle.device.cuda.device_count() == 0:
+        raise InputError(f"--gpus {asked}, but no GPU is visible; check the driver, or {cure}")
+    visible = Device.parse_device().labels
+    absent = [gpu.strip() for gpu in asked.split(",") if gpu.strip() not in visible]
+    if absent:
+        raise InputError(f"--gpus {asked}: GPU {absent[0]} is not among the visible {','.join(visible)}")
+
+
+def keep_the_environment_private() -> None:
+    """Have Paddle's launcher neither store nor show the environment of the processes."""
+    from paddle.distributed.launch.controllers.controller import Controller
+    from paddle.distributed.launch.job import container
+    from paddle.distributed.launch.utils.process_context import ProcessContext
+
+    Controller.save_pod_env = lambda self: None  # envlog.N
+    Controller.save_pod_log = lambda self, info: None  # JOB.POD.log
+    ProcessContext._start = _start  # backup_env.N.json, for lists that the kernel would not pass on
+    container.Container.__str__ = _shown
+
+
+def _start(process) -> None:
+    """Start a ``ProcessContext``; a signal is for its whole session."""
+    process._proc = subprocess.Popen(
+        process._cmd,
+        env=process._env,
+        stdout=process._stdout,
+        stderr=process._stderr,
+        shell=process._shell,
+        start_new_session=process._group,
+    )
+
+
+def _shown(container) -> str:
+    words = " ".join(container.entrypoint)
+    return f"{words}\nended with exit code {container.exit_code}; see {container.errfile}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Paddle's launcher as this package starts it: GPUs that are not there, and what it keeps to itself."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import paddle
+import pytest
+
+from data_tools.errors import InputError
+from ernie_pair.launcher import refuse_absent_gpus
+
+
+def launch(folder, *words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", str(folder / "log"), *map(str, words)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_gpus_without_a_gpu_are_one_line_and_nothing_is_started(tmp_path):
+    done = launch(tmp_path, "--gpus", "0,1", "absent.py", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2 and done.stderr.startswith("error: --gpus 0,1, but ")
+    assert done.stderr.count("\n") == 1 and "--nproc_per_node" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "asked, visible, reason",
+    [
+        ("0,7", "0,1", "GPU 7 is not among the visible 0,1"),
+        ("2", "3", "GPU 2 is not among"),
+        ("0, 1", "0,1", ""),
+    ],
+)
+def test_a_gpu_that_is_not_visible_is_named(monkeypatch, asked, visible, reason):
+    monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
+    monkeypatch.setattr(paddle.device.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    if not reason:
+        return refuse_absent_gpus(asked)
+    with pytest.raises(InputError, match=reason):
+        refuse_absent_gpus(asked)
+
+
+def test_a_process_that_fails_leaves_its_exit_code_and_no_word_of_the_environment(tmp_path):
+    (tmp_path / "fails.py").write_text("import sys\nsys.exit('error: it failed')\n")
+    done = launch(tmp_path, "--nproc_per_node", "2", "fails.py", A_PASSWORD="open-sesame")
+    assert done.returncode == 1 and "ended with exit code 1" in done.stderr
+    assert "error: it failed" in (tmp_path / "log" / "workerlog.0").read_text()
+    written = "".join(path.read_text() for path in (tmp_path / "log").iterdir())
+    assert "open-sesame" not in written + done.stdout + done.stderr
