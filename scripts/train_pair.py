@@ -2,7 +2,7 @@ r"""Fine-tune ErnieGram, ERNIE, BERT or another encoder on sentence pairs; start
 
 python scripts/train_pair.py --model_name_or_path ernie-gram-zh --output_dir output \
     --train_file train.tsv --dev_file dev.tsv
-python -m paddle.distributed.launch --gpus 0,1 scripts/train_pair.py ...        (on CPU: --nproc_per_node 2)
+python -m ernie_pair.launcher --gpus 0,1 scripts/train_pair.py ...        (on CPU: --nproc_per_node 2)
 """
 
 from data_tools.command_line import run_command
