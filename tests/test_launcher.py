@@ -55,3 +55,19 @@ def test_a_process_that_fails_leaves_its_exit_code_and_no_word_of_the_environmen
     assert "error: it failed" in (tmp_path / "log" / "workerlog.0").read_text()
     written = "".join(path.read_text() for path in (tmp_path / "log").iterdir())
     assert "open-sesame" not in written + done.stdout + done.stderr
+
+
+def test_the_script_of_pretraining_says_so_too(tmp_path):
+    scripts = Path(__file__).parents[1] / "scripts"
+    (tmp_path / "run.sh").write_text((scripts / "run_pretrain_static.sh").read_text())
+    (tmp_path / "environment.sh").write_text(f"ROOT={scripts.parent}\nDEVICE=gpu\nPY={sys.executable}\n")
+    done = subprocess.run(
+        ["sh", "run.sh", "--from_scratch", "true"],
+        cwd=tmp_path,
+        env={**os.environ, "GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "", "OUTPUT": "out"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: --gpus 0,1, but ")
+    assert done.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
