@@ -80,8 +80,8 @@ class Ranks:
         if errors:
             _raise(min(errors, key=lambda answer: (answer["is_of_a_peer"], answer["time"])))
         silent = [rank for rank, answer in answers.items() if answer is None]
-        if silent:  # one that has ended tells more than one that waits for it
-            rank = min(silent, key=lambda rank: self.processes[rank].poll() is None)
+        if silent:
+            rank = min(silent, key=lambda rank: _innocence_of(self.processes[rank].poll()))
             raise PeerError(f"rank {rank} {_fate_of(self.processes[rank].poll())}{self._last_line_of(rank)}")
         return answers[0]["result"]
 
@@ -135,6 +135,11 @@ class Ranks:
             return "; see what it printed"
         lines = self._log_of(rank).read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f": {lines[-1]}" if lines else ""
+
+
+def _innocence_of(code: Optional[int]) -> int:
+    """One that has ended tells more than one that waits for it or that has noticed its end."""
+    return 2 if code is None else int(code == PeerError.exit_code)
 
 
 def _fate_of(code: Optional[int]) -> str:

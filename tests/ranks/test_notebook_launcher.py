@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.errors import InputError
+from data_tools.errors import InputError, PeerError
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
 from ernie_pair.checkpoint_folder import MANIFEST
 from ernie_pair.published_folder import MADE
@@ -158,6 +158,26 @@ class Broken(PairCallback):
 def test_an_error_of_a_callback_ends_both(flags, tmp_path):
     with pytest.raises(LookupError, match="no such thing"):
         notebook_launcher(train, (flags, str(tmp_path / "out"), None, None, [Broken()]))
+
+
+def train_until_killed(flags, folder):
+    from ernie_pair.pair.job import PairJob
+
+    update = PairJob.update
+
+    def killed(self, batches, step, votes):
+        if step == 5 and self.peers.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return update(self, batches, step, votes)
+
+    PairJob.update = killed
+    return train(flags, folder)
+
+
+def test_a_killed_process_is_named(flags, tmp_path, capsys):
+    with pytest.raises(PeerError, match="rank 1 was killed by SIGKILL"):
+        notebook_launcher(train_until_killed, (flags, str(tmp_path / "out")))
+    assert "error: rank 1 (pid " in capsys.readouterr().out
 
 
 def test_bad_input_is_the_error_it_is_with_one_process(flags, tmp_path):
