@@ -16,6 +16,7 @@ from ernie_pair.pair.export import export_pair as export
 from ernie_pair.pair.export import formats as export_formats
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.predictor import PairPredictor
+from ernie_pair.published_folder import MADE
 from ernie_pair.temperature import Calibration, write_calibration
 
 COMMON = {"config.json", "vocab.txt", "tokenizer_config.json", "export.json"}
@@ -42,7 +43,7 @@ def earlier(exported, tmp_path):
 
 
 def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MADE}
 
 
 def manifest_of(folder):

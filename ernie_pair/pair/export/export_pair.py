@@ -21,7 +21,7 @@ from ernie_pair.pair.export.parity import answers_of, largest_difference, parity
 from ernie_pair.pair.model import PairClassifier, load_trained
 from ernie_pair.pair_rows import SPECIALS_PER_PAIR, open_tokenizer
 from ernie_pair.pair_scores import refuse_no_threshold, refuse_threshold
-from ernie_pair.published_folder import publish_folder
+from ernie_pair.published_folder import MADE, publish_folder
 from ernie_pair.runlog import start_console
 from ernie_pair.runtime import quiet_libraries, start_device
 from ernie_pair.shipped_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
@@ -96,7 +96,7 @@ def _refuse_loss(output_dir: Path) -> None:
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"--output_dir {output_dir} is a file; give a folder")
     found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - set(WRITTEN) if MANIFEST in found else found
+    others = found - {*WRITTEN, MADE} if MANIFEST in found else found
     if others:
         raise InputError(
             f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
