@@ -20,11 +20,12 @@ from data_tools.publish import published
 
 SMALLEST_DATA_SET = 18  # pairs: one positive and one negative in dev and in test
 MOST_DOCUMENTS = 100_000
+QUESTION_PAGES = 0.5  # share of the documents that list what users ask, in several wordings
 BORROWED = 0.5  # of the second sentences of a part: from the common tables
-RANDOM_NEGATIVES = 0.1
+OTHER_TOPICS = 0.8  # share of the negatives that ask about something else altogether
 OTHER_QUESTIONS = 0.3  # of the other negatives; in the rest one slot differs
 SAME_WORDING = 0.5  # of those with another slot
-CANDIDATES = 16  # partners to choose the most similar from
+CANDIDATES = 32  # partners to choose the most similar from
 _CHOICE = re.compile(r"\(([^()]*)\)|\{(\w+)\}")
 
 Slots = Dict[str, Tuple[Tuple[str, ...], ...]]
@@ -138,7 +139,9 @@ def make_documents(topics: Sequence[Topic], count: int, rng: random.Random) -> L
     common = read_topic(sample_text.COMMON_SLOTS.strip() + sample_text.COMMON.rstrip())
     documents: Dict[str, None] = {}
     while len(documents) < count:
-        documents.setdefault("\n".join(_document(topics[len(documents) % len(topics)], common, rng)))
+        topic = topics[len(documents) % len(topics)]
+        lines = _question_page(topic, rng) if rng.random() < QUESTION_PAGES else _document(topic, common, rng)
+        documents.setdefault("\n".join(lines))
     return list(documents)
 
 
@@ -153,6 +156,16 @@ def _document(topic: Topic, common: Topic, rng: random.Random) -> List[str]:
     phrases += rng.sample(topic.parts["tips"] + common.parts["tips"], rng.randrange(2))
     heading = rng.choice((f"{title}？", spoken(rng.choice(topic.parts["title"]), values, rng)))
     return [heading] + [spoken(phrase, values, rng) for phrase in phrases]
+
+
+def _question_page(topic: Topic, rng: random.Random) -> List[str]:
+    """Return the lines of a page that lists two questions, each in two to four wordings."""
+    values = {name: rng.choice(choices) for name, choices in topic.slots.items()}
+    lines = []
+    for wordings in rng.sample(topic.asks, 2):
+        said = rng.sample(wordings, min(len(wordings), rng.randint(2, 4)))
+        lines += [_dressed_sentence(spoken(wording, values, rng), rng) for wording in said]
+    return lines
 
 
 def _part(own: Tuple[str, ...], common: Tuple[str, ...], rng: random.Random) -> List[str]:
@@ -216,9 +229,12 @@ def _shares(total: int, limits: Sequence[int]) -> List[int]:
 
 
 def _positives(meanings: List[Meaning], shares: List[int], rng: random.Random) -> List[Pair]:
+    """Return ``shares[i]`` pairs of wordings of meaning i: the less similar half of a random draw."""
     pairs = []
     for meaning, share in zip(meanings, shares):
-        pairs += rng.sample(list(combinations(meaning.sentences, 2)), share)
+        every = list(combinations(meaning.sentences, 2))
+        drawn = rng.sample(every, min(2 * share, len(every)))
+        pairs += sorted(drawn, key=lambda pair: overlap(*pair))[:share]
     return [_either_way(pair, rng) for pair in pairs]
 
 
@@ -239,15 +255,20 @@ def _negatives(meanings: List[Meaning], shares: List[int], rng: random.Random) -
 
 def _negative(meaning: Meaning, near: List[Meaning], far: List[Meaning], rng: random.Random) -> Pair:
     sentence = rng.choice(meaning.sentences)
-    if rng.random() < RANDOM_NEGATIVES:
-        return sentence, rng.choice(rng.choice(far).sentences)
+    if rng.random() < OTHER_TOPICS:
+        return sentence, _most_similar(sentence, far, rng)
     other_question = rng.random() < OTHER_QUESTIONS
     choices = [other for other in near if (other.ask != meaning.ask) == other_question]
     if not other_question and rng.random() < SAME_WORDING:
         wording = rng.randrange(len(meaning.wordings))
         return rng.choice(meaning.wordings[wording]), rng.choice(rng.choice(choices).wordings[wording])
-    candidates = [rng.choice(rng.choice(choices).sentences) for _ in range(CANDIDATES)]
-    return sentence, max(candidates, key=lambda text: overlap(sentence, text))
+    return sentence, _most_similar(sentence, choices, rng)
+
+
+def _most_similar(sentence: str, meanings: List[Meaning], rng: random.Random) -> str:
+    """Return the one of CANDIDATES random wordings that shares the most characters with ``sentence``."""
+    candidates = [rng.choice(rng.choice(meanings).sentences) for _ in range(CANDIDATES)]
+    return max(candidates, key=lambda text: overlap(sentence, text))
 
 
 def _is_near(meaning: Meaning, other: Meaning) -> bool:

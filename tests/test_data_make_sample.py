@@ -76,6 +76,14 @@ def test_documents_are_many_and_of_four_to_nine_sentences(documents):
     assert len({"\n".join(document) for document in documents}) == 600
 
 
+def test_half_of_the_documents_list_questions_in_several_wordings(documents):
+    meaning_of = _meaning_of()
+    pages = [document for document in documents if all(_is_asked(line, meaning_of) for line in document)]
+    assert 0.4 * len(documents) < len(pages) < 0.6 * len(documents)
+    for page in pages:
+        assert len({_undressed(line, meaning_of).ask for line in page}) == 2
+
+
 def test_no_sentence_stands_twice_in_a_document(documents):
     assert all(len(set(document)) == len(document) for document in documents)
 
@@ -119,20 +127,17 @@ def test_labels_follow_from_the_meanings(splits):
         assert (_undressed(a, meaning_of) == _undressed(b, meaning_of)) == (label == 1), (a, b)
 
 
-def test_most_negatives_differ_in_one_thing(splits):
+def test_a_fifth_of_the_negatives_differ_in_one_thing(splits):
     meaning_of = _meaning_of()
     pairs = [[_undressed(text, meaning_of) for text in row[:2]] for row in _all(splits) if row[2] == 0]
     same_topic = sum(a.topic == b.topic for a, b in pairs)
-    assert same_topic > 0.8 * len(pairs)
-    assert sum(a.topic == b.topic and a.ask != b.ask for a, b in pairs) > 0.2 * len(pairs)
+    assert 0.15 * len(pairs) < same_topic < 0.25 * len(pairs)
+    assert sum(a.topic == b.topic and a.ask != b.ask for a, b in pairs) > 0.2 * same_topic
 
 
-def test_word_overlap_does_not_solve_it(splits):
+def test_word_overlap_alone_stays_below_what_the_quickstart_reaches(splits):
     for rows in splits.values():
-        scored = [(overlap(a, b), label) for a, b, label in rows]
-        negatives = [score for score, label in scored if label == 0]
-        assert sum(negatives) / len(negatives) > 0.44
-        assert _best_threshold_accuracy(scored) < 0.65
+        assert _best_threshold_accuracy([(overlap(a, b), label) for a, b, label in rows]) < 0.85
 
 
 def _best_threshold_accuracy(scored):
@@ -146,6 +151,13 @@ def _best_threshold_accuracy(scored):
 def _meaning_of():
     meanings = all_meanings([read_topic(block) for block in sample_text.TOPICS])
     return {sentence: meaning for meaning in meanings for sentence in meaning.sentences}
+
+
+def _is_asked(text, meaning_of):
+    try:
+        return bool(_undressed(text, meaning_of))
+    except AssertionError:
+        return False
 
 
 def _undressed(text, meaning_of):

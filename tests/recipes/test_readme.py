@@ -118,21 +118,6 @@ def test_the_recipe_in_python(environment, tmp_path):
     assert "'f1':" in sh(f"python {tmp_path / 'program.py'}", environment)
 
 
-def test_the_quickstart_and_its_repetition(environment, tmp_path):
-    small = {**environment, "OUT": str(tmp_path / "a run"), "STEPS": "4", "EPOCHS": "1", "PAIRS": "360"}
-    first = sh("sh scripts/quickstart.sh", small)
-    assert first.count("test accuracy") == 2 and "visualdl --logdir" in first
-    before = sorted(
-        (path, path.stat().st_mtime) for path in (tmp_path / "a run").rglob("model_state.pdparams")
-    )
-    again = sh("sh scripts/quickstart.sh", small)
-    assert again.count("nothing to do") + again.count("skipped") >= 7
-    after = sorted(
-        (path, path.stat().st_mtime) for path in (tmp_path / "a run").rglob("model_state.pdparams")
-    )
-    assert before == after
-
-
 def test_the_doctor_finds_this_environment_sound(environment):
     assert "sound" in sh("ernie-pair doctor", environment)
 

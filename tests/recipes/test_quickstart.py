@@ -1,0 +1,71 @@
+"""The quickstart, run whole: what it reaches, and that the READMEs show it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from quickstart_table import BLOCK, PAGES, PUBLISHED, render_block  # noqa: E402
+
+# Another processor adds in another order, and 2,400 steps magnify it: so far may a run be from the READMEs.
+TOLERANCE = {"accuracy": 0.04, "flip_rate": 0.06, "valid_lm_loss": 0.25}
+
+
+@pytest.fixture(scope="module")
+def published():
+    return json.loads(PUBLISHED.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_pages_show_the_published_results(published, page):
+    shown = BLOCK.search((ROOT / page).read_text(encoding="utf-8"))[0]
+    assert shown == render_block(published, PAGES[page])
+
+
+def test_three_seeds_say_that_pretraining_helps(published):
+    assert len({run["seed"] for run in published}) == 3
+    for run in published:
+        assert run["pretrained"]["accuracy"] >= 0.85
+        assert run["pretrained"]["interval"][0] > run["from scratch"]["interval"][1] + 0.1
+
+
+def run_quickstart(folder):
+    environment = {**os.environ, "DEVICE": "cpu", "OUT": str(folder)}
+    done = subprocess.run(
+        ["sh", "scripts/quickstart.sh"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+@pytest.mark.recipes
+@pytest.mark.timeout(1800)
+def test_a_run_reaches_what_the_pages_show_and_its_repetition_does_nothing(published, tmp_path):
+    folder = tmp_path / "a run"
+    said = run_quickstart(folder)
+    assert said.count("test accuracy") == 2 and "visualdl --logdir" in said
+    results = json.loads((folder / "quickstart.json").read_text(encoding="utf-8"))
+    shown = next(run for run in published if run["seed"] == results["seed"])
+    assert results["tokens"] == shown["tokens"]
+    assert results["valid_lm_loss"] == pytest.approx(shown["valid_lm_loss"], abs=TOLERANCE["valid_lm_loss"])
+    assert results["pretrained"]["accuracy"] >= 0.85
+    for start in ("pretrained", "from scratch"):
+        for name in ("accuracy", "flip_rate"):
+            assert results[start][name] == pytest.approx(shown[start][name], abs=TOLERANCE[name]), (
+                start,
+                name,
+            )
+
+    before = _made_in(folder)
+    again = run_quickstart(folder)
+    assert again.count("nothing to do") + again.count("skipped") >= 7
+    assert _made_in(folder) == before
+
+
+def _made_in(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("model_state.pdparams")}
