@@ -230,6 +230,8 @@ def test_swapping_asks_the_model_about_the_texts_exchanged(trained, tmp_path):
     one, other = (asked(trained, tmp_path, name) for name in ("dev.tsv", "exchanged.tsv"))
     assert one["swap"]["accuracy_swapped"] == other["accuracy"]
     assert one["swap"]["flip_rate"] == other["swap"]["flip_rate"] > 0
+    both = asked(trained, tmp_path, "dev.tsv", symmetric="average")
+    assert one["swap"]["accuracy_both_orders"] == other["swap"]["accuracy_both_orders"] == both["accuracy"]
     assert "swap" not in asked(trained, tmp_path, swap=False)
 
 

@@ -197,11 +197,16 @@ def _calibration(answers: Answers) -> Dict[str, object]:
 
 
 def _swap(answers: Answers) -> Dict[str, float]:
-    """``mean_difference``: half the sum of |p(A, B) - p(B, A)| over the classes; of two, that of class 1."""
+    """Return what changes when the two texts change places.
+
+    ``mean_difference``: half the sum of |p(A, B) - p(B, A)| over the classes; of two, that of class 1.
+    ``accuracy_both_orders``: of the mean of the logits, as --symmetric average takes it.
+    """
     differences = np.abs(answers.shown - probabilities(answers.swapped, answers.in_use)).sum(axis=1) / 2
-    guesses = answers.swapped.argmax(axis=1)
+    guesses, both = answers.swapped.argmax(axis=1), (answers.logits + answers.swapped).argmax(axis=1)
     return {
         "flip_rate": float(np.mean(guesses != answers.guesses)),
         "mean_difference": float(differences.mean()),
         "accuracy_swapped": float(np.mean(guesses == answers.labels)),
+        "accuracy_both_orders": float(np.mean(both == answers.labels)),
     }
