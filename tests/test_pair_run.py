@@ -346,9 +346,9 @@ def test_a_trained_model_can_be_the_start_of_another_run(tmp_path, trained, capf
 BAD_TRAINING = [
     ({"train_file": "absent.tsv"}, 2, "absent.tsv: no such file; give"),
     ({"dev_file": "absent.tsv"}, 2, "absent.tsv: no such file; give"),
-    ({"train_file": "bad.tsv"}, 2, "bad.tsv:2: label '7' is not one of 0, 1; mend it"),
+    ({"train_file": "bad.tsv"}, 2, "bad.tsv:2: label '7' is not one of 0, 1; correct it"),
     ({"dev_file": "bad.tsv"}, 2, "bad.tsv:2: label '7'"),
-    ({"train_file": "empty.tsv"}, 2, "empty.tsv: no pairs in it; write"),
+    ({"train_file": "empty.tsv"}, 2, "empty.tsv: no pairs in it; give at least one"),
     ({"train_file": "gbk.tsv"}, 2, "gbk.tsv:1: not UTF-8 (byte 1 of the line is 0xb0)"),
     ({"from_scratch": False}, 2, "holds no weights"),
     ({"model_name_or_path": "absent/model"}, 2, "is not a folder; give one that holds config.json"),

@@ -1,6 +1,7 @@
-"""The helpers of the flat tests are importable from here as well."""
+"""The helpers of the flat tests are importable from here as well, and the launched files of scripts/."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "scripts")]

@@ -3,15 +3,12 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from quickstart_table import BLOCK, PAGES, PUBLISHED, render_block
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-from quickstart_table import BLOCK, PAGES, PUBLISHED, render_block  # noqa: E402
-
 # Another processor adds in another order, and 2,400 steps magnify it: so far may a run be from the READMEs.
 TOLERANCE = {"accuracy": 0.04, "flip_rate": 0.06, "valid_lm_loss": 0.25}
 

@@ -14,6 +14,7 @@ import time
 import urllib.request
 
 import pytest
+import test_quickstart
 import test_readme
 import tiny_pair
 import tiny_pretrain
@@ -26,12 +27,12 @@ from ernie_pair.pair.run import train_pair
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 
-# Blocks and commands that a test of test_readme.py runs.
+# Blocks and commands that a test of test_readme.py or test_quickstart.py runs.
 ELSEWHERE = {
     "recipe": "test_the_seven_commands",
     "pair recipes": "test_the_recipes_for_pairs",
-    "sh scripts/quickstart.sh": "test_the_quickstart_and_its_repetition",
-    "made ": "test_the_quickstart_and_its_repetition",
+    "sh scripts/quickstart.sh": "test_a_run_reaches_what_the_pages_show_and_its_repetition_does_nothing",
+    "made ": "test_the_pages_show_the_published_results",
     "# BERT on MRPC, from Python.": "test_the_recipe_in_python",
 }
 PRETRAIN = "--max_steps 2 --micro_batch_size 4 --global_batch_size 8 --max_seq_len 32 --eval_iters 1"
@@ -189,9 +190,9 @@ def free_port():
 
 
 def elsewhere(text):
-    """The test of test_readme.py that runs this block or command, if there is one."""
+    """Return the tests of the other files that run this block or command."""
     names = [test for beginning, test in ELSEWHERE.items() if text.startswith(beginning)]
-    assert all(hasattr(test_readme, name) for name in names)
+    assert all(hasattr(test_readme, name) or hasattr(test_quickstart, name) for name in names)
     return names
 
 
