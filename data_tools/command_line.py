@@ -22,7 +22,7 @@ from typing import (
 from jsonargparse import ArgumentParser
 
 from data_tools.errors import InputError, MachineError, Stopped
-from data_tools.flag_file import check_flag_file, nearest
+from data_tools.flag_file import check_flag_file, nearest, refuse_long_value
 
 Config = TypeVar("Config")
 LONGEST_MESSAGE = 600  # characters of an error line
@@ -64,9 +64,11 @@ def parse_config(config_class: Type[Config], argv: Optional[Sequence[str]] = Non
     words = [_with_underscores(word) for word in (sys.argv[1:] if argv is None else argv)]
     parser = _parser_of(config_class)
     _refuse_two_values(words)
+    parser.given.update(name for name, _ in _flags_in(words))
     for name, value in _flags_in(words):
+        refuse_long_value(f"--{name}", value)
         if name == "config" and value:
-            check_flag_file(value, parser.hints)
+            parser.given.update(check_flag_file(value, parser.hints))
     values = parser.parse_args(words)
     return config_class(**{item.name: values[item.name] for item in fields(config_class)})
 
@@ -93,14 +95,14 @@ class _OneLineParser(ArgumentParser):
 
     hints: dict = {}
     positionals: tuple = ()
+    required: tuple = ()
+    given: set = set()
 
     def error(self, message, ex=None):
         text = " ".join(str(message).split())
         key = next(iter(re.findall(r'[Kk]ey "(\w+)"', text)), None)
-        if "is required" in text and key in self.positionals:
-            raise InputError(f"{key.upper()} is missing; --help says what it means") from None
         if "is required" in text and key:
-            raise InputError(f"--{key} is missing; --help says what it means") from None
+            raise InputError(self._say_missing(key)) from None
         if key in self.hints:
             raise InputError(f"--{key} takes {_kind_of(self.hints[key])}; mend its value") from None
         bare = re.match(r"argument --(\w+): expected one argument", text)
@@ -109,6 +111,15 @@ class _OneLineParser(ArgumentParser):
             raise InputError(f"--{bare[1]} has no value; it takes {kind}") from None
         unknown = re.findall(r"--(\w+)", text)
         raise InputError(f"{text[0].lower()}{text[1:]}; {nearest(unknown, self.hints)}") from None
+
+    def _say_missing(self, key: str) -> str:
+        """Name every required flag that was not given; ``key`` is one of them, or a positional one."""
+        names = [key.upper()] if key in self.positionals else []
+        others = set(self.positionals) | self.given - {key}
+        names += [f"--{name}" for name in self.required if name not in others]
+        if len(names) == 1:
+            return f"{names[0]} is missing; --help says what it means"
+        return f"{', '.join(names[:-1])} and {names[-1]} are missing; --help says what they mean"
 
 
 def _kind_of(hint) -> str:
@@ -124,6 +135,8 @@ def _parser_of(config_class) -> ArgumentParser:
     parser = _OneLineParser(prog=_program_name(), description=config_class.__doc__, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="a YAML file of flags")
     hints = parser.hints = get_type_hints(config_class)
+    parser.given = set()
+    parser.required = tuple(item.name for item in fields(config_class) if item.default is MISSING)
     parser.positionals = tuple(i.name for i in fields(config_class) if i.metadata["positional"])
     for item in sorted(fields(config_class), key=lambda item: item.default is not MISSING):
         required = item.default is MISSING

@@ -1,14 +1,16 @@
 """A YAML file of flags, read strictly: known flags, each once and with a value."""
 
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, get_args
 
 import yaml
 
 from data_tools.errors import InputError
+from data_tools.regular_file import FileRefusedError, read_regular
 
 LAUNCH = "launch"
+MOST_BYTES = 1 << 18
+LONGEST_VALUE = 4096
 
 
 class Entry(NamedTuple):
@@ -19,14 +21,19 @@ class Entry(NamedTuple):
     where: str
 
 
-def check_flag_file(path: str, hints: Dict[str, object]) -> None:
-    """Raises InputError with file:line for what is no mapping of ``hints``' names to single values."""
-    for name, value, where in entries_of(path, _read(path)):
+def check_flag_file(path: str, hints: Dict[str, object]) -> List[str]:
+    """Return the names of the flags in the file.
+
+    Raises InputError with file:line for what is no mapping of ``hints``' names to single values.
+    """
+    entries = list(entries_of(path, _read(path)))
+    for name, value, where in entries:
         if name == LAUNCH and isinstance(value, yaml.MappingNode):
             raise InputError(
                 f"{where}: {LAUNCH}: is for `ernie-pair launch {path}`; start it so, or remove it"
             )
         refuse_entry(name, value, where, hints)
+    return [entry.name for entry in entries]
 
 
 def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
@@ -58,6 +65,13 @@ def refuse_entry(name: str, value: yaml.Node, where: str, hints: Dict[str, objec
     is_empty = value.tag.endswith(":null") and type(None) not in get_args(hints[name])
     if is_empty or not isinstance(value, yaml.ScalarNode):
         raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
+    refuse_long_value(f"{where}: {name}", value.value)
+
+
+def refuse_long_value(flag: str, value: str) -> None:
+    """Raises InputError for more characters than a path may have; Python reads no number of that length."""
+    if len(value) > LONGEST_VALUE:
+        raise InputError(f"{flag} has a value of {len(value)} characters, above {LONGEST_VALUE}; shorten it")
 
 
 def nearest(words: Iterable[str], names: Iterable[str]) -> str:
@@ -69,7 +83,9 @@ def nearest(words: Iterable[str], names: Iterable[str]) -> str:
 
 def _read(path: str):
     try:
-        return yaml.compose(Path(path).read_bytes(), Loader=yaml.SafeLoader)
+        return yaml.compose(read_regular(path, MOST_BYTES), Loader=yaml.SafeLoader)
+    except FileRefusedError as error:
+        raise InputError(f"--config {path}: {error}; give a YAML file") from None
     except OSError as error:
         raise InputError(f"--config {path}: cannot be read ({error.strerror}); give a YAML file") from None
     except yaml.MarkedYAMLError as error:

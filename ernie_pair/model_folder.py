@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from data_tools.errors import CheckpointError, InputError
+from data_tools.regular_file import read_regular
 from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_config import (
     CONFIG,
@@ -144,9 +145,8 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> M
     """The recipe's model_last: parameters, and a config.yml that names the model they began from."""
     note = folder / RECIPE_NOTE
     try:
-        content = note.read_bytes()[: MOST_NOTE_BYTES + 1]
-        named = yaml.safe_load(content)["model_name"] if len(content) <= MOST_NOTE_BYTES else None
-    except (yaml.YAMLError, UnicodeDecodeError, TypeError, KeyError):
+        named = yaml.safe_load(read_regular(note, MOST_NOTE_BYTES))["model_name"]
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError):
         named = None
     if not isinstance(named, str) or (Path(named).is_dir() and find_config(Path(named)) is None):
         raise InputError(f"{note}: no usable model_name; put {CONFIG} and {VOCAB} of the model into {folder}")

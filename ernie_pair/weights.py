@@ -4,10 +4,8 @@ A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the 
 only the few constructors that an array needs are let through.
 """
 
-import io
 import json
 import logging
-import pickle
 import re
 from collections import Counter
 from pathlib import Path
@@ -19,19 +17,10 @@ from safetensors import deserialize as open_safetensors
 
 from data_tools.errors import CheckpointError
 from ernie_pair.lod_tensor import read_variables
+from ernie_pair.plain_pickle import as_arrays, load_plain_pickle
 
 Arrays = Dict[str, np.ndarray]
 
-ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("numpy._core.multiarray", "scalar"),
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("_codecs", "encode"),
-    ("collections", "OrderedDict"),
-}
 # The two names under which Paddle keeps its own notes beside the arrays.
 NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
 # Numpy has no bfloat16: its two bytes stand as uint16, in Paddle's pickles and here. In the order of a file.
@@ -50,13 +39,6 @@ _STATE = re.compile(
 )
 
 logger = logging.getLogger(__name__)
-
-
-class _AllowList(pickle.Unpickler):
-    def find_class(self, module, name):
-        if (module, name) not in ALLOWED:
-            raise CheckpointError(f"blocked global {module}.{name}")
-        return super().find_class(module, name)
 
 
 def safetensors_parts(arrays: Arrays) -> List[memoryview]:
@@ -116,21 +98,15 @@ def read_weights(path: Path) -> Arrays:
 
 
 def _read_pickle(path: Path) -> Arrays:
+    content = path.read_bytes()
     try:
-        loaded = _AllowList(io.BytesIO(path.read_bytes()), encoding="latin1").load()
+        loaded = load_plain_pickle(content)
+        named = {name: value for name, value in loaded.items() if name not in NOTES}
+        return as_arrays(named, most_bytes=len(content))
     except CheckpointError as error:
         raise CheckpointError(f"{path} is refused: {error}; only files of plain arrays are read") from None
     except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(f"{path} is damaged ({error.__class__.__name__}); copy it again") from None
-    if not isinstance(loaded, dict):
-        raise CheckpointError(
-            f"{path} holds a {type(loaded).__name__}, not named arrays; give a parameter file"
-        )
-    arrays = {name: np.asarray(value) for name, value in loaded.items() if name not in NOTES}
-    strange = [name for name, array in arrays.items() if array.dtype == object]
-    if strange:
-        raise CheckpointError(f"{path}: {strange[0]} is not an array of numbers; only plain arrays are read")
-    return arrays
 
 
 def is_state(name: str) -> bool:

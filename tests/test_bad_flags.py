@@ -174,7 +174,48 @@ def test_each_missing_flag_is_named():
             parse_config(PretrainConfig, words[:place] + words[place + 2 :])
 
 
+def test_a_number_that_python_does_not_read_is_named():
+    with pytest.raises(
+        InputError, match="^--max_steps has a value of 5000 characters, above 4096; shorten it"
+    ):
+        parse(PretrainConfig, "--max_steps", "9" * 5000)
+
+
+def test_all_missing_flags_are_named_at_once(tmp_path):
+    with pytest.raises(InputError) as caught:
+        parse_config(PretrainConfig, [])
+    expected = "--model_name_or_path, --input_dir and --output_dir are missing; --help says what they mean"
+    assert str(caught.value) == expected
+    path = tmp_path / "flags.yaml"
+    path.write_text("input_dir: x\n")
+    with pytest.raises(InputError, match="^--model_name_or_path and --output_dir are missing"):
+        parse_config(PretrainConfig, ["--config", str(path)])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "large"])
+def test_a_file_of_flags_that_does_not_end_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "flags.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_bytes(b"# \n" * (1 << 20))
+    with pytest.raises(InputError, match=r"^--config .*(regular file|above 262144 bytes); give a YAML file$"):
+        parse(PretrainConfig, "--config", str(path))
+
+
 BAD_FILES = {
+    "5,000 digits": (
+        "max_steps: " + "9" * 5000 + "\n",
+        ":1: max_steps has a value of 5000 characters, above 4096",
+    ),
+    "lists that share lists": (
+        "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi")),
+        ":1: a is no flag",
+    ),
     "an unknown flag": ("seed: 1\nmax_step: 3\n", r":2: max_step is no flag; did you mean --max_steps\?"),
     "a flag twice": ("max_steps: 3\nseed: 1\nmax_steps: 4\n", ":3: max_steps stands in line 1 already"),
     "no value": ("max_steps:\n", ":1: max_steps has no single value"),

@@ -4,6 +4,8 @@ import logging
 import os
 import pickle
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -91,6 +93,59 @@ def test_a_pickle_that_asks_for_more_than_arrays_is_refused_and_not_run(payload,
 def test_an_array_of_objects_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match="not an array of numbers"):
         read_weights(write_pickle(tmp_path / "w.pdparams", {"a": np.array([{}, []], dtype=object)}))
+
+
+def doubled(make, times=50):
+    """A value that holds the one before it twice, and so on: 2^times to whoever walks through it."""
+    value = make(())
+    for _ in range(times):
+        value = make((value, value))
+    return value
+
+
+class State:
+    """Unpickled, it is an array that is given ``state``."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def __reduce__(self):
+        return np.zeros(1).__reduce__()[:2] + (self.state,)
+
+
+def objects_of(value):
+    """An array of objects that numpy does not look into."""
+    array = np.empty(1, dtype=object)
+    array[0] = value
+    return array
+
+
+ENDLESS = {  # never shown: that would be without an end too
+    "lists": {"a": doubled(list)},
+    "tuples": {"a": doubled(tuple)},
+    "a key": b"\x80\x04}" + b")" + b"2\x86" * 50 + b"K\x01s.",
+    "keys": b"\x80\x04}(" + b")" + b"2\x86" * 50 + b"K\x01u.",
+    "a key of a dictionary at once": b"\x80\x02(" + b")" + b"2\x86" * 50 + b"K\x01d.",
+    "in a set": b"\x80\x04\x8f(" + b")" + b"2\x86" * 50 + b"\x90.",
+    "an argument": {"a": Payload(np.dtype, (doubled(list),))},
+    "a state": {"a": State(doubled(tuple))},
+    "in an array of objects": {"a": objects_of(doubled(list))},
+    "deep": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "an array without numbers": {"a": Payload(np.ndarray, ((1 << 40,), "i1"))},
+}
+
+
+@pytest.mark.parametrize("content", ENDLESS.values(), ids=ENDLESS)
+def test_a_small_pickle_that_is_large_to_walk_is_refused_at_once(content, tmp_path):
+    path = tmp_path / "w.pdparams"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        write_pickle(path, content)
+    script = "import sys, pathlib, ernie_pair.weights as w; w.read_weights(pathlib.Path(sys.argv[1]))"
+    words = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert "CheckpointError: " in done.stderr.splitlines()[-1] and str(path) in done.stderr
 
 
 @pytest.mark.parametrize("name", ["w.pdparams", "w.safetensors"])
