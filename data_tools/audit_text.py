@@ -20,7 +20,7 @@ from data_tools.errors import InputError
 from data_tools.line_rules import LONGEST_LINE, LineRules
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
-from data_tools.publish import published
+from data_tools.results import Results, settings_of
 from data_tools.text_audit_language import HANZI, Writing, writing_of
 from data_tools.text_audit_library import audit_library
 from data_tools.text_audit_near import Member, NearRules, bands_of, near_groups
@@ -67,6 +67,7 @@ class AuditConfig:
     )
     max_line_bytes: int = option(LONGEST_LINE, help="a longer line ends the run")
     workers: int = option(1, help="processes that read; the report is the same for any number")
+    overwrite: bool = option(False, help="replace another report in the folder")
 
     def __post_init__(self):
         if not 0.3 <= self.near_threshold <= 1:
@@ -89,11 +90,17 @@ def audit_text(config: AuditConfig) -> None:
     for name in ("hanzidentifier", "py3langid.langid", *(["datasketch"] if config.near_limit else [])):
         audit_library(name)
     found = (list_inputs(path, ENDINGS, any_file=True, named="INPUT") for path in config.input)
-    audit = audit_of(each_once(chain.from_iterable(found)), config)
+    inputs = each_once(chain.from_iterable(found))
+    folder = Path(config.output)
+    results = Results(
+        *("audit-text", [folder / JSON_FILE, folder / PICTURE_FILE], {"input": inputs}),
+        *(settings_of(config, "input", "output"), config.overwrite),
+    )
+    are_there = config.output and results.are_done()
+    audit = audit_of(inputs, config)
     print("\n".join(report_lines(audit)))
-    if config.output:
-        folder = Path(config.output)
-        with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
+    if config.output and not are_there:
+        with results.published() as (text, picture):
             content = json.dumps(asdict(audit), ensure_ascii=False, indent=1)
             text.write_text(content + "\n", encoding="utf-8")
             draw(picture, audit)

@@ -27,7 +27,7 @@ from data_tools.errors import InputError
 from data_tools.line_rules import LONGEST_LINE, LineRules, decoded, json_text
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
-from data_tools.publish import published, refuse_existing
+from data_tools.results import Results, settings_of
 from data_tools.text_files import line_batches, list_inputs
 from data_tools.twins import with_twins
 from data_tools.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
@@ -87,13 +87,15 @@ def build_vocab(config: VocabConfig) -> None:
 
 
 def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
-    refuse_existing([output], overwrite)
+    results = Results("build_vocab", [output], {"add_twins_to": [source]}, {}, overwrite)
+    if results.are_done():
+        return
     pieces = WordPiece.from_file(source)
     tokens = with_twins(pieces).tokens
     num_twins = len(tokens) - pieces.vocab_size
     if not num_twins:
         raise InputError(f"{source}: no Chinese character without a '##' twin; use it as it is")
-    _write(output, tokens)
+    _write(results, tokens)
     sys.stderr.write(
         f"{output}: the {pieces.vocab_size} tokens of {source} and {num_twins} '##' twins, for corpora only; "
         f"the model keeps its vocab.txt and its {pieces.vocab_size} ids\n"
@@ -103,12 +105,15 @@ def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
 def _vocabulary_of_text(config: VocabConfig) -> None:
     output = Path(config.output_path)
     inputs = list_inputs(config.input_path, ENDINGS, apart_from=[output], any_file=True)
-    refuse_existing([output], config.overwrite)
+    settings = settings_of(config, "input_path", "add_twins_to", "output_path")
+    results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
+    if results.are_done():
+        return
     shapes = _count_shapes(inputs, config)
     if not shapes:
         raise InputError(f"{config.input_path}: no text; give an input that holds some")
     tokens = vocabulary_of(shapes, config.vocab_size, config.min_count)
-    _write(output, tokens)
+    _write(results, tokens)
     known = set(tokens)
     num_words = sum(shapes.values())
     covered = sum(count for shape, count in shapes.items() if known.issuperset(_singles(shape)))
@@ -118,8 +123,8 @@ def _vocabulary_of_text(config: VocabConfig) -> None:
     )
 
 
-def _write(output: Path, tokens: List[str]) -> None:
-    with published(output) as (draft,):
+def _write(results: Results, tokens: List[str]) -> None:
+    with results.published() as (draft,):
         draft.write_bytes("".join(token + "\n" for token in tokens).encode("utf-8"))
 
 

@@ -4,7 +4,7 @@ import json
 import zipfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -23,7 +23,8 @@ class CorpusWriter:
 
     ``also`` are further files of the same run, published with the three: fill ``writer.also_drafts``.
     With ``lexicon_marks``, what the marks 1, 2, ... mean, each token has a mark and there is a fourth
-    file. Memory does not grow with the corpus. Left by an exception, nothing of it remains.
+    file. Memory does not grow with the corpus. Left by an exception, nothing of it remains. ``publish`` is
+    `published` or its like.
     """
 
     def __init__(
@@ -34,9 +35,10 @@ class CorpusWriter:
         about: Optional[Dict[str, Any]] = None,
         also: Sequence[Path] = (),
         lexicon_marks: Optional[List[Dict[str, Any]]] = None,
+        publish: Callable[..., ContextManager[List[Path]]] = published,
     ):
         self.paths, self._marks_path = corpus_paths(prefix), marks_path(prefix)
-        self._also = list(also)
+        self._also, self._publish = list(also), publish
         self.vocab_size = vocab_size
         self.about = dict(about or {})
         self.lexicon_marks = lexicon_marks
@@ -45,7 +47,7 @@ class CorpusWriter:
     def __enter__(self) -> "CorpusWriter":
         with ExitStack() as stack:
             marks = [] if self.lexicon_marks is None else [self._marks_path]
-            drafts = stack.enter_context(published(*self._also, *marks, *self.paths))
+            drafts = stack.enter_context(self._publish(*self._also, *marks, *self.paths))
             self.also_drafts = drafts[: len(self._also)]
             self._drafts = CorpusPaths(*drafts[-3:])
             names = [Path(f"{self._drafts.index}.{name}") for name in ("lens", "docs")]

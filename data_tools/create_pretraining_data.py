@@ -29,7 +29,7 @@ from data_tools.joining import Joining
 from data_tools.line_rules import LONGEST_LINE, LineRules
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
-from data_tools.publish import refuse_existing
+from data_tools.results import Results, settings_of
 from data_tools.shards import (
     COUNTED,
     Rejected,
@@ -188,9 +188,10 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     rejects, folder = Path(f"{config.output_prefix}.rejected.jsonl"), Path(f"{config.output_prefix}.shards")
     outputs = [*paths, marks_path(config.output_prefix), rejects]
     inputs = list_inputs(config.input_path, ENDINGS, apart_from=outputs)
-    was_killed_while_publishing = folder.exists() and not paths.manifest.exists()
-    refuse_existing(outputs, config.overwrite or was_killed_while_publishing)
     rules = rules_of(config)
+    results = _results(config, outputs, inputs, rules)
+    if results.are_done():
+        return
     encoder_for.cache_clear()  # the vocabulary may be another one since the last call
     pieces, lexicon = encoder_for(rules).pieces, encoder_for(rules).lexicon
     settings = {"vocab_size": pieces.vocab_size, "lexicon_marks": lexicon and lexicon.mark_list()}
@@ -201,6 +202,7 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         make = ShardMaker(folder, rules, line_rules_of(config), skip, joining, made_from)
         # Closed, whatever happens: no worker may write into the folder while it is removed.
         made = closing(_shards(inputs, config, partial(run_map, make)))
+        settings["publish"] = results.published
         with CorpusWriter(config.output_prefix, also=also, **settings) as writer, made as shards:
             _write(_counted(shards, counts, config.max_bad_lines), writer)
             total = _sum(counts.values())
@@ -209,6 +211,14 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         if not also:
             rejects.unlink(missing_ok=True)  # of the corpus that was replaced
     sys.stderr.write(_summary(config, total, inputs, time.monotonic() - started) + "\n")
+
+
+def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rules: Rules) -> Results:
+    read = {"input_path": inputs, "vocab_file": [Path(rules.vocab_file)]}
+    read["user_lexicon"] = [Path(config.user_lexicon)] if config.user_lexicon else []
+    places = ("input_path", "output_prefix", "vocab_file", "model_name", "user_lexicon", "max_bad_lines")
+    settings = {**settings_of(config, *places), "tool": TOOL}
+    return Results("create_pretraining_data", outputs, read, settings, config.overwrite)
 
 
 def _made_from(config: CreateConfig, rules: Rules, pieces: WordPiece, inputs: List[Path]) -> dict:

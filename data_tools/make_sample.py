@@ -16,7 +16,7 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 from data_tools import sample_text
 from data_tools.command_line import option, refuse_empty, run_command
 from data_tools.errors import InputError
-from data_tools.publish import published
+from data_tools.results import Results, settings_of
 
 SMALLEST_DATA_SET = 18  # pairs: one positive and one negative in dev and in test
 MOST_DOCUMENTS = 100_000
@@ -41,6 +41,7 @@ class SampleConfig:
     seed: int = option(1234, help="another seed gives another sample")
     documents: int = option(600, help="documents of the corpus, each of 4 to 9 sentences")
     pairs: int = option(3600, help="sentence pairs; dev and test get a ninth each")
+    overwrite: bool = option(False, help="replace another sample that is there")
 
     def __post_init__(self):
         refuse_empty(self, "output_dir")
@@ -78,7 +79,16 @@ class Meaning(NamedTuple):
 
 
 def make_sample(config: SampleConfig) -> None:
-    """Write corpus.txt and pairs/{train,dev,test}.tsv below ``config.output_dir``."""
+    """Write corpus.txt and pairs/{train,dev,test}.tsv below ``config.output_dir``. Raises InputError."""
+    names = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
+    results = Results(
+        *("make_sample", [Path(config.output_dir, name) for name in names]),
+        inputs={"tables": [Path(sample_text.__file__), Path(__file__)]},
+        settings=settings_of(config, "output_dir"),
+        overwrite=config.overwrite,
+    )
+    if results.are_done():
+        return
     topics = [read_topic(block) for block in sample_text.TOPICS]
     rng = random.Random(config.seed)
     corpus = make_documents(topics, config.documents, rng)
@@ -86,8 +96,7 @@ def make_sample(config: SampleConfig) -> None:
     folder = Path(config.output_dir)
     texts = ["\n\n".join(corpus) + "\n"]
     texts += ["".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows) for rows in splits]
-    names = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
-    with published(*(folder / name for name in names)) as drafts:
+    with results.published() as drafts:
         for draft, text in zip(drafts, texts):
             draft.write_bytes(text.encode("utf-8"))
     counts = " + ".join(str(len(rows)) for rows in splits)

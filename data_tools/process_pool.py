@@ -1,13 +1,15 @@
 """A function over items in several processes: results in order, memory bounded, a death noticed."""
 
 import os
+import signal
 from collections import deque
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
-from multiprocessing import get_context, parent_process
-from multiprocessing.connection import wait
-from threading import Thread
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.pool import ExceptionWithTraceback
+from queue import LifoQueue
 from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 from data_tools.errors import InputError, MachineError
@@ -59,31 +61,85 @@ def in_order(
 
 
 def _parallel_map(function, items, workers: int) -> Iterator:
-    # Spawned, not forked: a fork would copy the locks of whatever threads run here.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_leave_with_parent)
-    # Before CPython 3.11.5 (gh-94777) a pool whose worker dies while a large item is on its way waits
-    # for ever for the thread that writes it; every result is in before that thread could be missed.
-    pool._call_queue.cancel_join_thread()
-    try:
-        yield from in_order(
-            partial(pool.submit, function), Future.result, items, workers * IN_FLIGHT_PER_WORKER
-        )
-    except BrokenProcessPool:
-        raise MachineError(
-            "a worker died (killed, or out of memory); run again with fewer --workers"
-        ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    with ExitStack() as stack:
+        idle: LifoQueue = LifoQueue()
+        for _ in range(workers):
+            idle.put(stack.enter_context(_Worker(function)))
+
+        def ask(item):
+            worker = idle.get()
+            try:
+                return worker.ask(item)
+            finally:
+                idle.put(worker)
+
+        threads = ThreadPoolExecutor(workers)
+        try:
+            yield from in_order(
+                partial(threads.submit, ask), Future.result, items, workers * IN_FLIGHT_PER_WORKER
+            )
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_with_parent() -> None:
-    """A worker whose parent was killed would wait for the next item for ever."""
+class _Worker:
+    """A process that answers one item at a time over a pipe.
 
-    def watch():
-        wait([parent_process().sentinel])
-        os._exit(1)
+    Unlike those of `concurrent.futures` it needs no named semaphores, which stay in /dev/shm when all
+    processes of a run are killed at once.
+    """
 
-    Thread(target=watch, daemon=True).start()
+    def __init__(self, function: Callable):
+        self._function, self._process = function, None
+
+    def __enter__(self) -> "_Worker":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self._process is not None:
+            self._end.close()
+            self._process.join()
+
+    def ask(self, item):
+        """Return the result, or raise what the function raised. Raises MachineError when the process died."""
+        if self._process is None:
+            self._start()
+        try:
+            self._end.send(item)
+            result, error = self._end.recv()
+        except (EOFError, OSError):
+            raise MachineError(
+                "a worker died (killed, or out of memory); run again with fewer --workers"
+            ) from None
+        if error is not None:
+            raise error
+        return result
+
+    def _start(self) -> None:
+        # Spawned, not forked: a fork would copy the locks of whatever threads run here.
+        context = get_context("spawn")
+        self._end, other = context.Pipe()
+        self._process = context.Process(target=_answer, args=(self._function, other), daemon=True)
+        self._process.start()
+        other.close()  # so that the death of the process is the end of the pipe
+
+
+def _answer(function: Callable, end: Connection) -> None:
+    """The life of a worker: until the pipe is closed, by the parent or by its death."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the workers
+    while True:
+        try:
+            item = end.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = (function(item), None)
+        except Exception as error:
+            answer = (None, ExceptionWithTraceback(error, error.__traceback__))
+        try:
+            end.send(answer)
+        except (BrokenPipeError, ConnectionError):
+            return
 
 
 def _next_item(items):

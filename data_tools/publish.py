@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Iterator, List
 
-from data_tools.errors import InputError, MachineError
+from data_tools.errors import MachineError
 from data_tools.own_names import is_own_name, own_name
 
 DRAFT = ".draft"
@@ -95,13 +95,6 @@ def scratch(*paths: Path) -> Iterator[List[Path]]:
         yield list(paths)
     finally:
         _remove(paths)
-
-
-def refuse_existing(finals: List[Path], overwrite: bool) -> None:
-    """Raises InputError when a file stands where one will be written, unless it may be replaced."""
-    existing = [str(final) for final in finals if final.exists()]
-    if existing and not overwrite:
-        raise InputError(f"{existing[0]} exists; pass --overwrite true to replace it, or choose another name")
 
 
 def make_folder(folder: Path) -> None:

@@ -8,9 +8,10 @@ content finds the one that a failing machine left half written. Shards do not de
 makes them: any pool, on one machine or on many that share the folder, may run a `ShardMaker`.
 """
 
+import contextlib
 import hashlib
 import json
-import shutil
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,7 +26,8 @@ from data_tools.errors import InputError, MachineError
 from data_tools.joining import Joining, join_documents
 from data_tools.json_file import parse_json
 from data_tools.line_rules import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
-from data_tools.publish import make_folder, published
+from data_tools.own_names import is_own_name
+from data_tools.publish import DRAFT, make_folder, published
 from data_tools.text_files import LineBatch, line_batches
 
 SHARD_BYTES = 1 << 20  # of lines; decides where a run goes on, never what the corpus holds
@@ -44,7 +46,7 @@ COUNTED = (
     "unknown_tokens",
 )
 _ARRAYS = {"ids": "<i4", "lens": "<i4", "documents": "<i8", "marks": "|u1"}
-_LOCK, _MADE_FROM = "lock", "made_from.json"
+_LOCK, _MADE_FROM, _SHARD = "lock", "made_from.json", re.compile(r"\d{8}\.shard")
 
 
 class Rejected(NamedTuple):
@@ -216,9 +218,10 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
 
     Shards that a stopped run made from the same are kept, any others removed. The folder is gone
     when it is left cleanly or for bad input; it stays when the machine or the keyboard stopped the
-    run. Raises MachineError when another process holds it.
+    run. Raises MachineError when another process holds it, or when it holds what no run made.
     """
     make_folder(folder)
+    _refuse_strangers(folder)
     content = json.dumps(made_from, ensure_ascii=False, indent=1, sort_keys=True)
     lock = FileLock(folder / _LOCK, timeout=0)
     try:
@@ -230,14 +233,37 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
     try:
         _prepare(folder, content)
         yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
-        shutil.rmtree(folder)
+        _remove(folder)
     except MachineError:
         raise
     except InputError:
-        shutil.rmtree(folder)
+        _remove(folder)
         raise
     finally:
         lock.release()
+
+
+def _refuse_strangers(folder: Path) -> None:
+    strange = [path.name for path in sorted(folder.iterdir()) if path.is_symlink() or not _is_ours(path.name)]
+    if strange:
+        raise MachineError(
+            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+            "--output_prefix"
+        )
+
+
+def _is_ours(name: str) -> bool:
+    stem, _, _ = name.partition(DRAFT)
+    return name in (_LOCK, _MADE_FROM) or _SHARD.fullmatch(name) is not None or is_own_name(stem)
+
+
+def _remove(folder: Path) -> None:
+    """What is ours, and the folder if nothing else came into it meanwhile."""
+    for path in folder.iterdir():
+        if _is_ours(path.name):
+            path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _prepare(folder: Path, content: str) -> None:

@@ -23,11 +23,14 @@ from data_tools.command_line import option, refuse_empty, run_command
 from data_tools.errors import InputError
 from data_tools.line_rules import LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
 from data_tools.locked import locked
+from data_tools.own_names import own_entries, own_name
 from data_tools.process_pool import ordered_map
 from data_tools.progress import Progress
-from data_tools.publish import make_folder, published, refuse_existing
+from data_tools.publish import make_folder
+from data_tools.results import Results, settings_of
 from data_tools.text_files import list_inputs, read_lines
 
+LOCK = "lock"
 ENDINGS = (".txt", ".gz", ".zst")
 NOT_RAW = (".jsonl.gz", ".jsonl.zst")
 
@@ -88,7 +91,10 @@ def trans_to_json(config: TransConfig) -> None:
     merged = Path(f"{config.output_path}.jsonl")
     inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
     finals = _names(inputs, config) if config.no_merge else [merged]
-    refuse_existing(finals, config.overwrite)
+    settings = settings_of(config, "input_path", "output_path")
+    results = Results("trans_to_json", finals, {"input_path": inputs}, settings, config.overwrite)
+    if results.are_done():
+        return
     with _working_folder(merged) as folder:
         parts = _convert(inputs, folder, config)
         num_documents = sum(len(part.begins) for part in parts)
@@ -97,7 +103,7 @@ def trans_to_json(config: TransConfig) -> None:
                 f"{config.input_path}: no document has {config.min_doc_length} characters; see --help"
             )
         groups = [[part] for part in parts] if config.no_merge else [parts]
-        with published(*finals) as drafts:
+        with results.published() as drafts:
             for number, (group, draft) in enumerate(zip(groups, drafts)):
                 order = None if config.no_shuffle else np.random.default_rng([config.seed, number])
                 _write(group, draft, order)
@@ -149,10 +155,15 @@ def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
 
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """A folder next to the output, for this run alone; what a killed run left there goes with it."""
-    folder = Path(f"{merged}.parts")
-    make_folder(folder)
-    with locked(folder / "lock", seconds=0):
+    """A folder next to the output, for this run alone; those of killed runs are cleared away first."""
+    make_folder(merged.parent)
+    stem = f".{merged.name}.parts"
+    for leftover in own_entries(merged.parent, f"{stem}-"):
+        with locked(leftover / LOCK, seconds=0):
+            shutil.rmtree(leftover)
+    folder = merged.with_name(own_name(stem))
+    folder.mkdir()
+    with locked(folder / LOCK, seconds=0):
         try:
             yield folder
         finally:

@@ -13,7 +13,7 @@ from data_tools.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_re
 from data_tools.masking_config import MaskingConfig
 from data_tools.masking_function import load_masking_fn
 from data_tools.megatron_corpus import find_corpus, open_corpus
-from data_tools.publish import published
+from data_tools.results import Results, settings_of
 from data_tools.sample_map import build_sample_map
 from data_tools.twins import vocabulary_of
 from data_tools.wordpiece import WordPiece
@@ -35,6 +35,7 @@ class InspectConfig(MaskingConfig):
     show: int = option(3, help="samples to print")
     max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
     seed: int = option(1234, help="another seed shows other samples")
+    overwrite: bool = option(False, help="replace another report in the folder")
 
     def __post_init__(self):
         super().__post_init__()
@@ -51,6 +52,8 @@ def inspect_data(config: InspectConfig) -> None:
     pieces = WordPiece.from_file(config.vocab_file)
     corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
     pieces = vocabulary_of([corpus], pieces)
+    results = _results(config, corpus)
+    are_there = config.output and results.are_done()
     dataset = _dataset(config, corpus, pieces)
     report = mask_report(dataset, pieces, range(config.samples), config.max_seq_len)
     for number in range(min(config.show, config.samples)):
@@ -58,8 +61,8 @@ def inspect_data(config: InspectConfig) -> None:
         order = ORDER_NAMES[sample.sop_label]
         print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(pieces, sample)}\n")
     print("\n".join(report_lines(report, corpus, config)))
-    if config.output:
-        _write(Path(config.output), report)
+    if config.output and not are_there:
+        _write(results, report)
 
 
 def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieDataset:
@@ -106,11 +109,19 @@ def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
         yield f"  {name:>6} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
 
 
-def _write(folder: Path, report: MaskReport) -> None:
-    with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
+def _results(config: InspectConfig, corpus: Corpus) -> Results:
+    folder = Path(config.output)
+    inputs = {"prefix": list(corpus.paths), "vocab_file": [Path(config.vocab_file)]}
+    settings = settings_of(config, "prefix", "vocab_file", "output", "show")
+    outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
+    return Results("inspect-data", outputs, inputs, settings, config.overwrite)
+
+
+def _write(results: Results, report: MaskReport) -> None:
+    with results.published() as (text, picture):
         text.write_text(json.dumps(report._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         _draw(picture, report)
-    print(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")
+    print("wrote {} and {}".format(*results.outputs))
 
 
 def _draw(path: Path, report: MaskReport) -> None:

@@ -8,7 +8,7 @@ from typing import Dict, Literal
 
 from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
-from data_tools.publish import published
+from data_tools.results import Results, settings_of
 from data_tools.wordpiece import WordPiece
 from ernie_pair.model_config import FAMILIES
 from ernie_pair.model_folder import CONFIG, VOCAB
@@ -40,6 +40,7 @@ class NewModelConfig:
     intermediate_size: int = option(3072, help="width inside the feed-forward blocks")
     max_position_embeddings: int = option(513, help="longest sequence")
     hidden_act: str = option("", help="activation of the feed-forward blocks; empty: the family's")
+    overwrite: bool = option(False, help="replace another model that is there")
 
     def __post_init__(self):
         refuse_empty(self, "output_dir")
@@ -55,11 +56,18 @@ class NewModelConfig:
 
 def new_model(config: NewModelConfig) -> None:
     """Write the folder. Raises InputError when the vocabulary cannot be used."""
+    folder = Path(config.output_dir)
+    results = Results(
+        *("new-model", [folder / VOCAB, folder / TOKENIZER, folder / CONFIG]),
+        *({"vocab_file": [Path(config.vocab_file)]}, settings_of(config, "vocab_file", "output_dir")),
+        config.overwrite,
+    )
+    if results.are_done():
+        return
     pieces = WordPiece.from_file(config.vocab_file, config.do_lower_case)
     settings = _settings_of(config, pieces)
-    folder = Path(config.output_dir)
     tokenizer = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
-    with published(folder / VOCAB, folder / TOKENIZER, folder / CONFIG) as (vocab, *drafts):
+    with results.published() as (vocab, *drafts):
         vocab.write_bytes(Path(config.vocab_file).read_bytes())
         for draft, value in zip(drafts, (tokenizer, settings)):
             draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

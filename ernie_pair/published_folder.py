@@ -17,9 +17,10 @@ from data_tools.json_file import is_texts, parse_json_object
 from data_tools.own_names import own_entries, own_name
 from data_tools.publish import make_folder, to_disk
 from data_tools.regular_file import read_regular
+from data_tools.results import MAKER
 from ernie_pair.moves import remove_or_warn, set_aside
 
-MADE, MAKER = ".made.json", "ernie-pair"
+MADE = ".made.json"
 LARGEST_NOTE = 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -28,13 +29,14 @@ logger = logging.getLogger(__name__)
 def publish_folder(
     folder: Path,
     fill: Callable[[Path], None],
-    about: Optional[Dict[str, object]] = None,
+    about: Callable[[Path], Dict[str, object]] = lambda draft: {},
     may_be_lost: Callable[[Path], bool] = lambda folder: False,
 ) -> None:
     """Let ``fill`` write into a draft beside ``folder``, then put it in place of what is there.
 
-    ``about`` is kept in the folder; see ``read_made``. What stood there before is deleted if it is an
-    unchanged folder of this package or ``may_be_lost`` says so; anything else is renamed, with a warning.
+    What ``about`` says of the filled draft is kept in the folder; see ``read_made``. What stood there
+    before is deleted if it is an unchanged folder of this package or ``may_be_lost`` says so; anything
+    else is renamed, with a warning.
     A reader sees the old folder, no folder for an instant, or the new one; never half of one.
     Raises OSError when the disk refuses, and whatever ``fill`` raises.
     """
@@ -44,7 +46,7 @@ def publish_folder(
     draft.mkdir()
     try:
         fill(draft)
-        _write_note(draft, folder.name, about or {})
+        _write_note(draft, folder.name, about(draft))
         for path in draft.iterdir():
             to_disk(path)
         to_disk(draft)

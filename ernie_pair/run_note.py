@@ -68,7 +68,8 @@ def publish_of_run(folder: Path, fill: Callable[[Path], None], about: Dict[str, 
     chosen = next(name for name in names if name in own or not os.path.lexists(name))
     if chosen != folder:
         logger.warning("%s is not of this run and stays; the model goes to %s", folder, chosen)
-    publish_folder(chosen, fill, {**about, "run_id": read_run(folder.parent).get("run_id", "")})
+    about = {**about, "run_id": read_run(folder.parent).get("run_id", "")}
+    publish_folder(chosen, fill, lambda draft: about)
     return chosen
 
 

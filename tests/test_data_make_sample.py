@@ -59,6 +59,7 @@ def test_another_seed_gives_another_sample(sample, tmp_path):
 
 def test_only_the_four_files_are_left_and_lines_end_in_newlines(sample):
     found = {str(path.relative_to(sample)) for path in sample.rglob("*") if path.is_file()}
+    found.remove(".corpus.txt.made.json")
     assert found == set(FILES)
     for name in FILES:
         content = (sample / name).read_bytes()
@@ -203,7 +204,7 @@ def test_any_even_number_of_pairs_gives_three_balanced_splits(tmp_path, pairs):
 @pytest.mark.parametrize(
     "flags, hint",
     [
-        ({"output_dir": " "}, "name the folder"),
+        ({"output_dir": " "}, "name the file or folder"),
         ({"seed": -1}, "use 0 or more"),
         ({"documents": 0}, "use 1 to"),
         ({"documents": 10**9}, "use 1 to"),

@@ -12,6 +12,7 @@ from tiny_ship import MAX_SEQ_LEN, ship, write_trained
 
 from data_tools.command_line import exit_code_of
 from data_tools.errors import CheckpointError, InputError
+from data_tools.own_names import own_name
 from ernie_pair.pair.export import export_pair as export
 from ernie_pair.pair.export import formats as export_formats
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
@@ -182,10 +183,14 @@ def test_without_its_library_onnx_is_refused_before_the_work(tmp_path, model, mo
 
 def test_an_export_replaces_an_earlier_one_but_nothing_beside_it(model, earlier):
     assert manifest_of(earlier)["max_seq_len"] == 20
-    assert manifest_of(ship(model, earlier, max_seq_len=30))["max_seq_len"] == 30
+    before = files_of(earlier)
+    assert files_of(ship(model, earlier, max_seq_len=20)) == before  # which is there already
+    with pytest.raises(InputError, match="exists; pass --overwrite true .*--max_seq_len 20 and not 30"):
+        ship(model, earlier, max_seq_len=30)
+    assert manifest_of(ship(model, earlier, max_seq_len=30, overwrite=True))["max_seq_len"] == 30
     (earlier / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds notes\.txt, which would be lost"):
-        ship(model, earlier)
+        ship(model, earlier, overwrite=True)
 
 
 @pytest.mark.parametrize("stage", ["write_paddle", "open_backend", "_manifest"])
@@ -201,13 +206,14 @@ def test_a_kill_half_way_leaves_the_earlier_export_and_nothing_else(
 
     monkeypatch.setattr(export, stage, step_and_die)
     with pytest.raises(Killed):
-        ship(model, earlier)
+        ship(model, earlier, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["ship"] and files_of(earlier) == before
 
 
 def test_what_a_hard_kill_left_is_cleared_away(tmp_path, model):
-    (tmp_path / ".tmp-ship").mkdir()
-    (tmp_path / ".tmp-ship" / "model.pdmodel").write_text("half")
+    left = tmp_path / own_name(".tmp-ship")
+    left.mkdir()
+    (left / "model.pdmodel").write_text("half")
     assert set(files_of(ship(model, tmp_path / "ship"))) == COMMON | PADDLE
     assert [path.name for path in tmp_path.iterdir()] == ["ship"]
 

@@ -174,6 +174,7 @@ def test_cleaning_leaves_out_what_is_shared_contradicted_or_repeated(tmp_path, f
     ]
     assert before == {name: Path(path).read_bytes() for name, path in files.items()}
     assert sorted(path.name for path in (tmp_path / "clean").iterdir()) == [
+        ".audit.json.made.json",
         "audit.json",
         "audit.png",
         "train.tsv",
@@ -289,7 +290,7 @@ def test_another_label_may_stand_for_the_same(tmp_path, capsys):
     audit_pairs(AuditPairsConfig(**config, same="0"))
     audited = json.loads((tmp_path / "out" / "audit.json").read_text(encoding="utf-8"))
     assert [(f["kind"], f["rows"]) for f in audited["findings"]] == [("intransitive", 1)]
-    audit_pairs(AuditPairsConfig(**config))
+    audit_pairs(AuditPairsConfig(**config, overwrite=True))
     assert json.loads((tmp_path / "out" / "audit.json").read_text(encoding="utf-8"))["findings"] == []
     assert capsys.readouterr().out.count("nothing found") == 1
 

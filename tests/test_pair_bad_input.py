@@ -256,7 +256,7 @@ def test_predictions_are_a_row_per_row_with_or_without_labels(tmp_path, model, l
     alone = []
     for number, row in enumerate(rows):
         one = write(tmp_path / "one.tsv", row + "\n")
-        predict_pair(PredictConfig(model, one, str(tmp_path / "one.out"), device="cpu"))
+        predict_pair(PredictConfig(model, one, str(tmp_path / "one.out"), device="cpu", overwrite=True))
         alone.append((tmp_path / "one.out").read_text().splitlines()[1].replace("0\t", f"{number}\t", 1))
     assert out.read_text().splitlines() == ["index\tprediction", *alone]
 

@@ -19,7 +19,14 @@ from ernie_pair.model_folder import open_model
 from ernie_pair.pair.compare import runs as compare_runs
 from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
 from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pair.compare.report import compare, table_lines, warnings_of, write_comparison
+from ernie_pair.pair.compare.report import (
+    JSON_FILE,
+    PICTURE_FILE,
+    compare,
+    table_lines,
+    warnings_of,
+    write_comparison,
+)
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.metrics import METRICS, measure
 
@@ -246,7 +253,9 @@ def test_two_models_at_chance_have_no_gain(tmp_path):
     warned = list(warnings_of(found, ("no", "yes")))
     assert warned[0].startswith("ones, seed 1: the classifier answers yes for all 300 rows")
     assert "ones and zeros are both at chance: their difference is no gain" in warned[-1] and len(warned) == 3
-    write_comparison(tmp_path, found, None, dict.fromkeys(found.runs, "x"))
+    write_comparison(
+        [tmp_path / name for name in (JSON_FILE, PICTURE_FILE)], found, None, dict.fromkeys(found.runs, "x")
+    )
     told = json.loads((tmp_path / "compare.json").read_text())
     assert told["at_chance"] == found.at_chance and told["differences"][0]["at_chance"] == both.at_chance
     assert told["interval"]["able"]["accuracy"][0] > told["chance"]["accuracy"]

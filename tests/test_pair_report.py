@@ -42,7 +42,9 @@ def config_of(**changes):
 
 
 def written(folder, answers, most_rows=10, **flags):
-    write_report(folder, evaluation_of(answers, config_of(**flags)), answers, most_rows)
+    folder.mkdir(exist_ok=True)
+    files = [folder / name for name in FILES]
+    write_report(files, evaluation_of(answers, config_of(**flags)), answers, most_rows)
     return {name: (folder / name).read_text(encoding="utf-8") for name in FILES}
 
 
@@ -156,7 +158,7 @@ def test_a_slice_is_marked_when_it_is_worse_than_chance_explains(tmp_path, rows,
     answers = answers_of()
     found = {**evaluation_of(answers, config_of()), "accuracy": 0.8}
     found["slices"] = [{"by": "length", "slice": "x", "rows": rows, "accuracy": accuracy, "f1": accuracy}]
-    write_report(tmp_path, found, answers, 10)
+    write_report([tmp_path / name for name in FILES], found, answers, 10)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert (f'class="low">{accuracy:.4f}<' in page) == is_low
 
@@ -204,14 +206,15 @@ def asked(trained, tmp_path, name="dev.tsv", **flags):
     best, folder = trained
     out = tmp_path / "metrics.json"
     files = {"model_path": str(best), "input_file": str(folder / name), "output_file": str(out)}
-    evaluate_pair(EvaluateConfig(**files, bootstrap=10, device="cpu", **flags))
+    evaluate_pair(EvaluateConfig(**files, bootstrap=10, device="cpu", overwrite=True, **flags))
     return json.loads(out.read_text())
 
 
 def predicted(trained, tmp_path, **flags):
     best, folder = trained
     out = tmp_path / "predictions.tsv"
-    predict_pair(PredictConfig(str(best), str(folder / "dev.tsv"), str(out), device="cpu", **flags))
+    words = {"device": "cpu", "overwrite": True, **flags}
+    predict_pair(PredictConfig(str(best), str(folder / "dev.tsv"), str(out), **words))
     header, *lines = (line.split("\t") for line in out.read_text().splitlines())
     return header, np.array(lines, dtype=float)
 

@@ -16,6 +16,7 @@ from tiny_pretrain import VOCAB, write_model
 from data_tools.errors import CheckpointError, InputError
 from ernie_pair.pretrain import convert as convert_module
 from ernie_pair.pretrain.convert import ConvertConfig, convert
+from ernie_pair.published_folder import MADE
 from ernie_pair.weight_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 from ernie_pair.weights import read_weights
 
@@ -307,7 +308,7 @@ def test_a_hostile_pickle_is_never_run(theirs, end, tmp_path, monkeypatch):
 
 
 def sha256_of(folder):
-    return {p: hashlib.sha256(p.read_bytes()).digest() for p in folder.rglob("*") if p.is_file()}
+    return {p: hashlib.sha256(p.read_bytes()).digest() for p in folder.rglob("*") if p.is_file() and p.name != MADE}
 
 
 def test_bad_paths_are_one_line(theirs, tmp_path):
@@ -344,7 +345,9 @@ def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
 def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path, monkeypatch):
     run(theirs["folder"] / "pickled", tmp_path / "out")
     first = sha256_of(tmp_path / "out")
-    run(theirs["folder"] / "single", tmp_path / "out")
+    with pytest.raises(InputError, match="exists; pass --overwrite true"):
+        run(theirs["folder"] / "single", tmp_path / "out")
+    run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
     assert sha256_of(tmp_path / "out") == first
     honest = convert_module.run_dynamic
 
@@ -353,12 +356,12 @@ def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path,
 
     monkeypatch.setattr(convert_module, "run_dynamic", another)
     with pytest.raises(CheckpointError, match="differs from the static one by 2e-05"):
-        run(theirs["folder"] / "single", tmp_path / "out")
+        run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
     monkeypatch.setattr(
         convert_module, "run_dynamic", lambda *a: dict.fromkeys(honest(*a), np.float32("nan"))
     )
     with pytest.raises(CheckpointError, match="holds NaN or infinity"):
-        run(theirs["folder"] / "single", tmp_path / "out")
+        run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
     assert sha256_of(tmp_path / "out") == first and [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
@@ -368,7 +371,7 @@ def test_ernie_gram_is_converted_with_its_heads(tmp_path):
     model = write_model(tmp_path / "model", model_type="ernie_gram", hidden_act="gelu", rel_pos_size=4)
     weights = write_checkpoints(model, tmp_path)
     for layout in ("pickled", "single"):
-        converted = run(tmp_path / layout, tmp_path / "out")
+        converted = run(tmp_path / layout, tmp_path / "out", overwrite=True)
         assert holds(converted, weights)
     for loaded in (ErnieGramModel, ErnieGramForSequenceClassification):
         state = loaded.from_pretrained(str(tmp_path / "out")).state_dict()

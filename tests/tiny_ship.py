@@ -27,8 +27,10 @@ def write_trained(folder: Path, family: str = "ernie", **changes) -> Path:
     return folder
 
 
-def ship(model: Path, folder: Path, format: str = "paddle", max_seq_len: int = MAX_SEQ_LEN) -> Path:
-    export_pair(ExportConfig(str(model), str(folder), format, max_seq_len))
+def ship(
+    model: Path, folder: Path, format: str = "paddle", max_seq_len: int = MAX_SEQ_LEN, overwrite: bool = False
+) -> Path:
+    export_pair(ExportConfig(str(model), str(folder), format, max_seq_len, overwrite=overwrite))
     return folder
 
 

@@ -130,6 +130,7 @@ class AskConfig:
     symmetric: Literal["auto", "none", "average"] = option(
         "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned"
     )
+    overwrite: bool = option(False, help="replace another result that is there")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
 
     def __post_init__(self):

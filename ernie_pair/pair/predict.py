@@ -1,11 +1,10 @@
 """The class of every pair of a file, in the recipe's two columns."""
 
 import logging
-from pathlib import Path
 
 from ernie_pair.pair.config import PredictConfig
 from ernie_pair.pair.prediction_file import prediction_lines, with_bad_rows
-from ernie_pair.pair.result_file import publish_file
+from ernie_pair.pair.result_file import results_of
 from ernie_pair.pair.trained import Trained
 from ernie_pair.pair_scores import decide, refuse_threshold
 from ernie_pair.temperature import describe_decision
@@ -15,6 +14,9 @@ logger = logging.getLogger(__name__)
 
 def predict_pair(config: PredictConfig) -> None:
     """Write the header, then one row per input row in its order. Raises InputError."""
+    results = results_of("predict", config)
+    if results.are_done():
+        return
     trained = Trained(config)
     refuse_threshold(config.threshold, trained.num_classes, config.model_path)
     saved = trained.calibration
@@ -26,7 +28,8 @@ def predict_pair(config: PredictConfig) -> None:
         decisions = decide(logits, saved.temperature, threshold)
         lines = prediction_lines(decisions, trained.labels.names, config.scores)
         lines = with_bad_rows(lines, pairs.bad)
-        publish_file(Path(config.output_file), "".join(lines))
+        with results.published() as (draft,):
+            draft.write_text("".join(lines), encoding="utf-8")
     trained.peers.barrier()
     logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
     logger.info("%d predictions: %s", len(logits), config.output_file)

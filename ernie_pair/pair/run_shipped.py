@@ -17,7 +17,7 @@ from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.prediction_file import prediction_lines, with_bad_rows
-from ernie_pair.pair.result_file import publish_file, refuse_unusable
+from ernie_pair.pair.result_file import results_of
 from ernie_pair.pair_scores import Decisions, refuse_no_threshold
 from ernie_pair.predictor import PairPredictor, TextPair
 from ernie_pair.runlog import start_console
@@ -47,7 +47,7 @@ class RunConfig:
     threads: int = option(0, help="of one forward pass; 0: the cores of this process")
     text_a: str = option("", help="the column of the first text; empty: found by its name or place")
     text_b: str = option("", help="the column of the second text; empty: found by its name or place")
-
+    overwrite: bool = option(False, help="replace another result that is there")
     encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
 
@@ -61,7 +61,9 @@ class RunConfig:
 def run_shipped(config: RunConfig) -> None:
     """Write the header, then one row per input row in its order. Raises InputError and its kin."""
     start_console(World())
-    refuse_unusable(Path(config.output_file))
+    results = results_of("run", config)
+    if results.are_done():
+        return
     chosen = {"threshold": config.threshold, "symmetric": config.symmetric}
     predictor = PairPredictor(config.model, config.backend, config.threads, **chosen)
     rules = RowRules.of(config)
@@ -69,7 +71,8 @@ def run_shipped(config: RunConfig) -> None:
     tell_rejected(config.input_file, pairs.bad, len(pairs), Path(config.output_file + ENDING))
     decisions = ask(predictor, list(zip(pairs.left, pairs.right)))
     lines = prediction_lines(decisions, predictor.class_names, config.scores)
-    publish_file(Path(config.output_file), "".join(with_bad_rows(lines, pairs.bad)))
+    with results.published() as (draft,):
+        draft.write_text("".join(with_bad_rows(lines, pairs.bad)), encoding="utf-8")
     logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
     logger.info("%d predictions by %s: %s", len(pairs), predictor.backend, config.output_file)
 

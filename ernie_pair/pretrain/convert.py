@@ -1,23 +1,25 @@
 """Static weights -> a folder of a dynamic model, with the proof that both compute the same."""
 
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_tools.command_line import option, refuse_empty
 from data_tools.errors import CheckpointError, InputError
+from data_tools.results import Results, files_of
 from ernie_pair.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_config import CONFIG, find_config, read_config
 from ernie_pair.model_folder import VOCAB, ModelSource, open_model
 from ernie_pair.pretrain.parity import HEAD_OUTPUTS, largest_differences, random_ids, run_dynamic, run_static
-from ernie_pair.published_folder import publish_folder
+from ernie_pair.published_folder import MADE, publish_folder
 from ernie_pair.runlog import start_console
 from ernie_pair.weights import Arrays, read_weights
 from ernie_pair.world import World
 
 LARGEST_DIFFERENCE = 1e-5
 SUFFIXES = (".safetensors", ".pdparams")
-WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams"}
+WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", MADE}
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class ConvertConfig:
     model_name_or_path: str = option(
         "", help="where config.json and vocab.txt lie; empty: beside the weights"
     )
+    overwrite: bool = option(False, help="replace another converted model that is there")
 
     def __post_init__(self):
         refuse_empty(self, "output_dir")
@@ -48,15 +51,30 @@ def convert(config: ConvertConfig) -> None:
     start_console(World())
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
-    output_dir = Path(config.output_dir)
+    output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir, source)
+    results = _results(config, output_dir, weights_file, source)
+    if results.are_done():
+        return
     feed = random_ids(source.config)
     found = read_weights(weights_file)
     weights, static_outputs = run_static(source.config, found, str(weights_file), feed)
     for output in HEAD_OUTPUTS.keys() - static_outputs.keys():
         logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
-    publish_folder(output_dir, lambda draft: _fill(draft, source, weights, static_outputs, feed))
+    publish_folder(
+        output_dir,
+        lambda draft: _fill(draft, source, weights, static_outputs, feed),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
     logger.info("%d parameters of %s are now %s", len(weights), weights_file, output_dir)
+
+
+def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
+    inputs = {"static_model_path": files_of(str(weights_file)), "model_name_or_path": [source.vocab_file]}
+    outputs = [output_dir / name for name in sorted(WRITTEN - {MADE})]
+    settings = {"config.json": source.config}
+    return Results("convert", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
 def find_static_weights(given: Path) -> Path:

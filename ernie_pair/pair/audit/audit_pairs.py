@@ -12,14 +12,14 @@ and punctuation alone.
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, Literal, Optional
+from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
 
 import numpy as np
 
 from data_tools.command_line import option
 from data_tools.errors import InputError
 from data_tools.line_rules import ENCODINGS
-from data_tools.publish import published
+from data_tools.results import Results, files_of, settings_of
 from data_tools.wordpiece import WordPiece
 from ernie_pair.pair.audit.findings import (
     Coded,
@@ -66,6 +66,8 @@ class AuditPairsConfig:
         "punctuation (normalised)",
     )
 
+    overwrite: bool = option(False, help="replace another report, and another cleaned file, in the folder")
+
     def __post_init__(self):
         if self.max_seq_len < SPECIALS_PER_PAIR + 2:
             raise InputError(f"--max_seq_len {self.max_seq_len} leaves no room for two texts; use 128")
@@ -87,17 +89,21 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output))
     pieces = WordPiece.from_file(config.vocab_file) if config.vocab_file else None
+    results = _results(config)
+    are_there = config.output and results.are_done()
     read = {split: source.read() for split, source in sources.items()}
     for split, pairs in read.items():
         path = Path(config.output) / f"{split}{ENDING}" if config.output else None
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
     files = coded(read)
     audit = audit_of(files, labels, _same(config.same, labels), pieces, config.max_seq_len)
+    lines: List[Iterable[bytes]] = []
     if config.drop_leaks != "none":
-        audit = replace(audit, cleaned=_write_cleaned(files, Path(config.output), config.drop_leaks))
+        cleaned, kept = _clean(files, Path(config.output), config.drop_leaks)
+        audit, lines = replace(audit, cleaned=cleaned), [kept]
     print("\n".join(report_lines(audit)))
-    if config.output:
-        _write_report(audit, Path(config.output))
+    if config.output and not are_there:
+        _write(results, audit, lines)
 
 
 def audit_of(
@@ -157,7 +163,7 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
         raise InputError(f"--output {folder} is the folder of {path.name} itself; choose another one")
 
 
-def _write_cleaned(files: Dict[str, Coded], folder: Path, compared: str) -> Cleaned:
+def _clean(files: Dict[str, Coded], folder: Path, compared: str) -> Tuple[Cleaned, Iterable[bytes]]:
     """The lines of the training file as they are, without those of the rows that are left out."""
     if compared == "exact":
         files = {name: file.exact for name, file in files.items()}
@@ -177,24 +183,42 @@ def _write_cleaned(files: Dict[str, Coded], folder: Path, compared: str) -> Clea
             f"{train.pairs.path}: --drop_leaks would leave no pair; are the files the right ones?"
         )
     path = Path(train.pairs.path)
-    with published(folder / path.name) as (draft,), open(path, "rb") as lines, open(draft, "wb") as out:
-        out.writelines(_kept_lines(lines, train.pairs, kept))
-    return Cleaned(str(folder / path.name), int(kept.sum()), removed, compared)
+    cleaned = Cleaned(str(folder / path.name), int(kept.sum()), removed, compared)
+    return cleaned, _kept_lines(path, train.pairs, kept)
 
 
-def _kept_lines(lines: Iterable[bytes], pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
+def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
     """The header, and every line of the rows that are kept: one of a .csv may have several."""
     fate = {row.number: False for row in pairs.bad}
     fate.update((pairs.number(row), bool(is_kept)) for row, is_kept in enumerate(kept))
     is_kept = True
-    for number, line in enumerate(lines, start=1):
-        is_kept = fate.get(number, is_kept)
-        if is_kept:
-            yield line
+    with open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            is_kept = fate.get(number, is_kept)
+            if is_kept:
+                yield line
 
 
-def _write_report(audit: PairAudit, folder: Path) -> None:
-    with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
+def _results(config: AuditPairsConfig) -> Results:
+    """Audit and picture, and the cleaned training file where it is asked for."""
+    places = ("train_file", "dev_file", "test_file", "vocab_file")
+    inputs = {place: files_of(getattr(config, place)) for place in places}
+    sets = {place: getattr(config, place) for place, found in inputs.items() if not found}
+    is_cleaned = config.drop_leaks != "none"
+    names = [JSON_FILE, PICTURE_FILE, *([Path(config.train_file).name] if is_cleaned else [])]
+    settings = {**settings_of(config, *places, "output"), **sets}
+    also = [Path(config.output, f"{split}{ENDING}") for split in ("train", "dev", "test")]
+    return Results(
+        *("audit-pairs", [Path(config.output, name) for name in names], inputs, settings),
+        *(config.overwrite, None, also),
+    )
+
+
+def _write(results: Results, audit: PairAudit, cleaned: List[Iterable[bytes]]) -> None:
+    with results.published() as (text, picture, *training):
+        for draft, lines in zip(training, cleaned):
+            with open(draft, "wb") as out:
+                out.writelines(lines)
         text.write_text(json.dumps(asdict(audit), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         draw(picture, audit)
-    print(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")
+    print("wrote {} and {}".format(*results.outputs))

@@ -10,11 +10,19 @@ from data_tools.command_line import option, parse_config, refuse_empty
 from data_tools.corpus import Corpus
 from data_tools.errors import InputError
 from data_tools.megatron_corpus import find_corpus, open_corpus
+from data_tools.results import Results, files_of, refuse_existing, settings_of
 from ernie_pair.model_config import limits_of
 from ernie_pair.model_folder import open_model
 from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pair.compare.report import compare, table_lines, warnings_of, write_comparison
-from ernie_pair.pair.compare.runs import Runs, Start
+from ernie_pair.pair.compare.report import (
+    JSON_FILE,
+    PICTURE_FILE,
+    compare,
+    table_lines,
+    warnings_of,
+    write_comparison,
+)
+from ernie_pair.pair.compare.runs import TEST, Runs, Start
 from ernie_pair.pair.config import TrainConfig
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
@@ -49,6 +57,7 @@ class CompareConfig:
     )
     domain_samples: int = option(1000, help="samples of that text")
     bootstrap: int = option(1000, help="resamples for the interval of a difference")
+    overwrite: bool = option(False, help="replace what was not made by this command, or was changed since")
     symmetric: Literal["none", "average"] = option(
         "none", help="average: ask every model both orders of a pair and take the mean of the logits"
     )
@@ -75,15 +84,29 @@ def compare_starts(config: CompareConfig) -> None:
     pairs = _test_pairs(config, train, starts[0])
     output_dir = Path(config.output_dir)
     names = labels_of(starts[0].source.config, train.label_map).names
+    results = _results(config, train)
+    results.refuse_foreign()
     runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), config.symmetric)
+    if not runs.is_begun():
+        refuse_existing([output_dir / TEST], config.overwrite)
     runs.make(starts, pairs)
     logits = {start.name: [runs.logits(start, seed, len(pairs)) for seed in runs.seeds] for start in starts}
     comparison = compare(logits, pairs.labels, list(runs.seeds), config.bootstrap)
     domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
     for line in warnings_of(comparison, names):
         logger.warning("%s", line)
-    write_comparison(output_dir, comparison, domain, {start.name: start.path for start in starts})
+    with results.published() as drafts:
+        write_comparison(drafts, comparison, domain, {start.name: start.path for start in starts})
     print("\n".join(table_lines(comparison, domain)))
+
+
+def _results(config: CompareConfig, train: TrainConfig) -> Results:
+    """What is replaced whenever more runs have been made."""
+    outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
+    inputs = {"train_config": [Path(config.train_config)], "test_file": files_of(config.test_file)}
+    inputs.update({name: files_of(getattr(train, name)) for name in ("train_file", "dev_file")})
+    settings = settings_of(config, "train_config", "output_dir")
+    return Results("compare-starts", outputs, inputs, settings, config.overwrite)
 
 
 def _train_config(path: str) -> TrainConfig:

@@ -6,7 +6,6 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from data_tools.publish import published
 from ernie_pair.pair.evaluation.intervals import CountedRows, percentile_interval, resamples
 from ernie_pair.pair.metrics import METRICS, describe_single_class, find_single_class
 
@@ -186,17 +185,19 @@ def _domain_cell(loss: Dict[str, object]) -> str:
     return "-" if "reason" in loss else f"{loss['lm_loss']:.4f} ({loss['perplexity']:.1f})"
 
 
-def write_comparison(folder: Path, comparison: Comparison, domain: Domain, paths: Dict[str, str]) -> None:
-    """compare.json and compare.png, both or none. Raises OSError."""
+def write_comparison(
+    files: Sequence[Path], comparison: Comparison, domain: Domain, paths: Dict[str, str]
+) -> None:
+    """Fill ``files``, which become compare.json and compare.png. Raises OSError."""
     content = {
         "starts": paths,
         **comparison._asdict(),
         "differences": [difference._asdict() for difference in comparison.differences],
         "domain": domain,
     }
-    with published(folder / JSON_FILE, folder / PICTURE_FILE) as (text, picture):
-        text.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        _draw(picture, comparison, domain)
+    text, picture = files
+    text.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    _draw(picture, comparison, domain)
 
 
 def _draw(path: Path, comparison: Comparison, domain: Domain) -> None:

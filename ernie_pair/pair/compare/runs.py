@@ -31,6 +31,7 @@ from ernie_pair.pair.prediction_file import read_log_probabilities
 from ernie_pair.signals import StopSignals
 
 PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
+TEST_KEY = "test_file (sha256)"
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
 ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, PeerError)}
 
@@ -85,6 +86,10 @@ class Runs:
                 logger.info("run %d of %d: %s; see %s", number, len(wanted), folder, _log_of(folder))
                 self._make(start, seed, folder)
 
+    def is_begun(self) -> bool:
+        """Has a plan been kept in the folder?"""
+        return (self.output_dir / PLAN).is_file()
+
     def folder(self, start: Start, seed: int) -> Path:
         return self.output_dir / f"{start.name}-seed-{seed}"
 
@@ -116,13 +121,15 @@ class Runs:
         path = self.output_dir / PLAN
         if path.exists():
             before = read_json_object(path, "give another --output_dir, or remove the file")
+            if TEST_KEY not in before:
+                raise InputError(f"{path} is no plan of a comparison; give another --output_dir")
             for key, value in {"symmetric": "none", **before}.items():  # absent from older plans
                 if plan.setdefault(key, value) != value:
                     raise InputError(
                         f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir"
                     )
         rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
-        with published(self.output_dir / TEST, path) as (pairs, draft):
+        with published(path, self.output_dir / TEST) as (draft, pairs):
             pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             draft.write_text(json.dumps(plan, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -131,7 +138,7 @@ class Runs:
         files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]
         hashes = {f"{file.flag} (sha256)": file.sha256() for file in files}
         weights = {f"start {start.name} (sha256)": _sha256_of(start.source) for start in starts}
-        return {**flags, **hashes, "test_file (sha256)": test.sha256, **weights, "symmetric": self.symmetric}
+        return {**flags, **hashes, TEST_KEY: test.sha256, **weights, "symmetric": self.symmetric}
 
 
 def _sha256_of(source: ModelSource) -> str:

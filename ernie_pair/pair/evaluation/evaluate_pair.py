@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Dict, Tuple
 
 from data_tools.errors import InputError
+from data_tools.results import Results
 from ernie_pair.pair.config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
-from ernie_pair.pair.evaluation.report import write_report
+from ernie_pair.pair.evaluation.report import FILES, write_report
 from ernie_pair.pair.evaluation.tuning import (
     refuse_judged_file,
     refuse_one_class,
@@ -19,7 +20,7 @@ from ernie_pair.pair.evaluation.tuning import (
     with_threshold,
 )
 from ernie_pair.pair.metrics import METRICS, describe_single_class
-from ernie_pair.pair.result_file import publish_file
+from ernie_pair.pair.result_file import results_of
 from ernie_pair.pair.trained import Trained
 from ernie_pair.temperature import CALIBRATION, Calibration, write_calibration
 
@@ -33,6 +34,10 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     """
     if config.report and Path(config.report).is_file():
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
+    results = _results(config)
+    if results.are_done():
+        _print_metrics(json.loads(Path(config.output_file).read_text(encoding="utf-8")))
+        return
     trained = Trained(config)
     answers = _ask(trained, config)
     thresholds = thresholds_of(answers, config.at_precision)
@@ -42,11 +47,18 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         evaluation = evaluation_of(answers, config)
         if config.save_temperature or config.save_threshold:
             write_calibration(Path(config.model_path), calibration)
-        publish_file(Path(config.output_file), json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n")
-        if config.report:
-            write_report(Path(config.report), evaluation, answers, config.worst_rows)
+        with results.published() as (numbers, *report):
+            numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            if report:
+                write_report(report, evaluation, answers, config.worst_rows)
         _tell(evaluation, config)
     trained.peers.barrier()
+
+
+def _results(config: EvaluateConfig) -> Results:
+    report = [Path(config.report) / name for name in FILES] if config.report else []
+    but = CALIBRATION if config.save_temperature or config.save_threshold else ""
+    return results_of("evaluate", config, report, but)
 
 
 def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
@@ -126,6 +138,10 @@ def _tell(evaluation: Dict[str, object], config: EvaluateConfig) -> None:
         logger.info("report: %s", Path(config.report) / "report.html")
     if config.save_temperature or config.save_threshold:
         logger.info("saved: %s", Path(config.model_path) / CALIBRATION)
+    _print_metrics(evaluation)
+
+
+def _print_metrics(evaluation: Dict[str, object]) -> None:
     print(json.dumps({name: evaluation[name] for name in (*METRICS, "rows")}))
 
 

@@ -3,11 +3,10 @@
 import json
 import math
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Sequence
 
 import numpy as np
 
-from data_tools.publish import published
 from ernie_pair.pair.evaluation.evaluation import Answers
 from ernie_pair.pair.evaluation.report_charts import charts_of
 from ernie_pair.pair.metrics import describe_single_class
@@ -21,13 +20,15 @@ ON_THE_PAGE = 50  # worst rows
 RARE = 0.025  # chances below it are none
 
 
-def write_report(folder: Path, evaluation: Dict[str, object], answers: Answers, most_rows: int) -> None:
-    """All three files or none. Equal answers give equal bytes. Raises OSError."""
+def write_report(
+    files: Sequence[Path], evaluation: Dict[str, object], answers: Answers, most_rows: int
+) -> None:
+    """Fill ``files``, which become FILES. Equal answers give equal bytes. Raises OSError."""
     worst = worst_rows(answers, most_rows)
-    with published(*(folder / name for name in FILES)) as (numbers, errors, page):
-        numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        errors.write_text("".join(_lines(worst)), encoding="utf-8", newline="\n")
-        page.write_text(page_of(evaluation, answers, worst), encoding="utf-8", newline="\n")
+    numbers, errors, page = files
+    numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    errors.write_text("".join(_lines(worst)), encoding="utf-8", newline="\n")
+    page.write_text(page_of(evaluation, answers, worst), encoding="utf-8", newline="\n")
 
 
 def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Literal, Optional, Tuple
 from data_tools.array_file import sha256_of_file
 from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
+from data_tools.results import Results, files_of, settings_of
 from ernie_pair.backends import open_backend
 from ernie_pair.cpu_math import cpu_threads
 from ernie_pair.manifest import installed_versions
@@ -42,7 +44,7 @@ class ExportConfig:
     """Make a folder that runs without the training code, and prove that it answers as the model does."""
 
     model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
-    output_dir: str = option(help="the folder to make; an earlier export there is replaced")
+    output_dir: str = option(help="the folder to make")
     format: Literal["paddle", "onnx", "both"] = option(
         "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both"
     )
@@ -53,6 +55,7 @@ class ExportConfig:
     symmetric: Literal["auto", "none", "average"] = option(
         "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned"
     )
+    overwrite: bool = option(False, help="replace another export that is there")
 
     def __post_init__(self):
         refuse_empty(self, "output_dir")
@@ -76,19 +79,34 @@ def export_pair(config: ExportConfig) -> None:
     """
     start_console(World())
     quiet_libraries()
-    output_dir = Path(config.output_dir).absolute()
+    output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir)
+    results = _results(config, output_dir)
+    if results.are_done():
+        return
     if "onnx" in config.backends:
         optional_library("onnxruntime", "onnx")
     start_device("cpu", World())
     model, vocab_file = load_trained(config.model_path)
     calibration = _calibration(config, model.num_classes)
-    publish_folder(output_dir, lambda draft: _fill(draft, config, model, vocab_file, calibration))
+    publish_folder(
+        output_dir,
+        lambda draft: _fill(draft, config, model, vocab_file, calibration),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
     logger.info(
         "%s",
         describe_decision(calibration.threshold, config.threshold is None, calibration.symmetric),
     )
     logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
+
+
+def _results(config: ExportConfig, output_dir: Path) -> Results:
+    inputs = {"model_path": files_of(config.model_path)}
+    settings = settings_of(config, "model_path", "output_dir")
+    outputs = [output_dir / name for name in WRITTEN]
+    return Results("export", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
 def _refuse_loss(output_dir: Path) -> None:

@@ -10,7 +10,8 @@ import yaml
 from data_tools.command_line import option, refuse_empty
 from data_tools.errors import InputError
 from data_tools.flag_file import LAUNCH
-from data_tools.publish import published, refuse_existing
+from data_tools.publish import published
+from data_tools.results import followed, refuse_existing
 from ernie_pair.model_config import FAMILIES, family_of, find_config, read_config
 from ernie_pair.pair.data.pair_file import refuse_missing
 from ernie_pair.pair.data.pair_source import PairSource
@@ -39,7 +40,7 @@ def write_launch_file(config: QuestionsConfig) -> None:
     block = _processes(ask)
     answers = {LAUNCH: block, **_training(ask, block), **_places(ask)}
     text = yaml.safe_dump(answers, sort_keys=False, allow_unicode=True)
-    with published(path) as (draft,):
+    with published(followed(path)) as (draft,):
         draft.write_text(f"# ernie-pair launch {path} [--flags that win]\n{text}", encoding="utf-8")
         read_launch([str(draft)])  # what single answers do not show
     sys.stdout.write(f"{path} is written; start it: ernie-pair launch {path}\n")

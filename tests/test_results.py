@@ -1,0 +1,322 @@
+"""The one rule for what a command writes where it is told to."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tiny_corpus import lines_of, make, write_vocab
+
+from data_tools.build_vocab import VocabConfig, build_vocab
+from data_tools.errors import InputError, MachineError
+from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.own_names import is_own_name, own_name
+from data_tools.publish import published
+from data_tools.results import Results, refuse_existing
+from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.new_model import NewModelConfig, new_model
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def given(tmp_path):
+    path = tmp_path / "in.tsv"
+    path.write_text("one")
+    return path
+
+
+def results(given, *outputs, overwrite=False, **settings):
+    return Results("tool", outputs, {"input_file": [given]}, {"scores": False, **settings}, overwrite)
+
+
+def write(made, text="result"):
+    """What a command does with its results; whether it found them done."""
+    if made.are_done():
+        return True
+    with made.published() as drafts:
+        for draft in drafts:
+            draft.write_text(text)
+    return False
+
+
+def test_the_same_again_has_nothing_to_do(tmp_path, given, capsys):
+    out = tmp_path / "out.tsv"
+    assert not write(results(given, out))
+    before = out.stat()
+    assert write(results(given, out), "other")
+    assert out.read_text() == "result" and out.stat().st_ino == before.st_ino
+    assert capsys.readouterr().err == f"{out} is there, of the same inputs and flags: nothing to do\n"
+
+
+def test_other_flags_inputs_or_commands_are_told_the_difference(tmp_path, given):
+    out = tmp_path / "out.tsv"
+    write(results(given, out))
+    with pytest.raises(InputError, match=r"out\.tsv exists; pass --overwrite true .*--scores false and"):
+        write(results(given, out, scores=True))
+    with pytest.raises(InputError, match="it was made by tool"):
+        write(Results("another", [out], {"input_file": [given]}, {"scores": False}, overwrite=False))
+    given.write_text("two")
+    with pytest.raises(InputError, match="it was made from another content of --input_file"):
+        write(results(given, out))
+    assert out.read_text() == "result"
+    assert not write(results(given, out, overwrite=True), "new") and out.read_text() == "new"
+    assert write(results(given, out))
+
+
+def test_what_was_changed_or_made_by_hand_stays(tmp_path, given):
+    out = tmp_path / "out.tsv"
+    out.write_text("mine")
+    with pytest.raises(InputError, match=r"out\.tsv exists; pass --overwrite true"):
+        write(results(given, out))
+    assert not write(results(given, out, overwrite=True))
+    out.write_text("edited")
+    with pytest.raises(InputError, match="it was changed since it was made"):
+        write(results(given, out))
+    assert out.read_text() == "edited"
+
+
+def test_killed_between_two_files_it_goes_on(tmp_path, given, monkeypatch):
+    outputs = [tmp_path / "a", tmp_path / "b"]
+    replace = os.replace
+
+    def until_second(source, target):
+        if Path(target).name == "b":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", until_second)
+        write(results(given, *outputs))
+    assert [path.exists() for path in outputs] == [True, False]
+    assert not write(results(given, *outputs))
+    assert write(results(given, *outputs))
+
+
+@pytest.mark.parametrize("name", ["same", "link", "hard link", "other case of the path"])
+def test_an_output_that_is_an_input_is_refused_even_with_overwrite(tmp_path, given, name):
+    out = given
+    if name == "link":
+        out = tmp_path / "link"
+        out.symlink_to(given)
+    elif name == "hard link":
+        out = tmp_path / "hard"
+        os.link(given, out)
+    elif name == "other case of the path":
+        (tmp_path / "folder").mkdir()
+        out = tmp_path / "folder" / ".." / "in.tsv"
+    with pytest.raises(InputError, match="would be written over --input_file"):
+        write(results(given, out, overwrite=True))
+    assert given.read_text() == "one" and sorted(p.suffix for p in tmp_path.glob("*.draft")) == []
+
+
+def test_two_outputs_are_not_one_file(tmp_path, given):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(InputError, match="would be written over another output"):
+        write(results(given, tmp_path / "a", tmp_path / "b", overwrite=True))
+
+
+def test_a_link_is_written_through_and_its_file_needs_overwrite_as_well(tmp_path, given):
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "real.tsv", tmp_path / "out.tsv"
+    link.symlink_to(target)
+    assert not write(results(given, link))
+    assert link.is_symlink() and target.read_text() == "result" and write(results(given, link))
+    target.write_text("mine")
+    with pytest.raises(InputError, match=r"real\.tsv exists; pass --overwrite true"):
+        write(results(given, link))
+    write(results(given, link, overwrite=True), "new")
+    assert link.is_symlink() and target.read_text() == "new"
+
+
+def test_a_device_is_written_to_and_stays_one(tmp_path, given):
+    for _ in range(2):
+        assert not write(results(given, Path("/dev/null")))
+    assert Path("/dev/null").is_char_device()
+    link = tmp_path / "null"
+    link.symlink_to("/dev/null")
+    write(results(given, link))
+    assert link.is_symlink() and Path("/dev/null").is_char_device()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.tsv", "null"]
+
+
+def test_a_pipe_is_written_to_and_stays_one(tmp_path, given):
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write(results(given, pipe))
+    reader.join(timeout=20)
+    assert read == ["result"] and pipe.is_fifo()
+
+
+@pytest.mark.parametrize("where", ["pipe", "file"])
+def test_standard_output_is_written_to_in_its_place(tmp_path, where):
+    program = (
+        "import sys; from pathlib import Path; from data_tools.results import Results\n"
+        "print('before'); made = Results('tool', [Path('/dev/stdout')], {}, {}, False)\n"
+        "assert not made.are_done()\n"
+        "with made.published() as (draft,): draft.write_text('result\\n')\n"
+        "print('after')\n"
+    )
+    with open(tmp_path / "said", "wb") as said:
+        subprocess.run(
+            [sys.executable, "-c", program]
+            if where == "file"
+            else ["sh", "-c", '"$0" -c "$1" | cat', sys.executable, program],
+            check=True,
+            stdout=said,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+    assert (tmp_path / "said").read_text() == "before\nresult\nafter\n"
+
+
+def test_a_record_that_is_a_planted_link_is_neither_read_nor_followed(tmp_path, given):
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / ".out.tsv.made.json").symlink_to(tmp_path / "precious")
+    write(results(given, tmp_path / "out.tsv"))
+    assert (tmp_path / "precious").read_text() == "mine" and write(results(given, tmp_path / "out.tsv"))
+
+
+def test_refuse_existing_takes_a_dangling_link_for_something(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refuse_existing([tmp_path / "link"], overwrite=False)
+    (tmp_path / "nowhere").write_text("mine")
+    with pytest.raises(InputError, match="nowhere exists; pass --overwrite true"):
+        refuse_existing([tmp_path / "link"], overwrite=False)
+
+
+# --- drafts
+
+
+def test_a_planted_draft_or_link_is_neither_followed_nor_removed(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    for name in ("out.draft", ".out.draft", f".out-{'0' * 24}.draft"):
+        (tmp_path / name).symlink_to(tmp_path / "precious")
+    with published(tmp_path / "out") as (draft,):
+        assert draft.lstat().st_size == 0 and not draft.is_symlink()
+        draft.write_text("result")
+    assert (tmp_path / "precious").read_text() == "mine" and (tmp_path / "out").read_text() == "result"
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_a_draft_of_a_killed_run_is_cleared_and_one_that_is_being_made_is_not(tmp_path):
+    with published(tmp_path / "out") as (living,):
+        dead = tmp_path / f"{own_name('.out')}.draft"
+        spooled = tmp_path / f"{dead.name}.lens"
+        for path in (dead, spooled):
+            path.write_text("half")
+        with published(tmp_path / "out") as (second,):
+            assert living.exists() and second != living
+            assert not dead.exists() and not spooled.exists()
+
+
+def test_names_of_its_own_are_known_and_no_others(tmp_path):
+    name = own_name(".tmp-best")
+    assert is_own_name(name) and is_own_name(name, ".tmp-") and not is_own_name(name, ".trash-")
+    assert own_name("a", "0" * 16) == own_name("a", "0" * 16) != own_name("b", "0" * 16)
+    for other in (name[:-1], f"{name}0", f"x{name}", ".tmp-best-" + "0" * 24, name.upper()):
+        assert not is_own_name(other)
+
+
+def test_an_fsync_that_fails_publishes_nothing(tmp_path, monkeypatch):
+    (tmp_path / "out").write_text("before")
+    calls = []
+
+    def failing(descriptor):
+        calls.append(descriptor)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output error"), published(tmp_path / "out") as (draft,):
+        draft.write_text("result")
+    assert calls and (tmp_path / "out").read_text() == "before" and len(list(tmp_path.iterdir())) == 1
+
+
+# --- the data tools
+
+
+def sample(folder, **flags):
+    make_sample(SampleConfig(str(folder / "sample"), documents=6, pairs=20, **flags))
+
+
+def trans(folder, **flags):
+    trans_to_json(TransConfig(input_path=str(folder / "raw.txt"), output_path=str(folder / "text"), **flags))
+
+
+def vocabulary(folder, **flags):
+    build_vocab(VocabConfig(input_path=str(folder / "raw.txt"), output_path=str(folder / "v.txt"), **flags))
+
+
+def model(folder, **flags):
+    words = {"vocab_file": str(folder / "model" / "vocab.txt"), "output_dir": str(folder / "small")}
+    new_model(NewModelConfig(**words, hidden_size=32, num_attention_heads=2, **flags))
+
+
+def corpus(folder, **flags):
+    make(folder, (folder / "in.jsonl").read_bytes(), **flags)
+
+
+TOOLS = {
+    "make_sample": (sample, {"seed": 5}, "sample/corpus.txt"),
+    "trans_to_json": (trans, {"seed": 5}, "text.jsonl"),
+    "build_vocab": (vocabulary, {"vocab_size": 12}, "v.txt"),
+    "new_model": (model, {"num_hidden_layers": 1}, "small/config.json"),
+    "create_pretraining_data": (corpus, {"max_sentence_length": 3}, "out_ids.npy"),
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_data_tool_keeps_the_rule(tmp_path, tool, capfd):
+    write_vocab(tmp_path)
+    (tmp_path / "raw.txt").write_text(
+        "我爱北京天安门我爱学习。\n\n我爱学习天安门北京。\n" * 9, encoding="utf-8"
+    )
+    (tmp_path / "in.jsonl").write_bytes(lines_of("我爱北京天安门", "我爱学习"))
+    run, other, output = TOOLS[tool]
+    run(tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    stamp = (tmp_path / output).stat().st_mtime_ns
+    capfd.readouterr()
+    run(tmp_path)
+    assert "nothing to do" in capfd.readouterr().err and (tmp_path / output).stat().st_mtime_ns == stamp
+    with pytest.raises(InputError, match=f"exists; pass --overwrite true .*--{next(iter(other))}"):
+        run(tmp_path, **other)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    run(tmp_path, overwrite=True, **other)
+    assert (tmp_path / output).read_bytes() != before[tmp_path / output]
+
+
+@pytest.mark.parametrize("tool", ["trans_to_json", "build_vocab", "create_pretraining_data", "new_model"])
+def test_every_data_tool_notices_that_its_input_changed(tmp_path, tool):
+    write_vocab(tmp_path)
+    (tmp_path / "raw.txt").write_text("我爱北京天安门我爱学习。\n" * 9, encoding="utf-8")
+    (tmp_path / "in.jsonl").write_bytes(lines_of("我爱北京天安门", "我爱学习"))
+    TOOLS[tool][0](tmp_path)
+    with open(tmp_path / "raw.txt", "a", encoding="utf-8") as text:
+        text.write("\n学习学习学习学习学习。\n")
+    (tmp_path / "in.jsonl").write_bytes(lines_of("我爱北京", "我爱学习"))
+    with open(tmp_path / "model" / "vocab.txt", "a", encoding="utf-8") as text:
+        text.write("[unused1]\n")
+    with pytest.raises(
+        InputError, match="exists; pass --overwrite true .*it was made from another content of --"
+    ):
+        TOOLS[tool][0](tmp_path)
+
+
+def test_a_folder_of_the_user_beside_a_corpus_stays(tmp_path):
+    write_vocab(tmp_path)
+    for name in ("out.shards", "text.jsonl.parts"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.txt").write_text("mine")
+    (tmp_path / "raw.txt").write_text("我爱北京天安门我爱学习。\n" * 9, encoding="utf-8")
+    with pytest.raises(MachineError, match=r"out\.shards holds mine\.txt"):
+        make(tmp_path, lines_of("我爱北京天安门"))
+    trans(tmp_path)
+    for name in ("out.shards", "text.jsonl.parts"):
+        assert (tmp_path / name / "mine.txt").read_text() == "mine"
+    assert json.loads((tmp_path / "text.jsonl").read_text().splitlines()[0])
