@@ -52,8 +52,7 @@ def publish_folder(
         to_disk(draft)
         if os.path.lexists(folder):
             _clear_the_way(folder, old, may_be_lost)
-        draft.rename(folder)
-        to_disk(folder.parent)
+        _take_the_place(draft, folder, old)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -99,6 +98,21 @@ def _clear_the_way(folder: Path, old: Path, may_be_lost: Callable[[Path], bool])
         folder.rename(old)
     else:
         logger.warning("%s was not made by this command; it is now %s", folder, set_aside(folder).name)
+
+
+def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
+    """Where the disk refuses the new name, or may not keep it, everything is as before."""
+    try:
+        draft.rename(folder)
+        try:
+            to_disk(folder.parent)
+        except OSError:
+            folder.rename(draft)
+            raise
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
 
 
 def _write_note(draft: Path, name: str, about: Dict[str, object]) -> None:

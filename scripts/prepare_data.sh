@@ -4,6 +4,8 @@
 #   TEXT=my_texts VOCAB=ernie/vocab.txt OUT=data sh scripts/prepare_data.sh
 # TEXT: a text file or a folder of them, a sentence or paragraph per line, an empty line between documents.
 # VOCAB: the vocabulary; where the file is absent, it is built from the text.
+# Run again, it has nothing to do; with another text, vocabulary or other flags it says what differs and stops,
+# and --overwrite true makes everything anew.
 set -eu
 . "$(dirname "$0")/environment.sh"
 
@@ -12,13 +14,19 @@ OUT="${OUT:-$ROOT/output/quickstart/corpus}"
 VOCAB="${VOCAB:-$OUT/vocab.txt}"
 WORKERS="${WORKERS:-2}"
 
-if [ -f "$OUT/text.manifest.json" ]; then
-    echo "$OUT/text.manifest.json is there: nothing to prepare" >&2
-    exit 0
-fi
+case " $* " in
+*" --overwrite false "* | *" --overwrite=false "*) OVERWRITE=false ;;
+*" --overwrite true "* | *" --overwrite=true "* | *" --overwrite "*) OVERWRITE=true ;;
+*) OVERWRITE=false ;;
+esac
+
 mkdir -p "$OUT"
-"$PY" "$ROOT/data_tools/trans_to_json.py" --input_path "$TEXT" --output_path "$OUT/documents" --overwrite
-[ -f "$VOCAB" ] || "$PY" "$ROOT/data_tools/build_vocab.py" --input_path "$TEXT" --output_path "$VOCAB"
+"$PY" "$ROOT/data_tools/trans_to_json.py" --input_path "$TEXT" --output_path "$OUT/documents" \
+    --overwrite "$OVERWRITE"
+# A vocabulary with a record beside it was built here, from the text as it was then.
+if [ ! -f "$VOCAB" ] || [ -f "$(dirname "$VOCAB")/.$(basename "$VOCAB").made.json" ]; then
+    "$PY" "$ROOT/data_tools/build_vocab.py" --input_path "$TEXT" --output_path "$VOCAB" --overwrite "$OVERWRITE"
+fi
 "$PY" "$ROOT/data_tools/create_pretraining_data.py" --input_path "$OUT/documents.jsonl" \
     --output_prefix "$OUT/text" --vocab_file "$VOCAB" \
     --chinese --split_sentences --cn_whole_word_segment --workers "$WORKERS" "$@"

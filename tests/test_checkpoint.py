@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from data_tools import regular_file
+from data_tools.command_line import exit_code_of
 from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.own_names import own_name
 from ernie_pair import checkpoint_folder as folder_module
@@ -506,6 +507,50 @@ def test_a_save_that_fails_at_any_file_operation_leaves_the_checkpoint_before(
     steps = (5, 10) if failed else (10,)
     assert checkpoints.newest().state().step in steps
     assert not [name for name in names(checkpoints) if name.startswith(".tmp")]
+
+
+def fail_at(monkeypatch, moment):
+    """Let the ``moment``-th fsync from here on fail; the list grows with every fsync."""
+    calls, real = [], os.fsync
+
+    def failing(descriptor):
+        calls.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        if len(calls) == moment:
+            raise OSError(5, "Input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    return calls
+
+
+UP_TO_THE_NAME = len(FILES) + len(("state.json", "MANIFEST.json", "the draft", "checkpoints/"))
+
+
+@pytest.mark.parametrize("moment", range(1, UP_TO_THE_NAME + 2))
+def test_an_fsync_that_fails_ends_the_save_and_publishes_nothing(checkpoints, moment, monkeypatch, capfd):
+    save(checkpoints, 5)
+    with monkeypatch.context() as patch:
+        calls = fail_at(patch, moment)
+        assert exit_code_of(lambda: save(checkpoints, 10)) == 5
+    assert len(calls) == moment and "Input/output error" in capfd.readouterr().err
+    assert names(checkpoints) == ["step_00000005", "step_00000010"][: 1 + (moment > UP_TO_THE_NAME)]
+    if moment <= UP_TO_THE_NAME:
+        assert checkpoints.newest().step == 5
+        assert os.readlink(checkpoints.output_dir / "model_last") == "checkpoints/step_00000005"
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("moment", range(1, 5))  # the file, its note, the draft, the folder above
+def test_an_fsync_that_fails_publishes_no_folder(tmp_path, before, moment, monkeypatch):
+    if before:
+        publish_folder(tmp_path / "best", lambda draft: (draft / "a").write_text("old"))
+    with monkeypatch.context() as patch:
+        calls = fail_at(patch, moment)
+        with pytest.raises(OSError, match="Input/output error"):
+            publish_folder(tmp_path / "best", lambda draft: (draft / "a").write_text("new"))
+    assert len(calls) == moment
+    assert [path.name for path in tmp_path.iterdir()] == ["best"] * before
+    assert not before or (tmp_path / "best" / "a").read_text() == "old"
 
 
 def test_a_disk_that_keeps_less_than_it_says_publishes_nothing(checkpoints, monkeypatch):

@@ -308,7 +308,11 @@ def test_a_hostile_pickle_is_never_run(theirs, end, tmp_path, monkeypatch):
 
 
 def sha256_of(folder):
-    return {p: hashlib.sha256(p.read_bytes()).digest() for p in folder.rglob("*") if p.is_file() and p.name != MADE}
+    return {
+        p: hashlib.sha256(p.read_bytes()).digest()
+        for p in folder.rglob("*")
+        if p.is_file() and p.name != MADE
+    }
 
 
 def test_bad_paths_are_one_line(theirs, tmp_path):

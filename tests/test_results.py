@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tiny_corpus import lines_of, make, write_vocab
+from waiting import until
 
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.errors import InputError, MachineError
@@ -320,3 +322,78 @@ def test_a_folder_of_the_user_beside_a_corpus_stays(tmp_path):
     for name in ("out.shards", "text.jsonl.parts"):
         assert (tmp_path / name / "mine.txt").read_text() == "mine"
     assert json.loads((tmp_path / "text.jsonl").read_text().splitlines()[0])
+
+
+SHELL = """
+ROOT={root}
+PY={python}
+"""
+
+
+@pytest.fixture
+def prepare(tmp_path):
+    """Runs prepare_data.sh in this environment: (exit code, what it said)."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "environment.sh").write_text(SHELL.format(root=ROOT, python=sys.executable))
+    script = (ROOT / "scripts" / "prepare_data.sh").read_text(encoding="utf-8")
+    (tmp_path / "scripts" / "prepare_data.sh").write_text(script, encoding="utf-8")
+    text = "我爱北京天安门我爱学习。\n\n我爱学习天安门北京。\n"
+    (tmp_path / "raw.txt").write_text(text * 9, encoding="utf-8")
+
+    def run(*flags, **variables):
+        places = {"TEXT": str(tmp_path / "raw.txt"), "OUT": str(tmp_path / "data"), "WORKERS": "1"}
+        done = subprocess.run(
+            ["sh", str(tmp_path / "scripts" / "prepare_data.sh"), *flags],
+            env={**os.environ, "PYTHONPATH": str(ROOT), **places, **variables},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stderr
+
+    return run
+
+
+def test_preparing_again_does_nothing_or_says_what_differs(tmp_path, prepare):
+    assert prepare()[0] == 0
+    files = {p: p.read_bytes() for p in (tmp_path / "data").iterdir()}
+    code, said = prepare()
+    assert code == 0 and said.count("nothing to do") == 3
+    code, said = prepare("--max_sentence_length", "3")
+    assert code == 2 and "--max_sentence_length 510 and not 3" in said.splitlines()[-1]
+    with open(tmp_path / "raw.txt", "a", encoding="utf-8") as text:
+        text.write("\n学习学习学习学习学习。\n")
+    code, said = prepare()
+    assert code == 2 and "from another content of --input_path" in said.splitlines()[-1]
+    assert files == {p: p.read_bytes() for p in (tmp_path / "data").iterdir()}
+    assert prepare("--overwrite", "true")[0] == 0 and prepare()[0] == 0
+    assert (tmp_path / "data" / "text_ids.npy").read_bytes() != files[tmp_path / "data" / "text_ids.npy"]
+
+
+def test_a_vocabulary_of_the_user_is_taken_as_it_is(tmp_path, prepare):
+    path = write_vocab(tmp_path)
+    code, said = prepare(VOCAB=path)
+    assert code == 0 and "vocab.txt: " not in said
+    assert prepare(VOCAB=path)[1].count("nothing to do") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_preparation_leaves_nothing_in_shared_memory(tmp_path, number):
+    """All of its processes are killed at once, the one that would clean up after the others too."""
+    write_vocab(tmp_path)
+    line = lines_of("我爱北京天安门，我爱学习！" * 400)
+    (tmp_path / "in.jsonl").write_bytes(line * 3000)
+    before = set(os.listdir("/dev/shm"))
+    words = ["--input_path", "in.jsonl", "--output_prefix", "out", "--vocab_file", "model/vocab.txt"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "data_tools.create_pretraining_data", *words, "--workers", "2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    until(lambda: list(tmp_path.glob("out.shards/*.shard")))
+    assert process.poll() is None
+    os.killpg(process.pid, number)
+    process.communicate(timeout=60)
+    until(lambda: not subprocess.run(["pgrep", "-s", str(process.pid)], stdout=subprocess.PIPE).stdout)
+    assert not [name for name in os.listdir("/dev/shm") if name not in before and name.startswith("sem.mp-")]

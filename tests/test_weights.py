@@ -1,4 +1,9 @@
+import _codecs
+import collections
+import contextlib
 import functools
+import importlib
+import io
 import json
 import logging
 import os
@@ -14,7 +19,9 @@ from safetensors.numpy import save as save_safetensors
 from data_tools.errors import CheckpointError
 from ernie_pair.lod_tensor import read_variable
 from ernie_pair.weights import (
+    ALLOWED,
     NAMES_OF_TYPES,
+    _AllowList,
     as_float32,
     from_safetensors,
     is_state,
@@ -308,3 +315,39 @@ def test_half_precision_is_widened_and_said(caplog, monkeypatch):
 def test_what_no_weight_can_be_is_refused(array, message):
     with pytest.raises(CheckpointError, match=message):
         as_float32({"a": array}, "w")
+
+
+def resolved(module, name):
+    """What a pickle gets that asks for ``module``.``name``, in the words of the oldest protocol."""
+    return _AllowList(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("builtins", "__builtin__", "os", "posix", "sys", "operator", "_operator", "functools", "types"),
+        *("subprocess", "importlib", "runpy", "pickle", "_pickle", "copyreg", "copy_reg", "codecs", "io"),
+        *("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "_codecs", "collections", "marshal"),
+    ],
+)
+def test_no_name_of_a_module_is_let_through_but_those_that_arrays_need(module):
+    there = importlib.import_module({"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module))
+    wanted = {"_reconstruct", "scalar", "ndarray", "dtype", "encode", "OrderedDict"}
+    passed = set()
+    for name in dir(there):
+        try:
+            passed.add(resolved(module, name))
+        except CheckpointError as error:
+            assert f"blocked global {module}.{name}" in str(error)
+    assert {found.__name__ for found in passed} <= wanted
+    assert all(getattr(found, "__module__", "") != "builtins" for found in passed)
+
+
+def test_the_list_holds_what_makes_arrays_and_nothing_else():
+    """Another entry is another thing that a file of a stranger may call: prove first that it is harmless."""
+    found = set()
+    for module, name in ALLOWED:
+        with contextlib.suppress(ModuleNotFoundError):  # numpy 1 has no numpy._core, numpy 2 no numpy.core
+            found.add(getattr(importlib.import_module(module), name))
+    multiarray = {np.empty(0).__reduce__()[0], np.float32(1).__reduce__()[0]}
+    assert found == {*multiarray, np.ndarray, np.dtype, _codecs.encode, collections.OrderedDict}
