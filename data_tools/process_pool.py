@@ -5,7 +5,6 @@ import signal
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback
@@ -62,9 +61,7 @@ def in_order(
 
 def _parallel_map(function, items, workers: int) -> Iterator:
     with ExitStack() as stack:
-        idle: LifoQueue = LifoQueue()
-        for _ in range(workers):
-            idle.put(stack.enter_context(_Worker(function)))
+        idle, started = LifoQueue(), []
 
         def ask(item):
             worker = idle.get()
@@ -73,11 +70,15 @@ def _parallel_map(function, items, workers: int) -> Iterator:
             finally:
                 idle.put(worker)
 
+        def submit(item) -> Future:
+            if len(started) < workers:
+                started.append(stack.enter_context(_Worker(function)))
+                idle.put(started[-1])
+            return threads.submit(ask, item)
+
         threads = ThreadPoolExecutor(workers)
         try:
-            yield from in_order(
-                partial(threads.submit, ask), Future.result, items, workers * IN_FLIGHT_PER_WORKER
-            )
+            yield from in_order(submit, Future.result, items, workers * IN_FLIGHT_PER_WORKER)
         finally:
             threads.shutdown(wait=True, cancel_futures=True)
 
@@ -90,20 +91,22 @@ class _Worker:
     """
 
     def __init__(self, function: Callable):
-        self._function, self._process = function, None
+        # Spawned, not forked: a fork would copy the locks of whatever threads run here.
+        context = get_context("spawn")
+        self._end, other = context.Pipe()
+        self._process = context.Process(target=_answer, args=(function, other), daemon=True)
+        self._process.start()
+        other.close()  # so that the death of the process is the end of the pipe
 
     def __enter__(self) -> "_Worker":
         return self
 
     def __exit__(self, *exception) -> None:
-        if self._process is not None:
-            self._end.close()
-            self._process.join()
+        self._end.close()
+        self._process.join()
 
     def ask(self, item):
         """Return the result, or raise what the function raised. Raises MachineError when the process died."""
-        if self._process is None:
-            self._start()
         try:
             self._end.send(item)
             result, error = self._end.recv()
@@ -114,14 +117,6 @@ class _Worker:
         if error is not None:
             raise error
         return result
-
-    def _start(self) -> None:
-        # Spawned, not forked: a fork would copy the locks of whatever threads run here.
-        context = get_context("spawn")
-        self._end, other = context.Pipe()
-        self._process = context.Process(target=_answer, args=(self._function, other), daemon=True)
-        self._process.start()
-        other.close()  # so that the death of the process is the end of the pipe
 
 
 def _answer(function: Callable, end: Connection) -> None:

@@ -22,6 +22,7 @@ from data_tools.corpus import Corpus
 from data_tools.errors import InputError, MachineError
 from data_tools.line_rules import LineRules, decoded, json_text, num_invalid_bytes
 from data_tools.locked import locked
+from data_tools.own_names import own_name
 from data_tools.text_files import list_inputs, read_lines
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
@@ -447,13 +448,13 @@ def test_a_killed_conversion_leaves_no_output_and_the_next_one_is_whole(tmp_path
     (tmp_path / "out.jsonl").unlink()
     run = trans(tmp_path)
     end = time.monotonic() + 60
-    while not list(tmp_path.glob("out.jsonl.parts/0*")) and time.monotonic() < end:
+    while not list(tmp_path.glob(".out.jsonl.parts-*/0*")) and time.monotonic() < end:
         time.sleep(0.005)
     run.kill()
     run.communicate()
-    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.jsonl.parts"]
+    assert not list(tmp_path.glob("out*")) and len(list(tmp_path.glob(".out.jsonl.parts-*"))) == 1
     assert trans(tmp_path).wait() == 0
-    assert (tmp_path / "out.jsonl").read_bytes() == whole and not (tmp_path / "out.jsonl.parts").exists()
+    assert (tmp_path / "out.jsonl").read_bytes() == whole and not list(tmp_path.glob("*.parts*"))
 
 
 def test_language_hash_seed_and_workers_change_no_byte_of_it(tmp_path):
@@ -478,11 +479,12 @@ def test_a_full_disk_ends_the_conversion_with_code_5_and_no_output(tmp_path):
 
 
 def test_two_conversions_to_one_output_do_not_meet(tmp_path):
-    (tmp_path / "out.jsonl.parts").mkdir()
-    with locked(tmp_path / "out.jsonl.parts" / "lock", seconds=0):
+    parts = tmp_path / own_name(".out.jsonl.parts")
+    parts.mkdir()
+    with locked(parts / "lock", seconds=0):
         with pytest.raises(MachineError, match=r"another process holds it; let that end"):
             convert(tmp_path, RAW)
-        assert (tmp_path / "out.jsonl.parts").exists()
+        assert parts.exists()
     assert convert(tmp_path, RAW).count(b"\n") == 2
 
 

@@ -268,7 +268,7 @@ TOOLS = {
     "trans_to_json": (trans, {"seed": 5}, "text.jsonl"),
     "build_vocab": (vocabulary, {"vocab_size": 12}, "v.txt"),
     "new_model": (model, {"num_hidden_layers": 1}, "small/config.json"),
-    "create_pretraining_data": (corpus, {"max_sentence_length": 3}, "out_ids.npy"),
+    "create_pretraining_data": (corpus, {"max_sentence_length": 3}, "out_idx.npz"),
 }
 
 
