@@ -1,6 +1,7 @@
 #!/bin/sh
 # The whole line on the embedded sample: text -> ids -> pretraining -> conversion -> pairs -> predictions.
-# Run it again: what is done is skipped, what was cut short goes on. Start anew: rm -r output/quickstart
+# Run it again: what is done has nothing to do, what was cut short goes on, and what was made of other inputs
+# or flags stops it with the difference. Start anew: rm -r output/quickstart
 #   sh scripts/quickstart.sh
 #   OUT=/elsewhere SEED=2 sh scripts/quickstart.sh                              is it luck?
 #   OUT=/elsewhere STEPS=20 EPOCHS=1 PAIRS=3600 sh scripts/quickstart.sh        a quick look
@@ -19,23 +20,12 @@ step() {
     echo "[$1/7] $2" >&2
 }
 
-# unless PATH COMMAND...: run COMMAND where PATH is not there yet.
-unless() {
-    if [ -e "$1" ]; then
-        echo "$1 is there: skipped" >&2
-        return
-    fi
-    shift
-    "$@"
-}
-
 step 1 "write the embedded sample"
-unless "$OUT/sample/pairs/test.tsv" \
-    "$PY" "$ROOT/data_tools/make_sample.py" --output_dir "$OUT/sample" --documents 1000 --pairs "$PAIRS"
+"$PY" "$ROOT/data_tools/make_sample.py" --output_dir "$OUT/sample" --documents 1000 --pairs "$PAIRS"
 
 step 2 "prepare the corpus: sentences, vocabulary, token ids; and a small model to start from"
 TEXT="$OUT/sample/corpus.txt" OUT="$OUT/corpus" sh "$ROOT/scripts/prepare_data.sh"
-unless "$OUT/small/config.json" "$PY" -m ernie_pair new-model --vocab_file "$OUT/corpus/vocab.txt" \
+"$PY" -m ernie_pair new-model --vocab_file "$OUT/corpus/vocab.txt" \
     --output_dir "$OUT/small" --hidden_size 128 --num_hidden_layers 2 --num_attention_heads 2 \
     --intermediate_size 512 --max_position_embeddings 130
 
@@ -49,7 +39,7 @@ MODEL="$OUT/small" DATA="$OUT/corpus" OUTPUT="$OUT/pretrain" GPUS="${GPUS:-0}" \
     --seed "$SEED"
 
 step 4 "convert it to a dynamic model, with the proof that both agree"
-unless "$OUT/dynamic/model_state.pdparams" "$PY" "$ROOT/scripts/ernie_static_to_dynamic.py" \
+"$PY" "$ROOT/scripts/ernie_static_to_dynamic.py" \
     --static_model_path "$OUT/pretrain/model_last/static_vars" --output_dir "$OUT/dynamic"
 
 # One thread each: the two trainings below share the cores.
@@ -72,7 +62,7 @@ wait "$scratch" || fail "the training from scratch failed; see $OUT/pair_scratch
 
 step 6 "evaluate both on the test split"
 measure() {
-    unless "$OUT/$1/test.json" "$PY" "$ROOT/scripts/evaluate_pair.py" --model_path "$OUT/$1"/best-accuracy-* \
+    "$PY" "$ROOT/scripts/evaluate_pair.py" --model_path "$OUT/$1"/best-accuracy-* \
         --input_file "$OUT/sample/pairs/test.tsv" --output_file "$OUT/$1/test.json" --device "$DEVICE"
 }
 measure pair_scratch >>"$OUT/pair_scratch.log" 2>&1 &
@@ -81,7 +71,7 @@ measure pair
 wait "$scratch" || fail "the evaluation of the model from scratch failed; see $OUT/pair_scratch.log"
 
 step 7 "predict"
-unless "$OUT/predictions.tsv" "$PY" "$ROOT/scripts/predict_pair.py" --model_path "$OUT"/pair/best-accuracy-* \
+"$PY" "$ROOT/scripts/predict_pair.py" --model_path "$OUT"/pair/best-accuracy-* \
     --input_file "$OUT/sample/pairs/test.tsv" --output_file "$OUT/predictions.tsv" --device "$DEVICE"
 
 exec "$PY" "$ROOT/scripts/quickstart_table.py" "$OUT"
