@@ -119,7 +119,8 @@ def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    others = {path.name for path in output_dir.iterdir()} - WRITTEN if output_dir.is_dir() else set()
+    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
+    others = found - {*WRITTEN, MADE}
     if others:
         raise InputError(
             f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
