@@ -18,10 +18,9 @@ from safetensors.numpy import save as save_safetensors
 
 from data_tools.errors import CheckpointError
 from ernie_pair.lod_tensor import read_variable
+from ernie_pair.plain_pickle import ALLOWED, _PlainUnpickler
 from ernie_pair.weights import (
-    ALLOWED,
     NAMES_OF_TYPES,
-    _AllowList,
     as_float32,
     from_safetensors,
     is_state,
@@ -319,7 +318,7 @@ def test_what_no_weight_can_be_is_refused(array, message):
 
 def resolved(module, name):
     """What a pickle gets that asks for ``module``.``name``, in the words of the oldest protocol."""
-    return _AllowList(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
+    return _PlainUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
 
 
 @pytest.mark.parametrize(
