@@ -71,9 +71,8 @@ def test_pair_training_leaves_what_a_person_has_in_its_folder(tmp_path, config, 
 
 
 def pretrain(world, output, **changes):
-    words = tiny_pretrain.flags(
-        world / "model", world / "data", output, decay_steps=6, save_steps=3, **changes
-    )
+    changes.update(decay_steps=6, save_steps=3, warmup_rate=0)
+    words = tiny_pretrain.flags(world / "model", world / "data", output, **changes)
     return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
 
 
@@ -221,7 +220,8 @@ def test_pretraining_too_refuses_a_used_folder_and_starts_afresh_when_told(world
     afresh = pretrain(world, output, max_steps=3, fresh_start="true")
     assert afresh.returncode == 0 and "resumed" not in afresh.stderr
     (aside,) = output.glob("earlier-*")
-    assert left(aside) == before and (output / "model_3" / "config.json").is_file()
+    assert left(aside) == {name: data for name, data in before.items() if not name.startswith("cache/")}
+    assert (output / "model_3" / "config.json").is_file()
 
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_without_a_flag(tmp_path, config, monkeypatch):
