@@ -1,0 +1,128 @@
+"""The rule for results, kept by the commands that ask a model, and by those that audit and compare."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tiny_pair import write_pairs
+from tiny_ship import ship, write_trained
+
+from data_tools.errors import InputError
+from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
+from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
+from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.run_shipped import RunConfig, run_shipped
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    ship(write_trained(folder / "model"), folder / "ship")
+    return folder
+
+
+def predict(world, pairs, out, **flags):
+    predict_pair(PredictConfig(str(world / "model"), str(pairs), str(out), device="cpu", **flags))
+
+
+def evaluate(world, pairs, out, **flags):
+    words = {"bootstrap": 0, "device": "cpu", **flags}
+    evaluate_pair(EvaluateConfig(str(world / "model"), str(pairs), str(out), **words))
+
+
+def run(world, pairs, out, **flags):
+    run_shipped(RunConfig(str(world / "ship"), str(pairs), str(out), **flags))
+
+
+def audit(world, pairs, out, **flags):
+    audit_pairs(AuditPairsConfig(str(pairs), output=str(Path(out).parent), **flags))
+
+
+COMMANDS = {
+    "predict": (predict, "out", {"scores": True}),
+    "evaluate": (evaluate, "out", {"at_precision": 0.5}),
+    "run": (run, "out", {"scores": True}),
+    "audit-pairs": (audit, "audit.json", {"max_seq_len": 9}),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_result_is_replaced_only_when_told_to(world, tmp_path, name, capfd):
+    command, output, other = COMMANDS[name]
+    pairs, out = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "results" / output
+    out.parent.mkdir()
+    out.write_text("mine")
+    with pytest.raises(InputError, match=f"{output} exists; pass --overwrite true"):
+        command(world, pairs, out)
+    assert out.read_text() == "mine" and [path.name for path in out.parent.iterdir()] == [output]
+    command(world, pairs, out, overwrite=True)
+    made = out.stat()
+    capfd.readouterr()
+    command(world, pairs, out)
+    assert "nothing to do" in capfd.readouterr().err and out.stat().st_mtime_ns == made.st_mtime_ns
+    with pytest.raises(InputError, match=rf"{output} exists; .*it was made with --{next(iter(other))}"):
+        command(world, pairs, out, **other)
+    write_pairs(pairs, 14, seed=3)
+    with pytest.raises(InputError, match=f"{output} exists; .*from another content of --"):
+        command(world, pairs, out)
+    command(world, pairs, out, overwrite=True, **other)
+    assert out.stat().st_ino != made.st_ino
+
+
+@pytest.mark.parametrize("name", ["predict", "evaluate", "run"])
+def test_pairs_are_never_written_over(world, tmp_path, name):
+    pairs = write_pairs(tmp_path / "pairs.tsv", 12)
+    before = pairs.read_bytes()
+    (tmp_path / "link").symlink_to(pairs)
+    os.link(pairs, tmp_path / "hard")
+    for out in (pairs, tmp_path / "link", tmp_path / "hard"):
+        with pytest.raises(InputError, match="would be written over --input_file"):
+            COMMANDS[name][0](world, pairs, out, overwrite=True)
+    weights = next(path for path in (world / ("ship" if name == "run" else "model")).iterdir())
+    with pytest.raises(InputError, match="would be written over --model"):
+        COMMANDS[name][0](world, pairs, weights, overwrite=True)
+    assert pairs.read_bytes() == before and (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["predict", "run"])
+def test_predictions_may_go_to_standard_output_or_nowhere(world, tmp_path, name, capfd):
+    pairs, out = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "out.tsv"
+    COMMANDS[name][0](world, pairs, out)
+    capfd.readouterr()
+    COMMANDS[name][0](world, pairs, "/dev/stdout")
+    assert capfd.readouterr().out == out.read_text()
+    COMMANDS[name][0](world, pairs, "/dev/null")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_the_report_of_an_evaluation_keeps_the_rule_too(world, tmp_path):
+    pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
+    report.mkdir()
+    (report / "report.html").write_text("mine")
+    with pytest.raises(InputError, match=r"report\.html exists; pass --overwrite true"):
+        evaluate(world, pairs, tmp_path / "out.json", report=str(report))
+    assert (report / "report.html").read_text() == "mine" and not (tmp_path / "out.json").exists()
+
+
+@pytest.mark.parametrize("name", ["compare.json", "test.jsonl", "plan.json"])
+def test_a_comparison_replaces_no_file_of_the_user(world, tmp_path, name):
+    train = {"train_file": "train.tsv", "dev_file": "dev.tsv", "device": "cpu", "max_steps": 1}
+    for split in ("train", "dev"):
+        train[f"{split}_file"] = str(write_pairs(tmp_path / f"{split}.tsv", 12))
+    (tmp_path / "pair.yaml").write_text(json.dumps(train))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text('{"mine": 1}')
+    config = CompareConfig(
+        starts=f"a={world / 'model'} b=random:{world / 'model'}",
+        train_config=str(tmp_path / "pair.yaml"),
+        output_dir=str(tmp_path / "out"),
+    )
+    with pytest.raises(
+        InputError, match=rf"{name} (exists; pass --overwrite true|is no plan of a comparison)"
+    ):
+        compare_starts(config)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+    assert (tmp_path / "out" / name).read_text() == '{"mine": 1}'
