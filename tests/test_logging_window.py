@@ -75,7 +75,7 @@ def test_a_checkpoint_from_before_has_an_empty_window():
     ],
 )
 def test_a_damaged_window_is_refused(window):
-    with pytest.raises(CheckpointError, match="holds no state of a run"):
+    with pytest.raises(CheckpointError, match="holds no state of a run|a number of 401 digits"):
         parse_state(state_with(window=window), Path("state.json"))
 
 

@@ -50,6 +50,7 @@ def folder(trained, tmp_path):
 def evaluated(folder, name="test.tsv", **flags):
     files = {"model_path": str(folder / "best"), "input_file": str(folder / name)}
     flags = {"bootstrap": 0, "at_precision": 0.6, "max_seq_len": MAX_SEQ_LEN, "device": "cpu", **flags}
+    flags["overwrite"] = True
     evaluate_pair(EvaluateConfig(**files, output_file=str(folder / "metrics.json"), **flags))
     return json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
 
@@ -62,7 +63,7 @@ def tuned(folder, **flags):
 def predicted(folder, name="test.tsv", **flags):
     """{column: its cells}"""
     out = folder / "predictions.tsv"
-    flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": True, **flags}
+    flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": True, "overwrite": True, **flags}
     predict_pair(PredictConfig(str(folder / "best"), str(folder / name), str(out), **flags))
     return table_of(out)
 

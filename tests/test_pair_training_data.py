@@ -152,7 +152,7 @@ def test_a_run_goes_on_in_another_layout_of_its_global_batch(tmp_path, config, m
     cut = replace(plain, output_dir=str(tmp_path / "cut"))
     kill_at(9, cut, monkeypatch)
     with pytest.raises(
-        InputError, match="batch_size x gradient_accumulation_steps x processes was 16 and is now 8"
+        InputError, match="batch_size x --gradient_accumulation_steps x processes was 16 and is now 8"
     ):
         train_pair(replace(cut, batch_size=4, gradient_accumulation_steps=2))
     train_pair(replace(cut, batch_size=4, gradient_accumulation_steps=4))
