@@ -80,7 +80,8 @@ def test_an_export_is_proved_and_says_what_it_is(tmp_path, capfd, family, format
         "temperature": 1.0,
         "model": "best",
     }
-    assert manifest["versions"]["paddlepaddle"] == paddle.__version__
+    build = "paddlepaddle-gpu" if paddle.is_compiled_with_cuda() else "paddlepaddle"
+    assert manifest["versions"][build] == paddle.__version__
 
 
 def test_names_of_the_classes_and_the_temperature_go_along(tmp_path):

@@ -71,7 +71,7 @@ def test_a_checkpoint_from_before_has_an_empty_window():
     "window",
     [
         *([], None, 7, {"loss": 1.0}, {"loss": [1.0]}, {"loss": [1.0, 0]}, {"loss": ["1", 1]}),
-        *({"loss": [1.0, 1.5]}, {"loss": [None, 1]}, {"loss": [10**400, 1]}, {"loss": [True, True]}),
+        *({"loss": [1.0, 1.5]}, {"loss": [None, 1]}, {"loss": [10**200, 1]}, {"loss": [True, True]}),
     ],
 )
 def test_a_damaged_window_is_refused(window):
