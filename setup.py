@@ -59,9 +59,11 @@ REQUIRES = [
     "matplotlib>=3.8,<3.11",
 ]
 
-# The GPU wheel of Paddle brings no CUDA: these hold it, so that a machine needs only the driver.
+# The GPU wheel of Paddle brings no CUDA: these hold it, so that a machine needs only the driver. cuDNN
+# opens nvrtc by itself, and aborts the process where it is absent.
 CUDA_11 = [
     "nvidia-cublas-cu11==11.11.3.6",
+    "nvidia-cuda-nvrtc-cu11==11.8.89",
     "nvidia-cuda-runtime-cu11==11.8.89",
     "nvidia-cudnn-cu11==8.7.0.84",
     "nvidia-cufft-cu11==10.9.0.58",
