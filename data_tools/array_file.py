@@ -3,7 +3,7 @@
 import hashlib
 import zipfile
 from pathlib import Path
-from typing import Iterable, Iterator
+from typing import Callable, Iterable, Iterator, Optional
 
 import numpy as np
 
@@ -67,11 +67,13 @@ def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
     return (array[begin : begin + _CHUNK] for begin in range(0, len(array), _CHUNK))
 
 
-def sha256_of_file(path: Path, skip: int = 0) -> str:
-    """Of its bytes, without the first ``skip``."""
+def sha256_of_file(path: Path, skip: int = 0, tell: Optional[Callable[[int], None]] = None) -> str:
+    """Return the SHA-256 of a file's bytes without the first ``skip``; ``tell`` hears how many were read."""
     digest = hashlib.sha256()
     with open(path, "rb") as content:
         content.seek(skip)
         for block in iter(lambda: content.read(_CHUNK), b""):
             digest.update(block)
+            if tell is not None:
+                tell(len(block))
     return digest.hexdigest()

@@ -9,7 +9,6 @@ written through, not replaced. .NAME.made.json beside the first file says what a
 So the same command again has nothing to do, and one of other inputs or flags is told the difference.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
+from data_tools.array_file import sha256_of_file
 from data_tools.errors import InputError
 from data_tools.json_file import parse_json_object
 from data_tools.progress import Progress
@@ -98,8 +98,8 @@ class Results:
             raise InputError(f"{strange} exists; {CURE}")
 
     def _refuse_changed(self, existing: List[Path], record: Dict[str, object]) -> None:
-        known = record["outputs"]
-        changed = next((path for path in existing if known[self._name_of(path)] != _sha256_of(path)), None)
+        as_made = {path: record["outputs"][self._name_of(path)] for path in existing}
+        changed = next((path for path in existing if as_made[path] != sha256_of_file(path)), None)
         if changed is not None:
             raise InputError(f"{changed} exists; {CURE} (it was changed since it was made)")
 
@@ -139,7 +139,7 @@ class Results:
 
     def about(self, made: Dict[str, Path]) -> Dict[str, object]:
         """Return what the record says of {name beside the record: the file as it was made}."""
-        hashes = {name: _sha256_of(path) for name, path in made.items()}
+        hashes = {name: sha256_of_file(path) for name, path in made.items()}
         return {**self._about, "inputs": self._inputs_now(), "outputs": hashes}
 
     def _name_of(self, output: Path) -> str:
@@ -157,7 +157,7 @@ class Results:
             return "changed while they were read"
         with Progress(paths, log_interval=0) as progress:
             return {
-                flag: [[path.name, _sha256_of(path, progress)] for path in given]
+                flag: [[path.name, sha256_of_file(path, tell=progress.read)] for path in given]
                 for flag, given in self.inputs.items()
             }
 
@@ -235,16 +235,6 @@ def _write_through(draft: Path, final: Path) -> None:
     target = os.dup(int(open_here[2])) if is_ours else final
     with open(draft, "rb") as source, open(target, "wb") as file:
         shutil.copyfileobj(source, file, CHUNK)
-
-
-def _sha256_of(path: Path, progress: Optional[Progress] = None) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as content:
-        for block in iter(lambda: content.read(CHUNK), b""):
-            digest.update(block)
-            if progress is not None:
-                progress.read(len(block))
-    return digest.hexdigest()
 
 
 def _shown(value) -> str:
