@@ -79,7 +79,7 @@ SERVE = ["fastapi>=0.115,<0.116", "uvicorn>=0.30,<0.33", "prometheus-client>=0.2
 RAY = ["ray>=2.40,<2.41"]
 TEST = [
     *(*AUDIT, *RAY, *ONNX, *SERVE, "httpx>=0.27"),
-    *("pytest>=8,<9", "pytest-timeout>=2.3,<3", "hypothesis>=6.100,<7"),
+    *("pytest>=8,<9", "pytest-timeout>=2.3,<3", "pytest-xdist>=3.8,<4", "hypothesis>=6.100,<7"),
 ]
 
 setup(

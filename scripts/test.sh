@@ -1,7 +1,10 @@
 #!/bin/sh
-# Run the tests. The quick ones only: sh scripts/test.sh -m "not ranks and not recipes and not slow"
+# Run the tests: all but the slow ones in two processes, or what is asked for in pytest's words, in one.
+# The quick ones only: sh scripts/test.sh -m "not ranks and not recipes and not slow"
 set -eu
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"
+# The first group, of the tests that start processes themselves, is the longest: it is to begin first.
+[ $# -gt 0 ] || set -- -n 2 --dist loadgroup --no-loadscope-reorder
 exec "$PY" -m pytest "$@"

@@ -1,6 +1,17 @@
 import logging
+from pathlib import Path
 
 import pytest
+
+SEVERAL_PROCESSES = ("faults", "ranks", "recipes")
+
+
+def pytest_collection_modifyitems(items):
+    """Spread over processes, a file stays whole, and tests that start processes follow each other."""
+    for item in items:
+        folder = item.path.parent.name
+        together = "several processes" if folder in SEVERAL_PROCESSES else item.path.name
+        item.add_marker(pytest.mark.xdist_group(together))
 
 
 @pytest.fixture(autouse=True)

@@ -2,8 +2,9 @@
 
 import ast
 import sys
+import sysconfig
 from dataclasses import fields
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,8 @@ def test_no_data_tool_shadows_an_installed_module(path):
     assert path.stem == "__init__" or path.stem not in getattr(
         sys, "stdlib_module_names", sys.builtin_module_names
     )
-    assert path.stem == "__init__" or find_spec(path.stem) is None
+    installed = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    assert path.stem == "__init__" or PathFinder.find_spec(path.stem, installed) is None
 
 
 def configs():
