@@ -6,6 +6,7 @@ import pytest
 SEVERAL_PROCESSES = ("faults", "ranks", "recipes")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own, which pytest would call before this one
 def pytest_collection_modifyitems(items):
     """Spread over processes, a file stays whole, and tests that start processes follow each other."""
     for item in items:
