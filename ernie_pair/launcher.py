@@ -1,10 +1,11 @@
-"""Paddle's launcher, with its flags, its signals and its exit codes, and without two of its habits.
+"""Paddle's launcher, with its flags and its signals, and without three of its habits.
 
 python -m ernie_pair.launcher --gpus 0,1 FILE [flags of FILE]
 
 The environment may hold passwords, and `paddle.distributed.launch` writes all of it into its log folder at
 every start and to the console when a process fails; this one does neither. GPUs that are not there are an
-error of one line (exit code 2), not a traceback.
+error of one line (exit code 2), not a traceback. Its own exit code is that of the process which failed, not
+of another one that it has stopped because of it.
 """
 
 import os
@@ -21,7 +22,7 @@ def main() -> None:
 
 
 def launch() -> None:
-    """Start the processes that ``sys.argv`` asks for; exits with the launcher's code.
+    """Start the processes that ``sys.argv`` asks for; exits with the code of the first that failed.
 
     Raises InputError for GPUs that are not there, before anything is started.
     """
@@ -30,6 +31,7 @@ def launch() -> None:
 
     refuse_absent_gpus(os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices)
     keep_the_environment_private()
+    pass_the_exit_code_on()
     start()
 
 
@@ -61,6 +63,28 @@ def keep_the_environment_private() -> None:
     Controller.save_pod_log = lambda self, info: None  # JOB.POD.log
     ProcessContext._start = _start  # backup_env.N.json, for lists that the kernel would not pass on
     container.Container.__str__ = _shown
+
+
+def pass_the_exit_code_on() -> None:
+    """Have Paddle's launcher end with the code of a process that failed by itself; 128 + N for signal N."""
+    from paddle.distributed.launch.job.pod import Pod
+
+    stop = Pod.stop
+
+    def note_and_stop(pod, *arguments, **named):
+        pod.failed_by_themselves = pod.failed_container()
+        return stop(pod, *arguments, **named)
+
+    Pod.stop = note_and_stop
+    Pod.exit_code = property(_exit_code_of)
+
+
+def _exit_code_of(pod) -> int:
+    """Return the code of a ``Pod``: one that a process gave itself before that of a signal."""
+    ended = getattr(pod, "failed_by_themselves", None) or pod.containers
+    codes = [container.exit_code for container in ended if container.exit_code]
+    given = [code for code in codes if code > 0] or [128 - code for code in codes]
+    return given[0] if given else 0
 
 
 def _start(process) -> None:

@@ -14,6 +14,16 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.xdist_group(together))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """Write half a character that a test has logged as its number: xdist sends reports as UTF-8."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "backslashreplace").decode("utf-8")) for name, text in report.sections
+    ]
+    return report
+
+
 @pytest.fixture(autouse=True)
 def _fresh_console():
     """A test that starts a run's console leaves the logger as it was for the tests after it."""

@@ -57,6 +57,25 @@ def test_a_process_that_fails_leaves_its_exit_code_and_no_word_of_the_environmen
     assert "open-sesame" not in written + done.stdout + done.stderr
 
 
+FAILS_ONE = """
+import os, sys, time
+if os.environ["PADDLE_TRAINER_ID"] == "1":
+    {failure}
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize(
+    "failure, code",
+    [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)],
+    ids=["it ends", "it is killed"],
+)
+def test_the_exit_code_is_that_of_the_process_that_failed_not_of_one_stopped_for_it(failure, code, tmp_path):
+    (tmp_path / "fails_one.py").write_text(FAILS_ONE.format(failure=failure))
+    done = launch(tmp_path, "--nproc_per_node", "2", "fails_one.py")
+    assert done.returncode == code, done.stderr
+
+
 def test_the_script_of_pretraining_says_so_too(tmp_path):
     scripts = Path(__file__).parents[1] / "scripts"
     (tmp_path / "run.sh").write_text((scripts / "run_pretrain_static.sh").read_text())
