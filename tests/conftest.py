@@ -2,16 +2,15 @@ import logging
 
 import pytest
 
-SEVERAL_PROCESSES = ("faults", "ranks", "recipes")
+TOGETHER = {"faults": "processes", "ranks": "processes", "recipes": "recipes"}
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own, which pytest would call before this one
 def pytest_collection_modifyitems(items):
     """Spread over processes, a file stays whole, and tests that start processes follow each other."""
     for item in items:
-        folder = item.path.parent.name
-        together = "several processes" if folder in SEVERAL_PROCESSES else item.path.name
-        item.add_marker(pytest.mark.xdist_group(together))
+        group = TOGETHER.get(item.path.parent.name, item.path.name)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.hookimpl(wrapper=True)
