@@ -5,6 +5,6 @@ set -eu
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"
-# The first group, of the tests that start processes themselves, is the longest: it is to begin first.
+# The groups of the tests that start processes, the longest, are to begin first; they are collected first.
 [ $# -gt 0 ] || set -- -n 2 --dist loadgroup --no-loadscope-reorder
 exec "$PY" -m pytest "$@"
