@@ -90,11 +90,11 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.9,<3.13",
-    packages=find_packages(include=["data_tools", "ernie_pair", "ernie_pair.*"]),
+    packages=find_packages(include=["data_tools", "data_tools.*", "ernie_pair", "ernie_pair.*"]),
     package_data={
         "data_tools": ["helpers.cpp"],
         "ernie_pair.pair.evaluation": ["report.html"],
-        "ernie_pair.serve": ["page.html"],
+        "ernie_pair.server": ["page.html"],
     },
     install_requires=REQUIRES,
     extras_require={

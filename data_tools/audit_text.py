@@ -15,18 +15,7 @@ from typing import Dict, Iterator, List, Literal, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from data_tools.command_line import option, run_command
-from data_tools.errors import InputError
-from data_tools.line_rules import LONGEST_LINE, LineRules
-from data_tools.process_pool import ordered_map
-from data_tools.progress import Progress
-from data_tools.results import Results, settings_of
-from data_tools.text_audit_language import HANZI, Writing, writing_of
-from data_tools.text_audit_library import audit_library
-from data_tools.text_audit_near import Member, NearRules, bands_of, near_groups
-from data_tools.text_audit_odd import ODD_KINDS, odd_characters
-from data_tools.text_audit_paragraphs import fingerprints, normalised, quotes, read_paragraphs
-from data_tools.text_audit_repeats import (
+from data_tools.audit.duplicates import (
     Firsts,
     Table,
     doubling,
@@ -38,9 +27,20 @@ from data_tools.text_audit_repeats import (
     near_repeats,
     near_sample,
 )
-from data_tools.text_audit_report import TextAudit, draw, report_lines
-from data_tools.text_audit_tally import Tally, add_all
-from data_tools.text_files import LineBatch, each_once, line_batches, list_inputs
+from data_tools.audit.language import HANZI, Writing, writing_of
+from data_tools.audit.near_duplicates import Member, NearRules, bands_of, near_groups
+from data_tools.audit.odd_characters import ODD_KINDS, odd_characters
+from data_tools.audit.paragraphs import fingerprints, normalised, quotes, read_paragraphs
+from data_tools.audit.tally import Tally, add_all
+from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
+from data_tools.base.cli import option, run_command
+from data_tools.base.errors import InputError
+from data_tools.base.optional_import import import_optional
+from data_tools.base.process_pool import ordered_map
+from data_tools.base.progress import Progress
+from data_tools.files.results import Results, settings_of
+from data_tools.text.lines import LONGEST_LINE, LineRules
+from data_tools.text.text_files import LineBatch, each_once, line_batches, list_inputs
 
 ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
@@ -88,7 +88,7 @@ class AuditConfig:
 def audit_text(config: AuditConfig) -> None:
     """Print the report; write it with its picture below ``output``. Raises InputError: see `line_rules`."""
     for name in ("hanzidentifier", "py3langid.langid", *(["datasketch"] if config.near_limit else [])):
-        audit_library(name)
+        import_optional(name, "audit")
     found = (list_inputs(path, ENDINGS, any_file=True, named="INPUT") for path in config.input)
     inputs = each_once(chain.from_iterable(found))
     folder = Path(config.output)

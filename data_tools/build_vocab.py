@@ -22,15 +22,15 @@ from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from data_tools.command_line import option, refuse_empty, run_command
-from data_tools.errors import InputError
-from data_tools.line_rules import LONGEST_LINE, LineRules, decoded, json_text
-from data_tools.process_pool import ordered_map
-from data_tools.progress import Progress
-from data_tools.results import Results, settings_of
-from data_tools.text_files import line_batches, list_inputs
-from data_tools.twins import with_twins
-from data_tools.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
+from data_tools.base.cli import option, refuse_empty, run_command
+from data_tools.base.errors import InputError
+from data_tools.base.process_pool import ordered_map
+from data_tools.base.progress import Progress
+from data_tools.corpus.twin_vocab import with_twins
+from data_tools.files.results import Results, settings_of
+from data_tools.text.lines import LONGEST_LINE, LineRules, decoded, json_text
+from data_tools.text.text_files import line_batches, list_inputs
+from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
 ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
 _REPEATED = 1000

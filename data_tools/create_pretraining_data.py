@@ -19,18 +19,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
 
-from data_tools.array_file import sha256_of_file
-from data_tools.command_line import option, refuse_empty, run_command
-from data_tools.corpus import corpus_paths, marks_path
-from data_tools.corpus_writer import CorpusWriter
-from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, Rules
-from data_tools.errors import InputError
-from data_tools.joining import Joining
-from data_tools.line_rules import LONGEST_LINE, LineRules
-from data_tools.process_pool import ordered_map
-from data_tools.progress import Progress
-from data_tools.results import Results, settings_of
-from data_tools.shards import (
+from data_tools.base.cli import option, refuse_empty, run_command
+from data_tools.base.errors import InputError
+from data_tools.base.process_pool import ordered_map
+from data_tools.base.progress import Progress
+from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, Rules
+from data_tools.corpus.format import corpus_paths, marks_path
+from data_tools.corpus.join_documents import Joining
+from data_tools.corpus.shards import (
     COUNTED,
     Rejected,
     Shard,
@@ -40,8 +36,12 @@ from data_tools.shards import (
     shard_folder,
     shard_jobs,
 )
-from data_tools.text_files import list_inputs
-from data_tools.wordpiece import WordPiece
+from data_tools.corpus.writer import CorpusWriter
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.results import Results, settings_of
+from data_tools.text.lines import LONGEST_LINE, LineRules
+from data_tools.text.text_files import list_inputs
+from data_tools.text.wordpiece import WordPiece
 
 JOIN_TOKENS = Joining().max_tokens
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")

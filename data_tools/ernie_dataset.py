@@ -5,13 +5,13 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.corpus import Corpus
+from data_tools.base.errors import InputError
+from data_tools.corpus.format import Corpus
 from data_tools.dataset_utils import LEVELS, MaskingRule, create_masked_lm_predictions
-from data_tools.errors import InputError
-from data_tools.hashing import keyed_rng
-from data_tools.masking_function import MaskingFunction
-from data_tools.segments import make_segments
-from data_tools.wordpiece import WordPiece
+from data_tools.files.hashing import keyed_rng
+from data_tools.samples.masking_plugin import MaskingFunction
+from data_tools.samples.segments import make_segments
+from data_tools.text.wordpiece import WordPiece
 
 
 class Sample(NamedTuple):

@@ -13,10 +13,10 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from data_tools import sample_text
-from data_tools.command_line import option, refuse_empty, run_command
-from data_tools.errors import InputError
-from data_tools.results import Results, settings_of
+from data_tools.base.cli import option, refuse_empty, run_command
+from data_tools.base.errors import InputError
+from data_tools.files.results import Results, settings_of
+from data_tools.text import sample_text
 
 SMALLEST_DATA_SET = 18  # pairs: one positive and one negative in dev and in test
 MOST_DOCUMENTS = 100_000

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Iterable, Iterator, Literal, Tuple
 
-from data_tools.command_line import option, run_command
+from data_tools.base.cli import option, run_command
+from data_tools.base.errors import MachineError
+from data_tools.base.process_pool import ordered_map
+from data_tools.base.ray_pool import ray_map, require_ray
+from data_tools.corpus.shards import ShardJob, ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.errors import MachineError
-from data_tools.process_pool import ordered_map
-from data_tools.ray_map import ray_map, require_ray
-from data_tools.shards import ShardJob, ShardMaker
 
 
 @dataclass(frozen=True)

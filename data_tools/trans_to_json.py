@@ -19,16 +19,16 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.command_line import option, refuse_empty, run_command
-from data_tools.errors import InputError
-from data_tools.line_rules import LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
-from data_tools.locked import locked
-from data_tools.own_names import own_entries, own_name
-from data_tools.process_pool import ordered_map
-from data_tools.progress import Progress
-from data_tools.publish import make_folder
-from data_tools.results import Results, settings_of
-from data_tools.text_files import list_inputs, read_lines
+from data_tools.base.cli import option, refuse_empty, run_command
+from data_tools.base.errors import InputError
+from data_tools.base.process_pool import ordered_map
+from data_tools.base.progress import Progress
+from data_tools.files.atomic_files import make_folder
+from data_tools.files.file_lock import locked
+from data_tools.files.own_names import own_entries, own_name
+from data_tools.files.results import Results, settings_of
+from data_tools.text.lines import LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
+from data_tools.text.text_files import list_inputs, read_lines
 
 LOCK = "lock"
 ENDINGS = (".txt", ".gz", ".zst")

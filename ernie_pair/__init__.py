@@ -3,7 +3,7 @@
 import warnings
 from importlib import import_module
 
-from ernie_pair.cpu_math import prepare_cpu_math
+from ernie_pair.device.cpu_env import prepare_cpu_math
 
 # Paddle imports distutils before setuptools; setuptools remarks on it at every start.
 warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
@@ -12,11 +12,11 @@ prepare_cpu_math()  # here, because it has no effect once Paddle is loaded
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
-    "EvalPrediction": "ernie_pair.pair.own_metrics",
-    "PairCallback": "ernie_pair.pair.callbacks",
-    "PairConfig": "ernie_pair.pair.config",
-    "PairTrainer": "ernie_pair.pair.trainer",
-    "notebook_launcher": "ernie_pair.notebook",
+    "EvalPrediction": "ernie_pair.pair.train.user_metrics",
+    "PairCallback": "ernie_pair.pair.train.callbacks",
+    "PairConfig": "ernie_pair.pair.config.pair_config",
+    "PairTrainer": "ernie_pair.pair.train.trainer",
+    "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
 }
 
 

@@ -6,21 +6,21 @@ Stands above the layers, like scripts/: it is the one module here that knows bot
 import sys
 from importlib import import_module
 
-from data_tools.command_line import exit_code_of, parse_config
-from data_tools.errors import InputError
+from data_tools.base.cli import exit_code_of, parse_config
+from data_tools.base.errors import InputError
 
 # command: (module, its function, its config, what it is for)
 COMMANDS = {
-    "doctor": ("ernie_pair.doctor", "doctor", "DoctorConfig", "is this environment sound?"),
+    "doctor": ("ernie_pair.device.doctor", "doctor", "DoctorConfig", "is this environment sound?"),
     "new-model": (
-        "ernie_pair.new_model",
+        "ernie_pair.model_files.new_model",
         "new_model",
         "NewModelConfig",
         "a model folder to start from scratch",
     ),
     "prepare": ("data_tools.prepare", "prepare", "PrepareConfig", "JSON lines to a corpus for pretraining"),
     "inspect-data": (
-        "ernie_pair.inspect_data",
+        "ernie_pair.pretrain.inspect_data",
         "inspect_data",
         "InspectConfig",
         "samples of a corpus with their masks, and a report of them",
@@ -31,9 +31,14 @@ COMMANDS = {
         "AuditConfig",
         "repeats, odd characters, scripts and languages of raw text",
     ),
-    "pretrain": ("ernie_pair.pretrain.run", "pretrain", "PretrainConfig", "pretrain ERNIE in static graph"),
+    "pretrain": (
+        "ernie_pair.pretrain.pretrain",
+        "pretrain",
+        "PretrainConfig",
+        "pretrain ERNIE in static graph",
+    ),
     "convert": (
-        "ernie_pair.pretrain.convert",
+        "ernie_pair.pretrain.convert.convert",
         "convert",
         "ConvertConfig",
         "static weights to a dynamic model",
@@ -44,9 +49,14 @@ COMMANDS = {
         "AuditPairsConfig",
         "repeats, leaks, contradictions of labelled pairs",
     ),
-    "train": ("ernie_pair.pair.run", "train_pair", "TrainConfig", "train a sentence-pair classifier"),
+    "train": (
+        "ernie_pair.pair.train.train_pair",
+        "train_pair",
+        "TrainConfig",
+        "train a sentence-pair classifier",
+    ),
     "config": (
-        "ernie_pair.pair.launch.launch_questions",
+        "ernie_pair.pair.launch.wizard",
         "write_launch_file",
         "QuestionsConfig",
         "questions that make the file of launch",
@@ -57,7 +67,12 @@ COMMANDS = {
         "EvaluateConfig",
         "its metrics on labelled pairs",
     ),
-    "predict": ("ernie_pair.pair.predict", "predict_pair", "PredictConfig", "its labels for pairs"),
+    "predict": (
+        "ernie_pair.pair.evaluation.predict_pair",
+        "predict_pair",
+        "PredictConfig",
+        "its labels for pairs",
+    ),
     "compare-starts": (
         "ernie_pair.pair.compare.compare_starts",
         "compare_starts",
@@ -71,13 +86,13 @@ COMMANDS = {
         "a folder that runs without training",
     ),
     "run": (
-        "ernie_pair.pair.run_shipped",
+        "ernie_pair.pair.export.predict_exported",
         "run_shipped",
         "RunConfig",
         "labels for pairs by an exported model",
     ),
     "serve": (
-        "ernie_pair.serve.run",
+        "ernie_pair.server.serve",
         "serve",
         "ServeConfig",
         "an exported model over HTTP, with a page to try",

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from typing import Optional
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import InputError
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
 
 
 def main() -> None:

@@ -22,19 +22,20 @@ from typing import Callable, Iterable, Iterator, List, NamedTuple
 
 import numpy as np
 
-from data_tools import dataset_utils, sample_map
-from data_tools.chinese_words import segmenter
-from data_tools.command_line import option, run_command
-from data_tools.corpus import Corpus
-from data_tools.corpus_writer import CorpusWriter
+from data_tools import dataset_utils
+from data_tools.base.cli import option, run_command
+from data_tools.base.errors import InputError
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.writer import CorpusWriter
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
-from data_tools.masking_config import MaskingConfig
-from data_tools.text_files import list_inputs
+from data_tools.samples import sample_map
+from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.text.text_files import list_inputs
+from data_tools.text.wordpiece import WordPiece
+from data_tools.text.words import segmenter
 from data_tools.trans_to_json import documents_of
-from data_tools.wordpiece import WordPiece
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True}
 TOKENS_PER_SENTENCE, SENTENCES_PER_DOCUMENT = 25, 10

@@ -23,18 +23,18 @@ from typing import Iterator, List
 
 from bench_table import Row, print_rows, seconds_of, words_of, write_model
 
-from data_tools.command_line import option, run_command
-from data_tools.errors import InputError
-from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.config import PredictConfig, TrainConfig
+from data_tools.base.cli import option, run_command
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.pair.config.pair_config import PredictConfig, TrainConfig
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.start import open_start
-from ernie_pair.pair.training_data import open_data
-from ernie_pair.world import World
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.train.datasets import open_data
+from ernie_pair.pair.train.initial_model import open_start
+from ernie_pair.processes.world import World
 
 TRAIN = Path(__file__).resolve().parent / "train_pair.py"
 DEV_ROWS, STREAMED_COPIES, UPDATES_PER_LINE, UNLOGGED = 1000, 20, 10, 1

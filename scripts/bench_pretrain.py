@@ -24,24 +24,25 @@ from typing import Iterator
 import numpy as np
 from bench_table import Row, print_rows, seconds_of, words_of, write_model
 
-from data_tools.command_line import option, run_command
+from data_tools.base.cli import option, run_command
+from data_tools.base.errors import InputError
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.text.wordpiece import WordPiece
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from data_tools.wordpiece import WordPiece
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.checkpoint_folder import Content
-from ernie_pair.loop import Rhythm, TrainState, train
-from ernie_pair.model_config import limits_of
-from ernie_pair.model_folder import open_model
-from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.checkpoint.checkpoint_folder import Content
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.device.device import start_device
+from ernie_pair.engine.loop import Rhythm, train
+from ernie_pair.engine.run_log import RunLog
+from ernie_pair.model_files.config_json import limits_of
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
-from ernie_pair.pretrain.run import build_job
-from ernie_pair.runlog import RunLog
-from ernie_pair.runtime import start_device
-from ernie_pair.weights import to_safetensors
-from ernie_pair.world import World
+from ernie_pair.pretrain.pretrain import build_job
+from ernie_pair.processes.world import World
+from ernie_pair.weights.weight_files import to_safetensors
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
@@ -192,8 +193,8 @@ def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _bare(job, updates) -> None:
-    from ernie_pair.pretrain.program import LOSS_WEIGHTS
-    from ernie_pair.pretrain.randomness import PASS_SEED
+    from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED
+    from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
 
     constant = {LOSS_WEIGHTS: np.full(2, 1e-3, np.float32), PASS_SEED: np.ones(1, np.int32)}
     for batches in updates:

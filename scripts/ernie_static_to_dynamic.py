@@ -4,8 +4,8 @@ python scripts/ernie_static_to_dynamic.py --static_model_path output/model_last/
     --output_dir ernie_checkpoint
 """
 
-from data_tools.command_line import run_command
-from ernie_pair.pretrain.convert import ConvertConfig, convert
+from data_tools.base.cli import run_command
+from ernie_pair.pretrain.convert.convert import ConvertConfig, convert
 
 
 def main() -> None:

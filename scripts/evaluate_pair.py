@@ -4,8 +4,8 @@ python scripts/evaluate_pair.py --model_path output/best-accuracy-0.8962 \
     --input_file test.tsv --output_file metrics.json
 """
 
-from data_tools.command_line import run_command
-from ernie_pair.pair.config import EvaluateConfig
+from data_tools.base.cli import run_command
+from ernie_pair.pair.config.pair_config import EvaluateConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 
 

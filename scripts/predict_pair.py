@@ -4,9 +4,9 @@ python scripts/predict_pair.py --model_path output/best-accuracy-0.8962 \
     --input_file test.tsv --output_file predictions.tsv
 """
 
-from data_tools.command_line import run_command
-from ernie_pair.pair.config import PredictConfig
-from ernie_pair.pair.predict import predict_pair
+from data_tools.base.cli import run_command
+from ernie_pair.pair.config.pair_config import PredictConfig
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
 
 
 def main() -> None:

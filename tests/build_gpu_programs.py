@@ -22,11 +22,11 @@ import paddle  # noqa: E402 - reads the variables above
 from paddle.distributed.fleet.meta_optimizers import common  # noqa: E402
 from tiny_pretrain import SIZES, VOCAB  # noqa: E402
 
-from ernie_pair.pretrain.config import PretrainConfig  # noqa: E402
-from ernie_pair.pretrain.model import ernie_config  # noqa: E402
-from ernie_pair.pretrain.program import build_program  # noqa: E402
-from ernie_pair.pretrain.sharding import updates_of  # noqa: E402
-from ernie_pair.pretrain.strategy import start_fleet  # noqa: E402
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig  # noqa: E402
+from ernie_pair.pretrain.graph.model import ernie_config  # noqa: E402
+from ernie_pair.pretrain.graph.program import build_program  # noqa: E402
+from ernie_pair.pretrain.graph.strategy import start_fleet  # noqa: E402
+from ernie_pair.pretrain.graph.zero1 import updates_of  # noqa: E402
 
 WATCHED = {
     *("cast", "matmul_v2", "softmax", "layer_norm", "dropout", "seed", "adamw", "sqrt", "conditional_block"),

@@ -8,8 +8,8 @@ import numpy as np
 import paddle
 from paddle.distributed import io as paddle_io
 
-from ernie_pair.model_config import family_of, read_config
-from ernie_pair.pretrain.model import CLASSES, ernie_config
+from ernie_pair.model_files.config_json import family_of, read_config
+from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
 
 SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
 

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from data_tools.command_line import run_command
-from ernie_pair.predictor import Prediction
-from ernie_pair.serve import run as serving
+from data_tools.base.cli import run_command
+from ernie_pair.inference.predictor import Prediction
+from ernie_pair.server import serve as serving
 
 ASKED = json.loads(sys.argv[1])
 

@@ -10,21 +10,21 @@ from typing import get_type_hints
 
 import pytest
 
+from data_tools.base.cli import exit_code_of, parse_config
+from data_tools.base.errors import InputError
 from data_tools.build_vocab import VocabConfig
-from data_tools.command_line import exit_code_of, parse_config
 from data_tools.create_pretraining_data import CreateConfig
-from data_tools.errors import InputError
 from data_tools.make_sample import SampleConfig
 from data_tools.trans_to_json import TransConfig
 from ernie_pair.__main__ import COMMANDS
-from ernie_pair.pretrain.config import PretrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 ROOT = Path(__file__).parents[1]
 
 
 def config_of(module, name):
     # The module of a pair command may import Paddle; most of their flags stand in one that does not.
-    flags = import_module("ernie_pair.pair.config")
+    flags = import_module("ernie_pair.pair.config.pair_config")
     return getattr(flags if hasattr(flags, name) else import_module(module), name)
 
 

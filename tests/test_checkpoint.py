@@ -9,20 +9,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_tools import regular_file
-from data_tools.command_line import exit_code_of
-from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError
-from data_tools.own_names import own_name
-from ernie_pair import checkpoint_folder as folder_module
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.checkpoint_folder import MANIFEST, STATE
-from ernie_pair.loop import TrainState
-from ernie_pair.manifest import FORMAT, as_json, manifest_bytes, sha256_of
-from ernie_pair.published_folder import publish_folder, read_made
-from ernie_pair.same_run import RunRules
-from ernie_pair.watchdog import RECORD_BYTES
-from ernie_pair.weights import to_safetensors
-from ernie_pair.world import World
+from data_tools.base import regular_file
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.files.atomic_folder import publish_folder, read_made
+from data_tools.files.own_names import own_name
+from ernie_pair.checkpoint import checkpoint_folder as folder_module
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.fingerprint import RunRules
+from ernie_pair.checkpoint.manifest import FORMAT, as_json, manifest_bytes, sha256_of
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.processes.watchdog import RECORD_BYTES
+from ernie_pair.processes.world import World
+from ernie_pair.weights.weight_files import to_safetensors
 
 FILES = {
     "weights.safetensors": to_safetensors({"w": np.arange(20, dtype=np.float32)}),
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_cannot_be_deleted_is_only_a_warning(checkpoints, monk
     def refuse(path, *rest, **settings):
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr("ernie_pair.checkpoint.shutil.rmtree", refuse)
+    monkeypatch.setattr("ernie_pair.checkpoint.checkpoints.shutil.rmtree", refuse)
     with caplog.at_level(logging.WARNING):
         save(checkpoints, 1, 2, 3, 4)
         checkpoints.close()

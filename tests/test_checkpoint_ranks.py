@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from fake_ranks import on_ranks
 
-from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.checkpoint_folder import MANIFEST
-from ernie_pair.loop import TrainState
-from ernie_pair.together import gather, together
-from ernie_pair.world import World
+from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.processes.collectives import gather, together
+from ernie_pair.processes.world import World
 
 SAME, TOPOLOGY = {"seed": 1}, {"processes": 3}
 

@@ -3,8 +3,8 @@ from typing import Literal
 
 import pytest
 
-from data_tools.command_line import exit_code_of, option, parse_config
-from data_tools.errors import CheckpointError, InputError, NumbersError
+from data_tools.base.cli import exit_code_of, option, parse_config
+from data_tools.base.errors import CheckpointError, InputError, NumbersError
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ import pytest
 import zstandard
 
 from data_tools import audit_text as module
+from data_tools.audit.near_duplicates import NearRules, bands_of, near_groups
+from data_tools.audit.odd_characters import ODD_KINDS
 from data_tools.audit_text import AuditConfig, audit_of, audit_text
-from data_tools.command_line import parse_config
-from data_tools.errors import InputError
-from data_tools.text_audit_near import NearRules, bands_of, near_groups
-from data_tools.text_audit_odd import ODD_KINDS
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
 from ernie_pair.__main__ import _run
 
 hanzidentifier = pytest.importorskip("hanzidentifier")

@@ -25,20 +25,20 @@ import pytest
 from test_pretrain_data import opened
 from tiny_pretrain import events, flags, write_corpus, write_model
 
-from data_tools import corpus as corpus_module
-from data_tools import sample_map_cache
-from data_tools.blend import Blend
-from data_tools.command_line import exit_code_of
-from data_tools.corpus import Corpus, corpus_paths
-from data_tools.corpus_writer import CorpusWriter
-from data_tools.errors import InputError
-from data_tools.locked import locked
-from data_tools.megatron_corpus import open_corpus
-from data_tools.sample_map import build_sample_map, rows_fit
-from data_tools.sample_map_cache import cached_sample_map
-from data_tools.splits import document_ranges
-from data_tools.verified import open_verified
-from data_tools.wordpiece import WordPiece
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from data_tools.corpus import format as corpus_module
+from data_tools.corpus.format import Corpus, corpus_paths
+from data_tools.corpus.integrity import open_verified
+from data_tools.corpus.megatron import open_corpus
+from data_tools.corpus.mixture import Blend
+from data_tools.corpus.splits import document_ranges
+from data_tools.corpus.writer import CorpusWriter
+from data_tools.files.file_lock import locked
+from data_tools.samples import sample_map_cache
+from data_tools.samples.sample_map import build_sample_map, rows_fit
+from data_tools.samples.sample_map_cache import cached_sample_map
+from data_tools.text.wordpiece import WordPiece
 from ernie_pair.pretrain import data as pretrain_data
 
 # The files of a corpus
@@ -398,7 +398,7 @@ def test_who_waits_for_a_process_that_dies_builds_in_its_place(tmp_path):
 
 def test_waiting_ends_with_code_5_when_the_builder_hangs(tmp_path, monkeypatch, capsys, caplog):
     monkeypatch.setattr(sample_map_cache, "LOCK_SECONDS", 0.2)
-    monkeypatch.setattr("data_tools.locked.NOTICE_SECONDS", 0.1)
+    monkeypatch.setattr("data_tools.files.file_lock.NOTICE_SECONDS", 0.1)
     cached(tmp_path)
     (lock,) = tmp_path.glob("*.lock")
     for path in (*tmp_path.glob("*.npy"), *tmp_path.glob("*.json")):
@@ -607,7 +607,7 @@ def test_a_row_that_leads_outside_is_found_and_the_map_built_again(tmp_path, cap
 
 
 def test_too_few_rows_do_not_fit(monkeypatch):
-    monkeypatch.setattr("data_tools.sample_map._CHUNK", 7)
+    monkeypatch.setattr("data_tools.samples.sample_map._CHUNK", 7)
     assert fit(built()) and not fit(built()[:-1]) and not fit(np.concatenate([built(), built()[:1]]))
 
 

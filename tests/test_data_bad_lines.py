@@ -11,10 +11,10 @@ import zstandard
 from test_data_create_pretraining_data import BAD
 from tiny_corpus import TOKENS, finished, hashes, leftovers, lines_of, make, start, write_vocab
 
-from data_tools.command_line import exit_code_of
-from data_tools.corpus import Corpus
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from data_tools.corpus.format import Corpus
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.errors import InputError
 
 GOOD = lines_of("我爱北京")
 # A gap between the two makes them lie in different shards.

@@ -15,15 +15,15 @@ import pytest
 import zstandard
 from tiny_corpus import ROOT, TOKENS, hashes, leftovers, lines_of, make, write_vocab
 
-from data_tools import text_files
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError, MachineError
 from data_tools.build_vocab import VocabConfig, build_vocab
-from data_tools.command_line import exit_code_of
-from data_tools.corpus import Corpus
-from data_tools.errors import InputError, MachineError
-from data_tools.line_rules import LineRules, decoded, json_text, num_invalid_bytes
-from data_tools.locked import locked
-from data_tools.own_names import own_name
-from data_tools.text_files import list_inputs, read_lines
+from data_tools.corpus.format import Corpus
+from data_tools.files.file_lock import locked
+from data_tools.files.own_names import own_name
+from data_tools.text import text_files
+from data_tools.text.lines import LineRules, decoded, json_text, num_invalid_bytes
+from data_tools.text.text_files import list_inputs, read_lines
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
 GOOD = lines_of("我爱北京")

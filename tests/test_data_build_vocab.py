@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.base.errors import InputError
 from data_tools.build_vocab import VocabConfig, build_vocab
-from data_tools.document_encoder import DocumentEncoder, Rules
-from data_tools.errors import InputError
-from data_tools.wordpiece import CONTROL_TOKENS, WordPiece, is_cjk
+from data_tools.corpus.encoder import DocumentEncoder, Rules
+from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, is_cjk
 
 TEXT = "我爱北京，我爱学习。\nLearning is fun, learning learns 2022 2022.\n我的Learner学习\n罕\n"
 

@@ -9,13 +9,13 @@ import pytest
 import zstandard
 from tiny_corpus import TOKENS, documents, leftovers, lines_of, make, write_vocab
 
-from data_tools.command_line import exit_code_of
-from data_tools.corpus import Corpus, corpus_paths
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from data_tools.base.process_pool import ordered_map
+from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
+from data_tools.corpus.format import Corpus, corpus_paths
+from data_tools.corpus.shards import shard_jobs
 from data_tools.create_pretraining_data import CreateConfig, rules_of
-from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
-from data_tools.errors import InputError
-from data_tools.process_pool import ordered_map
-from data_tools.shards import shard_jobs
 
 
 @pytest.fixture

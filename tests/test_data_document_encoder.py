@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_corpus import TOKENS, write_vocab
 
-from data_tools import document_encoder
-from data_tools.document_encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
+from data_tools.corpus import encoder as document_encoder
+from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
 
 CHINESE = f"{LINE_END}|{CHINESE_END}"
 LEXICON = "北京。我\tentity\t2\n爱北\tcharacter\nok\nασ"

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from test_data_masking import rule
 
-from data_tools.collate import collate
 from data_tools.dataset_utils import MaskedTokens
 from data_tools.ernie_dataset import ErnieDataset, Sample
-from data_tools.segments import make_segments
+from data_tools.samples.collate import collate
+from data_tools.samples.segments import make_segments
 
 SENTENCES = [np.arange(10, 15), np.arange(20, 28), np.arange(30, 33), np.arange(40, 60)]
 CORPUS = SimpleNamespace(ids=np.concatenate(SENTENCES), starts=np.array([0, 5, 13, 16, 36]), marks=None)

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from data_tools import sample_text
-from data_tools.command_line import run_command
-from data_tools.errors import InputError
+from data_tools.base.cli import run_command
+from data_tools.base.errors import InputError
 from data_tools.make_sample import SampleConfig, all_meanings, make_sample, overlap, read_topic
+from data_tools.text import sample_text
 
 FILES = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
 

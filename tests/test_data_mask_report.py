@@ -4,8 +4,8 @@ import numpy as np
 
 from data_tools.dataset_utils import MaskedTokens
 from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
-from data_tools.mask_report import marked_text, mask_report, masked_runs
-from data_tools.wordpiece import WordPiece
+from data_tools.samples.mask_report import marked_text, mask_report, masked_runs
+from data_tools.text.wordpiece import WordPiece
 
 TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]", "天", "地", "玄", "##地", "##玄", "ab", "##cd", "ef"]
 PIECES = WordPiece(TOKENS)

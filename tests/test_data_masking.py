@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from data_tools import dataset_utils
+from data_tools.base.errors import InputError
 from data_tools.dataset_utils import (
     Draws,
     MaskingRule,
@@ -12,9 +13,8 @@ from data_tools.dataset_utils import (
     word_spans,
 )
 from data_tools.ernie_dataset import join_segments, masking_rule, sample_rng
-from data_tools.errors import InputError
-from data_tools.masking_function import load_masking_fn
-from data_tools.wordpiece import WordPiece
+from data_tools.samples.masking_plugin import load_masking_fn
+from data_tools.text.wordpiece import WordPiece
 
 compiled = pytest.mark.skipif(
     dataset_utils.compiled_hide_words is None, reason="helper not compiled; run: pip install -e ."

@@ -13,12 +13,12 @@ import pytest
 from tiny_corpus import ROOT, finished, hashes, leftovers, lines_of, write_vocab
 from waiting import until
 
-from data_tools import shards
-from data_tools.command_line import exit_code_of
-from data_tools.errors import InputError, MachineError
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError, MachineError
+from data_tools.base.process_pool import in_order
+from data_tools.base.ray_pool import ray_map
+from data_tools.corpus import shards
 from data_tools.prepare import PrepareConfig, SharedMaker, prepare
-from data_tools.process_pool import in_order
-from data_tools.ray_map import ray_map
 
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # some six shards
 ENDED = {"out.manifest.json", "out_ids.npy", "out_idx.npz"}

@@ -6,8 +6,8 @@ import json
 import pytest
 import zstandard
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import InputError
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
 from data_tools.trans_to_json import TransConfig, trans_to_json
 
 RAW = "第一句话很长很长。\n第二句话。\n\n另一篇文章的全部内容。\n"

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from data_tools.corpus_writer import CorpusWriter
-from data_tools.errors import InputError
-from data_tools.megatron_corpus import open_corpus
-from data_tools.twins import vocabulary_of, with_paddlenlps_twins, with_twins
-from data_tools.wordpiece import WordPiece
+from data_tools.base.errors import InputError
+from data_tools.corpus.megatron import open_corpus
+from data_tools.corpus.twin_vocab import vocabulary_of, with_paddlenlps_twins, with_twins
+from data_tools.corpus.writer import CorpusWriter
+from data_tools.text.wordpiece import WordPiece
 
 CONTROL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = list("天地玄黄宇宙洪荒日月")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.chinese_words import word_begins
-from data_tools.errors import InputError
-from data_tools.user_lexicon import Entry, Lexicon
+from data_tools.base.errors import InputError
+from data_tools.text.lexicon import Entry, Lexicon
+from data_tools.text.words import word_begins
 
 
 def lexicon(*words, **kinds):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.errors import InputError
-from data_tools.wordpiece import END_OF_LETTERS, WordPiece, is_cjk, word_shapes
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import END_OF_LETTERS, WordPiece, is_cjk, word_shapes
 
 DATA = Path(__file__).parents[1].parent / "shared" / "data"
 VOCABULARIES = sorted((DATA / "vocab").glob("*.txt"))

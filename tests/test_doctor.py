@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.command_line import parse_config
-from ernie_pair import doctor
-from ernie_pair.pair.config import TrainConfig
+from data_tools.base.cli import parse_config
+from ernie_pair.device import doctor
+from ernie_pair.pair.config.pair_config import TrainConfig
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])

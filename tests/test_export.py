@@ -10,15 +10,15 @@ import paddle
 import pytest
 from tiny_ship import MAX_SEQ_LEN, ship, write_trained
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import CheckpointError, InputError
-from data_tools.own_names import own_name
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.atomic_folder import MADE
+from data_tools.files.own_names import own_name
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.export import export_pair as export
 from ernie_pair.pair.export import formats as export_formats
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.predictor import PairPredictor
-from ernie_pair.published_folder import MADE
-from ernie_pair.temperature import Calibration, write_calibration
 
 COMMON = {"config.json", "vocab.txt", "tokenizer_config.json", "export.json"}
 PADDLE = {"model.pdmodel", "model.pdiparams"}
@@ -221,7 +221,7 @@ def test_what_a_hard_kill_left_is_cleared_away(tmp_path, model):
 
 def test_a_model_that_onnx_cannot_express_is_refused(tmp_path, model, monkeypatch):
     pytest.importorskip("onnxruntime")
-    paddle2onnx = export_formats.optional_library("paddle2onnx", "onnx")
+    paddle2onnx = export_formats.import_optional("paddle2onnx", "onnx")
     monkeypatch.setattr(paddle2onnx, "export", lambda *given, **named: b"")
     with pytest.raises(InputError, match="cannot express this model in ONNX; pass --format paddle"):
         ship(model, tmp_path / "ship", "onnx")

@@ -15,17 +15,16 @@ import numpy as np
 import pytest
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 
-from data_tools.command_line import exit_code_of
-from data_tools.corpus import Corpus, corpus_paths
-from data_tools.corpus_writer import CorpusWriter
-from data_tools.errors import CheckpointError
-from data_tools.line_rules import STRICT, json_text
-from data_tools.sample_map_cache import cached_sample_map
-from data_tools.verified import open_verified
-from data_tools.wordpiece import WordPiece
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import TrainState
-from ernie_pair.manifest import (
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import CheckpointError
+from data_tools.corpus.format import Corpus, corpus_paths
+from data_tools.corpus.integrity import open_verified
+from data_tools.corpus.writer import CorpusWriter
+from data_tools.samples.sample_map_cache import cached_sample_map
+from data_tools.text.lines import STRICT, json_text
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.manifest import (
     DamagedError,
     manifest_bytes,
     parse_manifest,
@@ -33,21 +32,22 @@ from ernie_pair.manifest import (
     sha256_of,
     state_bytes,
 )
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.audit.before_training import warn_before_training
+from ernie_pair.checkpoint.run_note import run_id_of
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine.run_log import open_log
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.model_files.source import open_model
+from ernie_pair.model_files.temperature import Calibration, read_calibration, write_calibration
+from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.compare.runs import Runs
 from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.model import new_model
-from ernie_pair.pair_rows import open_tokenizer
-from ernie_pair.predictor import PairPredictor
-from ernie_pair.run_note import run_id_of
-from ernie_pair.runlog import open_log
-from ernie_pair.temperature import Calibration, read_calibration, write_calibration
-from ernie_pair.weights import read_weights, to_safetensors
-from ernie_pair.world import World
+from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.processes.world import World
+from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
 DIGITS = "9" * 5000
 HOSTILE = {

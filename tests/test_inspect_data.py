@@ -3,9 +3,9 @@ import json
 import pytest
 from tiny_pretrain import write_corpus, write_model
 
-from data_tools.command_line import parse_config
-from data_tools.errors import InputError
-from ernie_pair.inspect_data import InspectConfig, inspect_data
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair.pretrain.inspect_data import InspectConfig, inspect_data
 
 
 @pytest.fixture(scope="module")

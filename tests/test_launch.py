@@ -11,13 +11,13 @@ import pytest
 import yaml
 from tiny_pair import write_model, write_pairs
 
-from data_tools.command_line import exit_code_of, parse_config
-from data_tools.errors import InputError
-from ernie_pair.pair.config import TrainConfig
+from data_tools.base.cli import exit_code_of, parse_config
+from data_tools.base.errors import InputError
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.launch import launch as launching
 from ernie_pair.pair.launch.launch import environment_of, launch, launcher_words
 from ernie_pair.pair.launch.launch_config import read_launch
-from ernie_pair.pair.launch.launch_questions import QuestionsConfig, write_launch_file
+from ernie_pair.pair.launch.wizard import QuestionsConfig, write_launch_file
 
 FLAGS = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "out"}
 

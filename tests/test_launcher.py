@@ -8,7 +8,7 @@ from pathlib import Path
 import paddle
 import pytest
 
-from data_tools.errors import InputError
+from data_tools.base.errors import InputError
 from ernie_pair.launcher import refuse_absent_gpus
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.errors import CheckpointError
-from ernie_pair.logging_window import add_step, window_means
-from ernie_pair.loop import TrainState
-from ernie_pair.manifest import parse_state, state_bytes
+from data_tools.base.errors import CheckpointError
+from ernie_pair.checkpoint.manifest import parse_state, state_bytes
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine.logging_window import add_step, window_means
 
 NAN, INFINITY = float("nan"), float("inf")
 STEPS = [{"loss": 0.1 * step, "accuracy": 1 / step, "learning_rate": 0.5 / step} for step in range(1, 8)]

@@ -3,8 +3,9 @@ from itertools import count
 
 import pytest
 
-from data_tools.errors import NumbersError, Stopped
-from ernie_pair.loop import MOST_SKIPPED_IN_A_ROW, Rhythm, TrainState, never, train
+from data_tools.base.errors import NumbersError, Stopped
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine.loop import MOST_SKIPPED_IN_A_ROW, Rhythm, never, train
 
 NAN = float("nan")
 TERM = 1 << 20

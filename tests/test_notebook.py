@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from data_tools.errors import InputError, PeerError
+from data_tools.base.errors import InputError, PeerError
 from ernie_pair import notebook_launcher
-from ernie_pair.notebook import _devices_of, _environments
-from ernie_pair.world import World, launched_world
+from ernie_pair.notebook.notebook_launcher import _devices_of, _environments
+from ernie_pair.processes.world import World, launched_world
 
 # What a notebook is to Python: definitions in a main module that no file holds.
 NOTEBOOK = """
@@ -30,7 +30,7 @@ def double(value):
     return Answer(2 * value)
 
 def ask(value):
-    from ernie_pair.world import launched_world
+    from ernie_pair.processes.world import launched_world
     print("in the first" if launched_world().is_first else "in the second", flush=True)
     return double(factor * value)
 
@@ -52,7 +52,7 @@ from ernie_pair import notebook_launcher
 
 def wait(folder):
     import os, signal, time
-    from ernie_pair.world import launched_world
+    from ernie_pair.processes.world import launched_world
     saved = os.path.join(folder, f"saved.{launched_world().rank}")
     signal.signal(signal.SIGTERM, lambda *_: (open(saved, "w").close(), os._exit(0)))
     with open(os.path.join(folder, f".{os.getpid()}"), "w"):
@@ -65,7 +65,7 @@ notebook_launcher(wait, (sys.argv[1],))
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr("ernie_pair.notebook_ranks.GRACE_SECONDS", 1.0)
+    monkeypatch.setattr("ernie_pair.notebook.processes.GRACE_SECONDS", 1.0)
 
 
 def where():
@@ -174,7 +174,7 @@ def test_the_environment_is_the_launchers(monkeypatch):
 
 
 def test_gpus_are_the_first_ones_that_are_visible(monkeypatch):
-    monkeypatch.setattr("ernie_pair.notebook.default_device", lambda: "gpu")
+    monkeypatch.setattr("ernie_pair.notebook.notebook_launcher.default_device", lambda: "gpu")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert (
         _devices_of(None, 2) == ["0", "1"]

@@ -5,8 +5,8 @@ import paddle
 import pytest
 from tiny_pair_job import run, tiny_job, weights, write_files
 
-from data_tools.errors import InputError
-from ernie_pair.pair.adversarial import Perturbation
+from data_tools.base.errors import InputError
+from ernie_pair.pair.step.fgm import Perturbation
 
 EMBEDDING = "ernie.embeddings.word_embeddings.weight"
 

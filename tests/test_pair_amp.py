@@ -9,17 +9,18 @@ import pytest
 from tiny_pair import train_config
 from tiny_pair_job import STEPS, run, same, tiny_config, tiny_job, weights, write_files
 
-from data_tools.errors import InputError, NumbersError
-from ernie_pair.amp_config import AmpConfig
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import MOST_SKIPPED_IN_A_ROW, TrainState
-from ernie_pair.pair.half_weights import widened
-from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.peers import Alone
-from ernie_pair.pair.precision import LossScale, loss_scale_of
-from ernie_pair.pair.run import train_pair
-from ernie_pair.weights import read_weights
-from ernie_pair.world import World
+from data_tools.base.errors import InputError, NumbersError
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.device.amp_flags import AmpConfig
+from ernie_pair.engine.loop import MOST_SKIPPED_IN_A_ROW
+from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.step.amp import LossScale, loss_scale_of
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.processes.world import World
+from ernie_pair.weights.bf16 import widened
+from ernie_pair.weights.weight_files import read_weights
 
 # Scales that are powers of two change no bit.
 SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tiny_pair import write_model
 
-from data_tools.command_line import exit_code_of, parse_config
-from data_tools.errors import InputError
+from data_tools.base.cli import exit_code_of, parse_config
+from data_tools.base.errors import InputError
 from ernie_pair.__main__ import _run
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_of, audit_pairs, same_of
+from ernie_pair.pair.audit.audit_report import report_lines, warnings_of
 from ernie_pair.pair.audit.findings import coded
-from ernie_pair.pair.audit.report import report_lines, warnings_of
 from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_file import read_file
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from tiny_pair import VOCAB, write_model, write_pairs
 
-from data_tools.command_line import exit_code_of
-from data_tools.wordpiece import WordPiece
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from data_tools.base.cli import exit_code_of
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, evaluation_batches
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.model import new_model
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run import train_pair
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.train.train_pair import train_pair
 
 GOOD = "今天\t明天\t0"
 

@@ -10,16 +10,15 @@ import pytest
 import tiny_pretrain
 from tiny_pair import write_model, write_pairs
 
-from data_tools.command_line import exit_code_of
-from data_tools.corpus import Corpus
-from data_tools.errors import CheckpointError, InputError
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.corpus.format import Corpus
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.__main__ import _run as run_here
-from ernie_pair.model_folder import open_model
+from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.compare import runs as compare_runs
 from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
-from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pair.compare.report import (
+from ernie_pair.pair.compare.comparison_report import (
     JSON_FILE,
     PICTURE_FILE,
     compare,
@@ -27,7 +26,8 @@ from ernie_pair.pair.compare.report import (
     warnings_of,
     write_comparison,
 )
-from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.compare.domain_loss import domain_loss
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.metrics import METRICS, measure
 
 

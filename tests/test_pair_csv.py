@@ -12,17 +12,17 @@ from pandas import DataFrame
 from tiny_pair import toy_rows, train_config, write_pairs
 from tiny_ship import ship, write_trained
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import InputError
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import pair_records, row_cache
 from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run import train_pair
-from ernie_pair.pair.run_shipped import RunConfig, run_shipped
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
+from ernie_pair.pair.train.train_pair import train_pair
 
 TWO = Labels.numbered(2)
 HARD = [

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tiny_pair import VOCAB, write_model, write_pairs
 
-from data_tools.errors import InputError
-from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.config import EvaluateConfig, TrainConfig
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.pair.config.pair_config import EvaluateConfig, TrainConfig
 from ernie_pair.pair.data.batch_order import BatchOrder
 from ernie_pair.pair.data.encoded_pairs import (
     encode_pairs,
@@ -20,7 +20,7 @@ from ernie_pair.pair.data.encoded_pairs import (
 )
 from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.world import World
+from ernie_pair.processes.world import World
 
 ALONE = World()
 TWO_ROWS = ["今天\t明天\t0", "你好\t您好\t1"]

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import InputError
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
 from ernie_pair import PairConfig, PairTrainer
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.softmax import are_names, probabilities
+from ernie_pair.model_files.pair_symmetry import both_orders
+from ernie_pair.model_files.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run_shipped import RunConfig, run_shipped
-from ernie_pair.pair_scores import are_names, probabilities
-from ernie_pair.pair_symmetry import both_orders
-from ernie_pair.predictor import PairPredictor
-from ernie_pair.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
+from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
 
 NAMES = ("不同", "相同")
 
@@ -147,9 +147,9 @@ def test_an_explicit_threshold_wins(folder):
 
 def test_the_service_answers_by_the_threshold_with_names_and_numbers(folder):
     httpx = pytest.importorskip("httpx")
-    from ernie_pair.serve.app import create_app
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.questions import Limits
+    from ernie_pair.server.app import create_app
+    from ernie_pair.server.batcher import Batching
+    from ernie_pair.server.request import Limits
 
     write_calibration(folder / "best", Calibration(threshold=0.999999, symmetric="average"))
     predictor = PairPredictor(ship(folder / "best", folder / "ship"))
@@ -365,7 +365,7 @@ def test_an_export_of_an_older_release_has_no_threshold(folder):
 
 def test_a_classifier_of_one_class_is_called_that(folder, capfd, monkeypatch):
     """Its bias outweighs all else."""
-    from ernie_pair.pair import trained as opened
+    from ernie_pair.pair.evaluation import inference_model as opened
 
     def biased(*asked):
         return opened_logits_of(*asked) + np.array([0, 1e4], dtype=np.float32)

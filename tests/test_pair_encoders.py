@@ -9,22 +9,22 @@ from paddlenlp import transformers
 from paddlenlp.transformers import AutoModelForSequenceClassification, AutoTokenizer
 from tiny_pair import VOCAB, train_config, write_model
 
-from data_tools.errors import CheckpointError, InputError
-from ernie_pair import model_folder
-from ernie_pair.model_config import FAMILIES, longest_of, stranger_of
-from ernie_pair.model_folder import open_model, tokenizer_class
-from ernie_pair.new_model import NewModelConfig, new_model
-from ernie_pair.pair.config import EvaluateConfig
-from ernie_pair.pair.encoders import ENCODERS
+from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.device.device import quiet_libraries
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
+from ernie_pair.model_files import source as model_folder
+from ernie_pair.model_files.config_json import FAMILIES, longest_of, stranger_of
+from ernie_pair.model_files.new_model import NewModelConfig, new_model
+from ernie_pair.model_files.source import open_model, tokenizer_class
+from ernie_pair.model_files.tokenizer_json import trained_length
+from ernie_pair.pair.config.pair_config import EvaluateConfig
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model import load_start, load_trained
-from ernie_pair.pair.model import new_model as new_classifier
-from ernie_pair.pair.run import train_pair
-from ernie_pair.pair_rows import encode_texts, open_tokenizer
-from ernie_pair.predictor import PairPredictor
-from ernie_pair.pretrain.model import ernie_config
-from ernie_pair.runtime import quiet_libraries
-from ernie_pair.tokenizer_config import trained_length
+from ernie_pair.pair.model.classifier import load_start, load_trained
+from ernie_pair.pair.model.classifier import new_model as new_classifier
+from ernie_pair.pair.model.encoders import ENCODERS
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pretrain.graph.model import ernie_config
 
 quiet_libraries()
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

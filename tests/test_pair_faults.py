@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tiny_pair import train_config
 
-from data_tools.errors import InputError, NumbersError, Stopped
-from ernie_pair.pair import objective as module
-from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.run import train_pair
-from ernie_pair.signals import VOTES
-from ernie_pair.weights import from_safetensors
+from data_tools.base.errors import InputError, NumbersError, Stopped
+from ernie_pair.pair.step import loss as module
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.processes.stop_signals import VOTES
+from ernie_pair.weights.weight_files import from_safetensors
 
 
 @pytest.fixture(autouse=True)

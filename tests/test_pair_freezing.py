@@ -8,28 +8,28 @@ import paddle
 import pytest
 from tiny_pair import write_model, write_pairs
 
-from data_tools.errors import InputError
-from data_tools.wordpiece import WordPiece
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import TrainState
-from ernie_pair.model_config import FAMILIES
-from ernie_pair.model_folder import open_model
-from ernie_pair.new_model import NewModelConfig
-from ernie_pair.new_model import new_model as write_new_model
-from ernie_pair.pair.config import EvaluateConfig, PairConfig, PredictConfig, TrainConfig
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.device.device import quiet_libraries
+from ernie_pair.model_files.config_json import FAMILIES
+from ernie_pair.model_files.new_model import NewModelConfig
+from ernie_pair.model_files.new_model import new_model as write_new_model
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PairConfig, PredictConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_updates
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.freezing import freeze
-from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.model import new_model
-from ernie_pair.pair.optimizer import new_optimizer, optimizer_arrays
-from ernie_pair.pair.peers import Alone
-from ernie_pair.pair.recompute import recompute_layers
-from ernie_pair.pair.run import train_pair
-from ernie_pair.pair.trained import Trained
-from ernie_pair.runtime import quiet_libraries
-from ernie_pair.world import World
+from ernie_pair.pair.evaluation.inference_model import Trained
+from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.step.freezing import freeze
+from ernie_pair.pair.step.optimizer import new_optimizer, optimizer_arrays
+from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.processes.world import World
 
 quiet_libraries()
 IDS = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0]])

@@ -7,14 +7,14 @@ import paddle
 import pytest
 from tiny_pair_job import STEPS, difference, run, same, tiny_job, weights, write_files
 
-from data_tools.errors import CheckpointError, NumbersError
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import TrainState
-from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.optimizer import new_optimizer
-from ernie_pair.pair.peers import Alone
-from ernie_pair.pair.scoring import logits_of
-from ernie_pair.world import World
+from data_tools.base.errors import CheckpointError, NumbersError
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.step.optimizer import new_optimizer
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.processes.world import World
 
 # Rounding of float32, magnified by AdamW's division in the first updates.
 BOUND = 2e-6

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from data_tools.errors import InputError
+from data_tools.base.errors import InputError
+from ernie_pair.inference.softmax import probabilities
 from ernie_pair.pair.evaluation.calibration import (
     BINS,
     Bin,
@@ -30,7 +31,6 @@ from ernie_pair.pair.metrics import (
     measure,
     refuse_undefined,
 )
-from ernie_pair.pair_scores import probabilities
 
 
 def drawn(rows, classes, seed=0):

@@ -5,10 +5,10 @@ import paddle
 import pytest
 from scipy.special import log_softmax
 
-from data_tools.errors import InputError
-from ernie_pair.pair.class_weights import class_weights_in, class_weights_of
+from data_tools.base.errors import InputError
+from ernie_pair.pair.data.class_weights import class_weights_in, class_weights_of
 from ernie_pair.pair.data.encoded_pairs import Batch
-from ernie_pair.pair.objective import Objective
+from ernie_pair.pair.step.loss import Objective
 
 IDS = np.arange(1, 16).reshape(5, 3)
 BATCH = Batch(IDS, IDS * 0, np.array([0, 2, 1, 2, 0]))

@@ -7,11 +7,12 @@ import paddle
 import pytest
 from tiny_pair import write_model
 
-from data_tools.errors import CheckpointError, InputError
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.config import PairConfig
-from ernie_pair.pair.model import new_model
-from ernie_pair.pair.optimizer import (
+from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.device.device import quiet_libraries
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.step.optimizer import (
     decays,
     new_optimizer,
     optimizer_arrays,
@@ -19,7 +20,6 @@ from ernie_pair.pair.optimizer import (
     restore_optimizer,
     state_shapes,
 )
-from ernie_pair.runtime import quiet_libraries
 
 quiet_libraries()
 IDS = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0]])

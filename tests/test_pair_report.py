@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.errors import InputError
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from data_tools.base.errors import InputError
+from ernie_pair.model_files.temperature import CALIBRATION, read_calibration
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
-from ernie_pair.pair.evaluation.report import FILES, worst_rows, write_report
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run import train_pair
-from ernie_pair.temperature import CALIBRATION, read_calibration
+from ernie_pair.pair.evaluation.evaluation_report import FILES, worst_rows, write_report
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.train.train_pair import train_pair
 
 
 def answers_of(classes=2, rows=60, swap=True, **changes):

@@ -8,13 +8,13 @@ import pytest
 from tiny_pair import write_pairs
 from tiny_ship import ship, write_trained
 
-from data_tools.errors import InputError
+from data_tools.base.errors import InputError
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run_shipped import RunConfig, run_shipped
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
 
-from data_tools.errors import InputError, MachineError
-from data_tools.wordpiece import WordPiece
+from data_tools.base.errors import InputError, MachineError
+from data_tools.text.wordpiece import WordPiece
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.labels import Labels
@@ -21,7 +21,7 @@ from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, shuffled, streamed_updates
-from ernie_pair.world import World
+from ernie_pair.processes.world import World
 
 TWO = Labels.numbered(2)
 

@@ -10,20 +10,20 @@ import yaml
 from filelock import FileLock
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 
-from data_tools.command_line import exit_code_of, parse_config, run_command
-from data_tools.errors import InputError, MachineError
-from data_tools.own_names import own_name
-from ernie_pair.checkpoint_folder import MANIFEST
-from ernie_pair.loop import TrainState
-from ernie_pair.pair.best import BestModel
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from data_tools.base.cli import exit_code_of, parse_config, run_command
+from data_tools.base.errors import InputError, MachineError
+from data_tools.files.atomic_folder import MADE
+from data_tools.files.own_names import own_name
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.job import PairJob
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.metrics import METRICS
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run import train_pair
-from ernie_pair.published_folder import MADE
-from ernie_pair.world import World
+from ernie_pair.pair.train.best_checkpoint import BestModel
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.processes.world import World
 
 
 class Killed(BaseException):

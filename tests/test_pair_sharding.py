@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tiny_pair_job import tiny_config, tiny_job, write_files
 
-from data_tools.errors import InputError
-from ernie_pair.pair.group_sharding import cut_flat, lay_flat, places_of
+from data_tools.base.errors import InputError
+from ernie_pair.pair.step.zero2 import cut_flat, lay_flat, places_of
 
 STAGE2 = {"sharding": "stage2", "device": "gpu"}
 HALF = {"use_amp": True, "amp_level": "O2", "amp_dtype": "float16"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.errors import InputError
+from data_tools.base.errors import InputError
 from ernie_pair.pair.data import named_set, pair_file
 from ernie_pair.pair.data.labels import Labels, labels_of, with_labels
 from ernie_pair.pair.data.pair_columns import Columns

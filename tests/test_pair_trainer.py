@@ -15,16 +15,17 @@ from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 from pandas import DataFrame
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.errors import InputError
-from ernie_pair import PairCallback, PairConfig, PairTrainer, pair_rows
-from ernie_pair.checkpoint_folder import MANIFEST
-from ernie_pair.pair import trainer as trainer_module
-from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.data.given_pairs import BEGINNING, GivenPairs
+from data_tools.base.errors import InputError
+from data_tools.files.atomic_folder import MADE
+from ernie_pair import PairCallback, PairConfig, PairTrainer
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.inference import token_rows as pair_rows
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
 from ernie_pair.pair.data.labels import Labels
-from ernie_pair.pair.model import load_trained
-from ernie_pair.pair.run import train_pair
-from ernie_pair.published_folder import MADE
+from ernie_pair.pair.model.classifier import load_trained
+from ernie_pair.pair.train import trainer as trainer_module
+from ernie_pair.pair.train.train_pair import train_pair
 
 TRAIN, DEV = list(toy_rows(90, seed=0)), list(toy_rows(41, seed=1))
 SETTINGS = {

@@ -8,18 +8,18 @@ import pytest
 from paddlenlp import transformers
 from tiny_pair import toy_rows, train_config
 
-from data_tools.errors import InputError
-from ernie_pair.checkpoint_folder import MANIFEST
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.audit import before_training
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.audit import audit_warnings as before_training
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run import train_pair
-from ernie_pair.pair.training_data import open_data
-from ernie_pair.world import World
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.train.datasets import open_data
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.processes.world import World
 
 NAMES = ("different", "same")
 

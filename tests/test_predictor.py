@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import CheckpointError, InputError, NumbersError
-from ernie_pair import backends
-from ernie_pair.pair.config import PredictConfig
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run_shipped import RunConfig, run_shipped
-from ernie_pair.pair_scores import probabilities
-from ernie_pair.predictor import BATCH_SIZE, PairPredictor
-from ernie_pair.shipped_model import read_shipped
-from ernie_pair.temperature import Calibration, write_calibration
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from ernie_pair.inference import backends
+from ernie_pair.inference.exported_model import read_shipped
+from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
+from ernie_pair.inference.softmax import probabilities
+from ernie_pair.model_files.temperature import Calibration, write_calibration
+from ernie_pair.pair.config.pair_config import PredictConfig
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_PADDLE = """
 import sys
-from ernie_pair.pair.run_shipped import RunConfig, run_shipped
+from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
 run_shipped(RunConfig(*sys.argv[1:4], scores=True, backend="onnx"))
 heavy = [name for name in sys.modules if name.split(".")[0] in ("paddle", "paddlenlp", "sklearn", "visualdl")]
 assert not heavy, heavy

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from tiny_pretrain import events, flags, write_corpus, write_model
 
-from data_tools.errors import InputError
-from ernie_pair.loop import TrainState
-from ernie_pair.pretrain.run import _refuse_position
+from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.pretrain.pretrain import _refuse_position
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
 

@@ -13,12 +13,12 @@ import pytest
 from foreign_weights import write_checkpoints
 from tiny_pretrain import VOCAB, write_model
 
-from data_tools.errors import CheckpointError, InputError
-from ernie_pair.pretrain import convert as convert_module
-from ernie_pair.pretrain.convert import ConvertConfig, convert
-from ernie_pair.published_folder import MADE
-from ernie_pair.weight_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
-from ernie_pair.weights import read_weights
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.atomic_folder import MADE
+from ernie_pair.pretrain.convert import convert as convert_module
+from ernie_pair.pretrain.convert.convert import ConvertConfig, convert
+from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
+from ernie_pair.weights.weight_files import read_weights
 
 # ERNIE 3.0 has a task embedding, four token types and gelu; the vocabulary is no multiple of 8.
 ERNIE_3 = {"use_task_id": True, "task_type_vocab_size": 3, "type_vocab_size": 4, "hidden_act": "gelu"}

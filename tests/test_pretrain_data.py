@@ -2,16 +2,16 @@ import numpy as np
 import pytest
 from tiny_pretrain import CHARACTERS, VOCAB, flags, write_corpus, write_model
 
-from data_tools.command_line import parse_config
-from data_tools.corpus_writer import CorpusWriter
-from data_tools.errors import InputError
-from data_tools.twins import with_twins
-from data_tools.wordpiece import WordPiece
-from ernie_pair.model_config import Limits, limits_of
-from ernie_pair.pretrain.config import PretrainConfig
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from data_tools.corpus.twin_vocab import with_twins
+from data_tools.corpus.writer import CorpusWriter
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.config_json import Limits, limits_of
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
-from ernie_pair.pretrain.fingerprint import SAME_RUN
-from ernie_pair.world import World
+from ernie_pair.pretrain.pretrain_fingerprint import SAME_RUN
+from ernie_pair.processes.world import World
 
 LIMITS = Limits(vocab_size=len(VOCAB), positions=40, token_types=2, pad_id=0)
 

@@ -6,11 +6,11 @@ import numpy as np
 import paddle
 import pytest
 
-from data_tools.command_line import parse_config
-from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.pretrain.job import PretrainJob
-from ernie_pair.pretrain.randomness import PASS_SEED
-from ernie_pair.world import World
+from data_tools.base.cli import parse_config
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED
+from ernie_pair.pretrain.pretrain_job import PretrainJob
+from ernie_pair.processes.world import World
 
 BATCH = {
     "input_ids": np.ones((2, 8), np.int64),

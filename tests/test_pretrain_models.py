@@ -14,25 +14,25 @@ from foreign_weights import write_checkpoints
 from safetensors.numpy import load_file
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
-from data_tools.command_line import parse_config
-from data_tools.errors import CheckpointError, InputError
-from ernie_pair import model_folder
-from ernie_pair.model_folder import open_model, refuse_other_family
-from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.pretrain.vocab_padding import (
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.model_files import source as model_folder
+from ernie_pair.model_files.source import open_model, refuse_other_family
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
+from ernie_pair.pretrain.graph.vocab_padding import (
     NEVER,
     cut_vocabulary,
     pad_vocabulary,
     padded_size,
 )
-from ernie_pair.pretrain.warm_start import read_start, warn_of_random_weights
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 # The same command in a program whose vocabulary is not padded.
 UNPADDED = f"""
 import runpy, sys
-from ernie_pair.pretrain import vocab_padding
+from ernie_pair.pretrain.graph import vocab_padding
 vocab_padding.MULTIPLE = 1
 sys.argv[0] = {str(SCRIPT)!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -156,7 +156,7 @@ class Parameter(NamedTuple):
 @pytest.fixture(scope="module")
 def parameters(world):
     """Those of the program: with the rows that it adds."""
-    from ernie_pair.pretrain.model import build_ernie, ernie_config
+    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
     settings = open_model(str(world / "given"), model_type="ernie", from_scratch=True).config
     settings = {**settings, "vocab_size": padded_size(settings["vocab_size"])}
@@ -343,7 +343,7 @@ def test_a_built_in_name_of_the_other_family_is_refused():
     ],
 )
 def test_a_config_that_makes_no_model_is_one_line(changes, message, tmp_path):
-    from ernie_pair.pretrain.model import build_ernie, ernie_config
+    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
     folder = write_model(tmp_path, **changes)
     settings = open_model(str(folder), model_type="", from_scratch=True).config

@@ -250,10 +250,10 @@ def bad_inputs(tmp_path, world):
 
 
 def test_bad_input_is_one_line_and_exit_code_2(world, tmp_path):
-    from data_tools.command_line import exit_code_of, parse_config
-    from data_tools.errors import InputError
-    from ernie_pair.pretrain.config import PretrainConfig
-    from ernie_pair.pretrain.run import pretrain as call
+    from data_tools.base.cli import exit_code_of, parse_config
+    from data_tools.base.errors import InputError
+    from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+    from ernie_pair.pretrain.pretrain import pretrain as call
 
     for name, (changes, message) in bad_inputs(tmp_path, world).items():
         output = tmp_path / "out" / name.replace(" ", "_")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.command_line import parse_config
-from ernie_pair.pretrain.config import PretrainConfig, refuse_unready
-from ernie_pair.world import World
+from data_tools.base.cli import parse_config
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.processes.world import World
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'

@@ -12,14 +12,14 @@ import pytest
 from tiny_corpus import lines_of, make, write_vocab
 from waiting import until
 
+from data_tools.base.errors import InputError, MachineError
 from data_tools.build_vocab import VocabConfig, build_vocab
-from data_tools.errors import InputError, MachineError
+from data_tools.files.atomic_files import published
+from data_tools.files.own_names import is_own_name, own_name
+from data_tools.files.results import Results, refuse_existing
 from data_tools.make_sample import SampleConfig, make_sample
-from data_tools.own_names import is_own_name, own_name
-from data_tools.publish import published
-from data_tools.results import Results, refuse_existing
 from data_tools.trans_to_json import TransConfig, trans_to_json
-from ernie_pair.new_model import NewModelConfig, new_model
+from ernie_pair.model_files.new_model import NewModelConfig, new_model
 
 ROOT = Path(__file__).parents[1]
 
@@ -159,7 +159,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path, given):
 @pytest.mark.parametrize("where", ["pipe", "file"])
 def test_standard_output_is_written_to_in_its_place(tmp_path, where):
     program = (
-        "import sys; from pathlib import Path; from data_tools.results import Results\n"
+        "import sys; from pathlib import Path; from data_tools.files.results import Results\n"
         "print('before'); made = Results('tool', [Path('/dev/stdout')], {}, {}, False)\n"
         "assert not made.are_done()\n"
         "with made.published() as (draft,): draft.write_text('result\\n')\n"

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from visualdl import LogReader
 
-from ernie_pair import runlog
-from ernie_pair.loop import TrainState
-from ernie_pair.runlog import NullLog, RemainingTime, RunLog, open_log, start_console
-from ernie_pair.world import World
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine import run_log as runlog
+from ernie_pair.engine.run_log import NullLog, RemainingTime, RunLog, open_log, start_console
+from ernie_pair.processes.world import World
 
 
 def events(folder):

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 from tiny_pair import train_config
 
-from data_tools.command_line import parse_config
-from data_tools.errors import InputError
-from ernie_pair.pair import fingerprint as of_pairs
-from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pretrain import fingerprint as of_pretraining
-from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.same_run import flags_of, refuse_other_run, refuse_unknown_keys
-from ernie_pair.world import World
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.fingerprint import flags_of, refuse_other_run, refuse_unknown_keys
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.train import pair_fingerprint as of_pairs
+from ernie_pair.pretrain import pretrain_fingerprint as of_pretraining
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.processes.world import World
 
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
 SOURCE = SimpleNamespace(config={"vocab_size": 9})
@@ -135,7 +135,7 @@ def test_a_pair_checkpoint_of_the_version_before_goes_on(tmp_path):
 
 
 def test_a_pair_run_that_has_ended_goes_on_for_more_epochs_when_it_is_said(tmp_path, capsys):
-    from ernie_pair.pair.run import train_pair
+    from ernie_pair.pair.train.train_pair import train_pair
 
     config = train_config(tmp_path, epochs=1, checkpoint_steps=4, eval_freq=100)
     train_pair(config)

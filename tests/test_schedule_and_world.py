@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from data_tools.command_line import parse_config
-from data_tools.errors import InputError
-from ernie_pair.cpu_math import cpu_threads
-from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.schedule import describe_schedule, learning_rate, tell_schedule
-from ernie_pair.world import World, launched_world, local_world, passes_per_update, seed_of
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.engine.lr_schedule import describe_schedule, learning_rate, tell_schedule
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.processes.world import World, launched_world, local_world, passes_per_update, seed_of
 
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
 

@@ -17,20 +17,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import InputError
-from ernie_pair.predictor import Prediction
-from ernie_pair.serve.run import ServeConfig, _listen, serve
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from ernie_pair.inference.predictor import Prediction
+from ernie_pair.server.serve import ServeConfig, _listen, serve
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from ernie_pair.serve import questions  # noqa: E402 - they need the libraries of the extra
-from ernie_pair.serve.app import create_app  # noqa: E402
-from ernie_pair.serve.batcher import Batching, MicroBatcher  # noqa: E402
-from ernie_pair.serve.questions import Limits  # noqa: E402
+from ernie_pair.server import request as questions  # noqa: E402 - they need the libraries of the extra
+from ernie_pair.server.app import create_app  # noqa: E402
+from ernie_pair.server.batcher import Batching, MicroBatcher  # noqa: E402
+from ernie_pair.server.request import Limits  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 LIMITS = Limits(max_body=2000, max_pairs=5, max_chars=20)

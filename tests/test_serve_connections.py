@@ -308,10 +308,10 @@ def test_a_line_to_try_it_is_said_and_works():
 def test_a_host_that_is_not_the_services_is_refused(flags, host, status):
     from starlette.testclient import TestClient
 
-    from ernie_pair.serve.app import create_app
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.questions import Limits
-    from ernie_pair.serve.run import ServeConfig, _hosts_of
+    from ernie_pair.server.app import create_app
+    from ernie_pair.server.batcher import Batching
+    from ernie_pair.server.request import Limits
+    from ernie_pair.server.serve import ServeConfig, _hosts_of
 
     hosts = _hosts_of(ServeConfig("m", **dict([(flags[0][2:], flags[1])] if flags else [])))
     app = create_app(FakeModel(), Batching(8, 0.0, 100), Limits(2000, 5, 20), hosts)
@@ -331,7 +331,7 @@ class FakeModel:
     def predict(self, pairs):
         import numpy as np
 
-        from ernie_pair.predictor import Prediction
+        from ernie_pair.inference.predictor import Prediction
 
         return Prediction(np.zeros(len(pairs), int), ["odd"] * len(pairs), np.full((len(pairs), 2), 0.5))
 
@@ -339,9 +339,9 @@ class FakeModel:
 def test_openapi_says_what_is_asked_and_what_is_answered():
     from starlette.testclient import TestClient
 
-    from ernie_pair.serve.app import create_app
-    from ernie_pair.serve.batcher import Batching
-    from ernie_pair.serve.questions import Limits
+    from ernie_pair.server.app import create_app
+    from ernie_pair.server.batcher import Batching
+    from ernie_pair.server.request import Limits
 
     with TestClient(create_app(FakeModel(), Batching(8, 0.0, 100), Limits(2000, 5, 20))) as client:
         document = client.get("/openapi.json").json()
@@ -360,7 +360,7 @@ def test_openapi_says_what_is_asked_and_what_is_answered():
 
 
 def test_the_readme_shows_the_line_that_the_service_says():
-    from ernie_pair.serve.documentation import curl_line
+    from ernie_pair.server.documentation import curl_line
 
     readme = (SERVICE.parents[1] / "README.md").read_text(encoding="utf-8")
     assert curl_line("127.0.0.1:8000") in readme

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import Stopped
-from ernie_pair.signals import VOTES, StopSignals
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import Stopped
+from ernie_pair.processes.stop_signals import VOTES, StopSignals
 
 
 @pytest.fixture(autouse=True)

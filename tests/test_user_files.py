@@ -14,14 +14,14 @@ from planted import KINDS, OF_ANY_RUN, OF_PAIRS, OF_PRETRAINING, content, plant
 from tiny_pair import train_config
 from visualdl import LogReader
 
-from data_tools.command_line import exit_code_of
-from data_tools.errors import CheckpointError
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import TrainState
-from ernie_pair.pair.best import BestModel, best_models
-from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.run import train_pair
-from ernie_pair.world import World
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import CheckpointError
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.pair.train.best_checkpoint import BestModel, best_models
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.processes.world import World
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
 

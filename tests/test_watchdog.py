@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from ernie_pair import watchdog
+from ernie_pair.processes import watchdog
 
 ROOT = Path(__file__).parents[1]
 # Rank argv[2] of 2: says "here" when both have been seen, then does argv[3].
 RANK = """
 import sys, time
 from pathlib import Path
-from data_tools.command_line import exit_code_of
-from data_tools.errors import NumbersError, PeerError, Stopped
-from ernie_pair import watchdog
-from ernie_pair.world import World
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import NumbersError, PeerError, Stopped
+from ernie_pair.processes import watchdog
+from ernie_pair.processes.world import World
 
 watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
 watchdog.GRACE_SECONDS, watchdog.SHORTEST_LIMIT = 0.1, 0.5
@@ -230,8 +230,8 @@ def test_a_record_of_one_size_says_who_it_is(ranks, tmp_path):
 
 START = """
 import sys, time
-from ernie_pair import watchdog
-from ernie_pair.world import World
+from ernie_pair.processes import watchdog
+from ernie_pair.processes.world import World
 
 watchdog.SAY_SECONDS, watchdog.START_SECONDS = 0.1, 0.35
 with watchdog.all_start(World(0, int(sys.argv[1]))):

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_safetensors
 
-from data_tools.errors import CheckpointError
-from ernie_pair.lod_tensor import read_variable
-from ernie_pair.plain_pickle import ALLOWED, _PlainUnpickler
-from ernie_pair.weights import (
+from data_tools.base.errors import CheckpointError
+from ernie_pair.weights.paddle_variables import read_variable
+from ernie_pair.weights.restricted_pickle import ALLOWED, _PlainUnpickler
+from ernie_pair.weights.weight_files import (
     NAMES_OF_TYPES,
     as_float32,
     from_safetensors,
@@ -148,7 +148,9 @@ def test_a_small_pickle_that_is_large_to_walk_is_refused_at_once(content, tmp_pa
         path.write_bytes(content)
     else:
         write_pickle(path, content)
-    script = "import sys, pathlib, ernie_pair.weights as w; w.read_weights(pathlib.Path(sys.argv[1]))"
+    script = (
+        "import sys, pathlib, ernie_pair.weights.weight_files as w; w.read_weights(pathlib.Path(sys.argv[1]))"
+    )
     words = [sys.executable, "-c", script, str(path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert "CheckpointError: " in done.stderr.splitlines()[-1] and str(path) in done.stderr

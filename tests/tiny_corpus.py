@@ -7,7 +7,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from data_tools.corpus import Corpus, corpus_paths
+from data_tools.corpus.format import Corpus, corpus_paths
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 
 ROOT = Path(__file__).parents[1]

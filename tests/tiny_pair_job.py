@@ -6,18 +6,18 @@ from typing import Iterator, List, NamedTuple
 import numpy as np
 from tiny_pair import write_model, write_pairs
 
-from data_tools.wordpiece import WordPiece
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.class_weights import class_weights_of
-from ernie_pair.pair.config import TrainConfig
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import Batch, Rows
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.data.class_weights import class_weights_of
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_updates
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.job import PairJob
-from ernie_pair.pair.model import new_model
-from ernie_pair.pair.peers import Alone
-from ernie_pair.pair.recompute import recompute_layers
-from ernie_pair.pair_rows import Batch, Rows
-from ernie_pair.world import World
+from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.processes.world import World
 
 STEPS = 60
 PLACES = {"train_file": "t", "dev_file": "d", "output_dir": "o"}

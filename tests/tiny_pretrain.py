@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.corpus_writer import CorpusWriter
-from data_tools.wordpiece import WordPiece
+from data_tools.corpus.writer import CorpusWriter
+from data_tools.text.wordpiece import WordPiece
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *(f"##{c}" for c in CHARACTERS), "[UNK]"]

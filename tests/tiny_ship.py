@@ -6,13 +6,13 @@ from typing import List, Tuple
 import numpy as np
 from tiny_pair import CHARACTERS, write_model
 
-from data_tools.wordpiece import WordPiece
-from ernie_pair.model_folder import open_model
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import encode_texts
+from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model import load_trained, new_model
-from ernie_pair.pair.peers import Alone
-from ernie_pair.pair.scoring import logits_of
-from ernie_pair.pair_rows import encode_texts
+from ernie_pair.pair.model.classifier import load_trained, new_model
+from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.process_group import Alone
 
 MAX_SEQ_LEN = 40
 

@@ -4,7 +4,7 @@ from typing import Dict, Optional
 
 import numpy as np
 
-from data_tools.errors import InputError
+from data_tools.base.errors import InputError
 
 # What `measure` returns; every one is a number that may choose the best model of a run.
 METRICS = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "mcc")

@@ -7,25 +7,25 @@ from typing import Dict, Iterator, List, Sequence, Union
 
 import numpy as np
 
-from data_tools.blend import Blend, BlendedDataset, read_blend
-from data_tools.collate import collate
-from data_tools.corpus import Corpus
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.integrity import open_verified
+from data_tools.corpus.megatron import find_corpus
+from data_tools.corpus.mixture import Blend, BlendedDataset, read_blend
+from data_tools.corpus.splits import document_ranges
+from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.dataset_utils import MaskingRule
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.hashing import mix_all
-from data_tools.masking_function import load_masking_fn
-from data_tools.megatron_corpus import find_corpus
-from data_tools.sample_map import build_sample_map, rows_fit
-from data_tools.sample_map_cache import cached_sample_map
-from data_tools.splits import document_ranges
-from data_tools.twins import vocabulary_of
-from data_tools.verified import open_verified
-from data_tools.wordpiece import WordPiece
-from ernie_pair.model_config import Limits
-from ernie_pair.pretrain.config import PretrainConfig
-from ernie_pair.pretrain.corpus_vocabulary import refuse_ids_beyond, refuse_unfit_model
+from data_tools.files.hashing import mix_all
+from data_tools.samples.collate import collate
+from data_tools.samples.masking_plugin import load_masking_fn
+from data_tools.samples.sample_map import build_sample_map, rows_fit
+from data_tools.samples.sample_map_cache import cached_sample_map
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.config_json import Limits
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.loader import Loader
-from ernie_pair.world import World
+from ernie_pair.pretrain.vocab_checks import refuse_ids_beyond, refuse_unfit_model
+from ernie_pair.processes.world import World
 
 Batch = Dict[str, np.ndarray]
 LOOKED_AT = 100_000  # samples, to see how many sentences one holds

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Callable, Iterable, Iterator, Sequence
 
-from data_tools.errors import PeerError
+from data_tools.base.errors import PeerError
 
 BATCHES_AHEAD = 4  # per worker
 

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from data_tools.errors import MachineError
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import TrainState
-from ernie_pair.world import World
+from data_tools.base.errors import MachineError
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.processes.world import World
 
 FILES = {"a": b"a" * 300_000, "b": b"b" * 200_000}
 mount, kind = Path(sys.argv[1]), sys.argv[2]

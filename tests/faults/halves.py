@@ -15,7 +15,7 @@ class Pretraining:
     settings = {"max_steps": 60, "checkpoint_steps": 20, "eval_freq": 7, "dp_degree": 2}
     failing = {
         **{"module": "ernie_pair.pretrain", "job": "PretrainJob", "function": "pretrain"},
-        "config": "ernie_pair.pretrain.config import PretrainConfig",
+        "config": "ernie_pair.pretrain.config.pretrain_config import PretrainConfig",
         "its_rank": "self.world.rank",
         "poison": "w = self.program.weights(); self.program.set_weights({k: w[k] * float('nan') for k in w})",
     }
@@ -36,7 +36,7 @@ class Pairs:
     settings.update(batch_size=4, gradient_accumulation_steps=2, learning_rate=5e-3, device="cpu")
     failing = {
         **{"module": "ernie_pair.pair", "job": "PairJob", "function": "train_pair"},
-        "config": "ernie_pair.pair.config import TrainConfig",
+        "config": "ernie_pair.pair.config.pair_config import TrainConfig",
         "its_rank": "self.peers.rank",
         "poison": "[p.set_value(p * float('nan')) for p in self.model.parameters()]",
     }

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from children import in_child
 
-from data_tools.command_line import exit_code_of
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import TrainState
-from ernie_pair.world import World
+from data_tools.base.cli import exit_code_of
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.processes.world import World
 
 ROOT = Path(__file__).parents[2]
 FILES = {"a": b"a" * 3000, "b": b"b" * 2000}

@@ -11,9 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SAVE = """
 import sys
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.loop import TrainState
-from ernie_pair.world import World
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.processes.world import World
 
 checkpoints = Checkpoints(sys.argv[1], World(), lambda values: values)
 checkpoints.save(TrainState(5), {}, [("a", b"a" * 9000), ("b", b"b")], {})

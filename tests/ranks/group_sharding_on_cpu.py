@@ -11,8 +11,8 @@ from unittest import mock
 
 import paddle
 
-from ernie_pair.pair import job
-from ernie_pair.pair.group_sharding import Shards
+from ernie_pair.pair.step.zero2 import Shards
+from ernie_pair.pair.train import pair_job as job
 
 
 class _WithCuda:

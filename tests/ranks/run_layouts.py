@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from data_tools.wordpiece import WordPiece
-from ernie_pair.model_config import limits_of
-from ernie_pair.model_folder import open_model
-from ernie_pair.pretrain.config import PretrainConfig
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.config_json import limits_of
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
-from ernie_pair.pretrain.job import PretrainJob
-from ernie_pair.pretrain.model import ernie_config
-from ernie_pair.pretrain.program import LOSS_WEIGHTS, RankSums, build_program
-from ernie_pair.pretrain.strategy import start_fleet
-from ernie_pair.world import launched_world
+from ernie_pair.pretrain.graph.model import ernie_config
+from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, RankSums, build_program
+from ernie_pair.pretrain.graph.strategy import start_fleet
+from ernie_pair.pretrain.pretrain_job import PretrainJob
+from ernie_pair.processes.world import launched_world
 
 
 class PoisonedJob(PretrainJob):

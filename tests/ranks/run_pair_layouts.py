@@ -14,11 +14,11 @@ import numpy as np
 from group_sharding_on_cpu import group_sharding_on_cpu
 from tiny_pair_job import run, tiny_job, weights
 
-from ernie_pair.checkpoint import Checkpoints
-from ernie_pair.checkpoint_folder import Checkpoint
-from ernie_pair.loop import TrainState
-from ernie_pair.pair.peers import join_peers
-from ernie_pair.world import World, launched_world
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.pair.process_group import join_peers
+from ernie_pair.processes.world import World, launched_world
 
 
 def run_job(folder, peers, out, flags, updates, first=1, resume=None, infinite=(), offload=False):

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.errors import InputError, PeerError
+from data_tools.base.errors import InputError, PeerError
+from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
-from ernie_pair.checkpoint_folder import MANIFEST
-from ernie_pair.published_folder import MADE
-from ernie_pair.world import launched_world
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
 
@@ -160,7 +160,7 @@ def test_an_error_of_a_callback_ends_both(flags, tmp_path):
 
 
 def train_until_killed(flags, folder):
-    from ernie_pair.pair.job import PairJob
+    from ernie_pair.pair.train.pair_job import PairJob
 
     update = PairJob.update
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from tiny_pair import write_model, write_pairs
 
-from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.run import train_pair
-from ernie_pair.weights import from_safetensors
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
 TRAIN = """
 import json, sys
-from data_tools.command_line import exit_code_of
-from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.run import train_pair
+from data_tools.base.cli import exit_code_of
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.train.train_pair import train_pair
 
 sys.exit(exit_code_of(lambda: train_pair(TrainConfig(**json.loads(sys.argv[1])))))
 """

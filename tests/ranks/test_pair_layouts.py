@@ -11,8 +11,8 @@ import pytest
 from run_pair_layouts import run_job
 from tiny_pair_job import write_files
 
-from ernie_pair.pair.peers import Alone
-from ernie_pair.weights import from_safetensors
+from ernie_pair.pair.process_group import Alone
+from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
 

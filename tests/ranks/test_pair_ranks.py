@@ -11,21 +11,22 @@ import numpy as np
 import pytest
 from tiny_pair import write_model, write_pairs
 
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.report import FILES
-from ernie_pair.pair.predict import predict_pair
-from ernie_pair.pair.run import train_pair
-from ernie_pair.weights import from_safetensors
+from ernie_pair.pair.evaluation.evaluation_report import FILES
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
 
 # Trains, stops where it is told to, and tells what each process ended with.
 TRAIN = """
 import hashlib, json, os, sys
-from data_tools.command_line import exit_code_of
-from ernie_pair.pair import objective, run
-from ernie_pair.pair.config import TrainConfig
+from data_tools.base.cli import exit_code_of
+from ernie_pair.pair.step import loss as objective
+from ernie_pair.pair.train import train_pair as run
+from ernie_pair.pair.config.pair_config import TrainConfig
 
 flags, stop_at, told, poisoned = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 entropy = objective.F.cross_entropy
@@ -49,10 +50,10 @@ sys.exit(exit_code_of(lambda: run.train_pair(TrainConfig(**flags))))
 
 ASK = """
 import json, sys
-from data_tools.command_line import exit_code_of
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig
+from data_tools.base.cli import exit_code_of
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.predict import predict_pair
+from ernie_pair.pair.evaluation.predict_pair import predict_pair
 
 def ask():
     evaluate_pair(EvaluateConfig(**json.loads(sys.argv[1])))
@@ -64,9 +65,9 @@ sys.exit(exit_code_of(ask))
 # The first process, which holds the store that they meet at, is lost.
 LOST = """
 import os, sys
-from data_tools.command_line import exit_code_of
-from ernie_pair.pair.peers import join_peers
-from ernie_pair.world import launched_world
+from data_tools.base.cli import exit_code_of
+from ernie_pair.pair.process_group import join_peers
+from ernie_pair.processes.world import launched_world
 
 def meet():
     peers = join_peers(launched_world())

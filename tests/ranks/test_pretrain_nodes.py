@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, write_corpus, write_model
 
-from data_tools.errors import InputError
-from ernie_pair.pretrain.config import PretrainConfig, refuse_unready
-from ernie_pair.world import World
+from data_tools.base.errors import InputError
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.processes.world import World
 
 pytestmark = pytest.mark.ranks
 

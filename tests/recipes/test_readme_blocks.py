@@ -21,9 +21,9 @@ import tiny_pretrain
 import yaml
 from pages import PAGES, ROOT, blocks, text_of
 
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.model import new_model
-from ernie_pair.pair.run import train_pair
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.train.train_pair import train_pair
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 
@@ -329,7 +329,7 @@ def test_no_entry_is_left_of_a_block_that_is_gone():
 
 
 def test_the_exit_codes_of_the_page_are_those_of_the_errors():
-    from data_tools import errors
+    from data_tools.base import errors
 
     classes = [value for value in vars(errors).values() if isinstance(getattr(value, "exit_code", None), int)]
     page = text_of(PAGES[0]).replace("\n", " ")

@@ -17,11 +17,11 @@ import tiny_pretrain
 from pages import ROOT, rows
 from safetensors.numpy import load_file
 
-from data_tools.command_line import parse_config
-from data_tools.errors import InputError
-from ernie_pair.pair.config import TrainConfig
-from ernie_pair.pair.run import train_pair
-from ernie_pair.pretrain.config import PretrainConfig
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 

@@ -16,11 +16,13 @@ from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
 
 import numpy as np
 
-from data_tools.command_line import option
-from data_tools.errors import InputError
-from data_tools.line_rules import ENCODINGS
-from data_tools.results import Results, files_of, settings_of
-from data_tools.wordpiece import WordPiece
+from data_tools.base.cli import option
+from data_tools.base.errors import InputError
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.lines import ENCODINGS
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
+from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
 from ernie_pair.pair.audit.findings import (
     Coded,
     coded,
@@ -30,14 +32,12 @@ from ernie_pair.pair.audit.findings import (
     is_shared,
     quantiles,
 )
-from ernie_pair.pair.audit.report import Cleaned, FileFacts, PairAudit, draw, report_lines
 from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import PACKED, Pairs
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
-from ernie_pair.pair_rows import SPECIALS_PER_PAIR
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 

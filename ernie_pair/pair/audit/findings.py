@@ -9,7 +9,7 @@ from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optiona
 
 import numpy as np
 
-from data_tools.text_audit_paragraphs import normalised, quote
+from data_tools.audit.paragraphs import normalised, quote
 from ernie_pair.pair.data.pair_file import Pairs
 
 EXAMPLES = 5

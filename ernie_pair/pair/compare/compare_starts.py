@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Literal
 
-from data_tools.command_line import option, parse_config, refuse_empty
-from data_tools.corpus import Corpus
-from data_tools.errors import InputError
-from data_tools.megatron_corpus import find_corpus, open_corpus
-from data_tools.results import Results, files_of, refuse_existing, settings_of
-from ernie_pair.model_config import limits_of
-from ernie_pair.model_folder import open_model
-from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pair.compare.report import (
+from data_tools.base.cli import option, parse_config, refuse_empty
+from data_tools.base.errors import InputError
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.files.results import Results, files_of, refuse_existing, settings_of
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.model_files.config_json import limits_of
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.compare.comparison_report import (
     JSON_FILE,
     PICTURE_FILE,
     compare,
@@ -22,17 +23,16 @@ from ernie_pair.pair.compare.report import (
     warnings_of,
     write_comparison,
 )
+from ernie_pair.pair.compare.domain_loss import domain_loss
 from ernie_pair.pair.compare.runs import TEST, Runs, Start
-from ernie_pair.pair.config import TrainConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.metrics import refuse_undefined
-from ernie_pair.runlog import start_console
-from ernie_pair.runtime import quiet_libraries, start_device
-from ernie_pair.world import World
+from ernie_pair.processes.world import World
 
 RANDOM = "random:"
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")

@@ -5,18 +5,18 @@ from typing import Dict
 
 import numpy as np
 
-from data_tools.collate import NO_LABEL, collate
-from data_tools.corpus import Corpus
+from data_tools.base.errors import InputError
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.errors import InputError
-from data_tools.masking_config import MaskingConfig
-from data_tools.sample_map import build_sample_map
-from data_tools.twins import vocabulary_of
-from data_tools.wordpiece import WordPiece
-from ernie_pair.model_config import family_of
-from ernie_pair.model_folder import ModelSource, match_parameters
-from ernie_pair.weight_names import HEADS, structured_names
-from ernie_pair.weights import as_float32, read_weights
+from data_tools.samples.collate import NO_LABEL, collate
+from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.samples.sample_map import build_sample_map
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.config_json import family_of
+from ernie_pair.model_files.source import ModelSource, match_parameters
+from ernie_pair.weights.parameter_names import HEADS, structured_names
+from ernie_pair.weights.weight_files import as_float32, read_weights
 
 SEED, BATCH = 1234, 32
 LM_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."

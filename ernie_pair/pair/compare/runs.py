@@ -18,17 +18,17 @@ from typing import Dict, List, NamedTuple
 
 import numpy as np
 
-from data_tools.array_file import sha256_of_file
-from data_tools.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError, Stopped
-from data_tools.json_file import read_json_object
-from data_tools.publish import published
-from ernie_pair.model_folder import ModelSource
-from ernie_pair.pair.best import best_models
-from ernie_pair.pair.config import TrainConfig
+from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError, Stopped
+from data_tools.files.atomic_files import published
+from data_tools.files.json_file import read_json_object
+from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.prediction_file import read_log_probabilities
-from ernie_pair.signals import StopSignals
+from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+from ernie_pair.pair.train.best_checkpoint import best_models
+from ernie_pair.processes.stop_signals import StopSignals
 
 PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
 TEST_KEY = "test_file (sha256)"

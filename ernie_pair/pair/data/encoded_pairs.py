@@ -8,10 +8,8 @@ from typing import Iterator, List
 
 import numpy as np
 
-from data_tools.wordpiece import WordPiece
-from ernie_pair.pair.data.batch_order import BatchOrder
-from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair_rows import (  # noqa: F401 - one place to import them from
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import (  # noqa: F401 - one place to import them from
     Batch,
     Rows,
     encode_texts,
@@ -19,7 +17,9 @@ from ernie_pair.pair_rows import (  # noqa: F401 - one place to import them from
     kept_lengths,
     open_tokenizer,
 )
-from ernie_pair.world import World
+from ernie_pair.pair.data.batch_order import BatchOrder
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.processes.world import World
 
 
 def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:

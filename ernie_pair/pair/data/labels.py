@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from data_tools.errors import InputError
+from data_tools.base.errors import InputError
 
 EXAMPLE = "0=different,1=same"
 _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap

@@ -13,7 +13,7 @@ text, text, label.
 from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from data_tools.errors import InputError
+from data_tools.base.errors import InputError
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
 NAMES = {

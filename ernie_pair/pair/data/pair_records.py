@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator, List, NamedTuple, Tuple, Union
 
-from data_tools.errors import InputError
-from data_tools.json_file import JsonError, kind_of, parse_json
-from data_tools.line_rules import LONGEST_LINE, LineRules, decoded
-from data_tools.text_files import read_lines
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import JsonError, kind_of, parse_json
+from data_tools.text.lines import LONGEST_LINE, LineRules, decoded
+from data_tools.text.text_files import read_lines
 
 ENCODING_HELP = "of tables and JSON lines: utf-8 (a byte-order mark is accepted), gb18030, gbk or big5"
 BAD_ROW_HELP = "a row that is no pair ends the command, or is left out, counted and written to a file"

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 from typing import Optional, Sequence
 
-from data_tools.publish import make_folder, published
+from data_tools.files.atomic_files import make_folder, published
 from ernie_pair.pair.data.pair_file import BadRow
 
 ENDING = ".rejected.jsonl"

@@ -17,16 +17,16 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.array_file import sha256_of_file
-from data_tools.errors import InputError, MachineError
-from data_tools.json_file import as_read, is_whole_number, read_note
-from data_tools.locked import locked
-from data_tools.publish import make_folder, published
-from data_tools.wordpiece import WordPiece
+from data_tools.base.errors import InputError, MachineError
+from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.file_lock import locked
+from data_tools.files.json_file import as_read, is_whole_number, read_note
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import Rows
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import BadRow, Pairs, ending_of
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair_rows import Rows
 
 VERSION = 2  # raised when the same file would give other rows
 MOST_TOKENS = 2**31 - 1  # that one Arrow list counts

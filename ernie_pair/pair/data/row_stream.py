@@ -12,14 +12,14 @@ from typing import Iterator, List, NamedTuple, Optional
 
 import numpy as np
 
-from data_tools.wordpiece import WordPiece
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import Batch, encode_texts
 from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
 from ernie_pair.pair.data.encoded_pairs import dealt
 from ernie_pair.pair.data.pair_file import Row
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import StreamedRejects
-from ernie_pair.pair_rows import Batch, encode_texts
-from ernie_pair.world import World
+from ernie_pair.processes.world import World
 
 _POOLS = 1  # sets the draws of the pools apart from those of the buffer
 

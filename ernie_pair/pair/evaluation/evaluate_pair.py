@@ -5,13 +5,16 @@ import logging
 from pathlib import Path
 from typing import Dict, Tuple
 
-from data_tools.errors import InputError
-from data_tools.results import Results
-from ernie_pair.pair.config import EvaluateConfig
+from data_tools.base.errors import InputError
+from data_tools.files.results import Results
+from ernie_pair.model_files.temperature import CALIBRATION, Calibration, write_calibration
+from ernie_pair.pair.config.pair_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
-from ernie_pair.pair.evaluation.report import FILES, write_report
+from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.pair.evaluation.inference_model import Trained
+from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.evaluation.tuning import (
     refuse_judged_file,
     refuse_one_class,
@@ -20,9 +23,6 @@ from ernie_pair.pair.evaluation.tuning import (
     with_threshold,
 )
 from ernie_pair.pair.metrics import METRICS, describe_single_class
-from ernie_pair.pair.result_file import results_of
-from ernie_pair.pair.trained import Trained
-from ernie_pair.temperature import CALIBRATION, Calibration, write_calibration
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,9 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from ernie_pair.pair.config import EvaluateConfig
+from ernie_pair.inference.softmax import probabilities
+from ernie_pair.model_files.temperature import Calibration
+from ernie_pair.pair.config.pair_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import (
     BINS,
@@ -21,8 +23,6 @@ from ernie_pair.pair.evaluation.intervals import intervals
 from ernie_pair.pair.evaluation.slices import slice_table
 from ernie_pair.pair.evaluation.thresholds import Curve, at_precision, best_f1, measure_at, threshold_curve
 from ernie_pair.pair.metrics import find_single_class, measure
-from ernie_pair.pair_scores import probabilities
-from ernie_pair.temperature import Calibration
 
 ECE_OF_TWO = f"{BINS} equal-mass bins by the probability of class 1"
 ECE_OF_MORE = f"{BINS} equal-mass bins by the probability of the predicted class"

@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Dict, Optional
 
-from data_tools.errors import InputError
-from ernie_pair.pair.config import EvaluateConfig
+from data_tools.base.errors import InputError
+from ernie_pair.model_files.temperature import Calibration
+from ernie_pair.pair.config.pair_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import is_at_the_end
 from ernie_pair.pair.evaluation.evaluation import Fitted
-from ernie_pair.temperature import Calibration
 
 
 def refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:

@@ -8,28 +8,28 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, Optional, Tuple
 
-from data_tools.array_file import sha256_of_file
-from data_tools.command_line import option, refuse_empty
-from data_tools.errors import InputError
-from data_tools.results import Results, files_of, settings_of
-from ernie_pair.backends import open_backend
-from ernie_pair.cpu_math import cpu_threads
-from ernie_pair.manifest import installed_versions
-from ernie_pair.model_config import CONFIG, VOCAB, find_config
-from ernie_pair.optional_library import optional_library
+from data_tools.base.cli import option, refuse_empty
+from data_tools.base.errors import InputError
+from data_tools.base.optional_import import import_optional
+from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.results import Results, files_of, settings_of
+from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.backends import open_backend
+from ernie_pair.inference.exported_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
+from ernie_pair.inference.softmax import refuse_no_threshold, refuse_threshold
+from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR, open_tokenizer
+from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
+from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
+from ernie_pair.model_files.tokenizer_json import TOKENIZER, trained_length
 from ernie_pair.pair.data.labels import labels_of
+from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
-from ernie_pair.pair.export.parity import answers_of, largest_difference, parity_batches
-from ernie_pair.pair.model import PairClassifier, load_trained
-from ernie_pair.pair_rows import SPECIALS_PER_PAIR, open_tokenizer
-from ernie_pair.pair_scores import refuse_no_threshold, refuse_threshold
-from ernie_pair.published_folder import MADE, publish_folder
-from ernie_pair.runlog import start_console
-from ernie_pair.runtime import quiet_libraries, start_device
-from ernie_pair.shipped_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
-from ernie_pair.temperature import Calibration, describe_decision, read_calibration
-from ernie_pair.tokenizer_config import TOKENIZER, trained_length
-from ernie_pair.world import World
+from ernie_pair.pair.model.classifier import PairClassifier, load_trained
+from ernie_pair.processes.world import World
 
 VERSIONED = (
     *("ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp"),
@@ -85,7 +85,7 @@ def export_pair(config: ExportConfig) -> None:
     if results.are_done():
         return
     if "onnx" in config.backends:
-        optional_library("onnxruntime", "onnx")
+        import_optional("onnxruntime", "onnx")
     start_device("cpu", World())
     model, vocab_file = load_trained(config.model_path)
     calibration = _calibration(config, model.num_classes)

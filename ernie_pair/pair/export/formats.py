@@ -5,10 +5,10 @@ from pathlib import Path
 import paddle
 from paddle import nn
 
-from data_tools.errors import InputError
-from ernie_pair.optional_library import optional_library
-from ernie_pair.pair.model import PairClassifier
-from ernie_pair.shipped_model import ONNX_FILES, PADDLE_FILES
+from data_tools.base.errors import InputError
+from data_tools.base.optional_import import import_optional
+from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
+from ernie_pair.pair.model.classifier import PairClassifier
 
 OPSET = 17
 INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
@@ -55,7 +55,7 @@ def write_onnx(folder: Path) -> None:
     """Write ONNX_FILES from the PADDLE_FILES of the same folder. Raises InputError when it cannot be done."""
     import onnx
 
-    paddle2onnx = optional_library("paddle2onnx", "onnx")
+    paddle2onnx = import_optional("paddle2onnx", "onnx")
     sources = [str(folder / name) for name in PADDLE_FILES]
     content = paddle2onnx.export(*sources, opset_version=OPSET, verbose=False)
     if not content:

@@ -4,8 +4,8 @@ import os
 import sys
 from typing import Dict, List, Sequence
 
+from ernie_pair.device.device import default_device
 from ernie_pair.pair.launch.launch_config import LaunchConfig, read_launch, shown
-from ernie_pair.runtime import default_device
 
 
 def launch(words: Sequence[str]) -> None:

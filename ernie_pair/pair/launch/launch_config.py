@@ -16,10 +16,10 @@ from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import Dict, List, Literal, Sequence, Tuple, get_type_hints
 
-from data_tools.command_line import option, parse_config
-from data_tools.errors import InputError
-from data_tools.flag_file import Entry, launch_file, refuse_entry
-from ernie_pair.pair.config import EvaluateConfig, PredictConfig, TrainConfig
+from data_tools.base.cli import option, parse_config
+from data_tools.base.errors import InputError
+from data_tools.base.yaml_flags import Entry, launch_file, refuse_entry
+from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")

@@ -1,0 +1,1 @@
+"""What is odd about raw text: duplicates, damaged characters, scripts, languages."""

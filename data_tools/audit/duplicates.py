@@ -1,0 +1,201 @@
+"""Which paragraphs repeat an earlier one, exactly after normalisation or nearly."""
+
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, NamedTuple, Sequence
+
+import numpy as np
+
+from data_tools.audit.near_duplicates import Member, NearRules
+from data_tools.audit.paragraphs import Place
+
+GROUPS = 5  # that a report lists
+MEMBERS = 3  # of a listed group of near repeats
+
+
+class Table(NamedTuple):
+    """All paragraphs in order, a row each.
+
+    ``fingerprints`` uint64 of the normalised text, ``lengths`` uint32 in characters, ``compared``
+    uint32: those left after normalisation; ``lines``, ``parts`` uint32: its place in the file.
+    ``paths`` and ``begins``, int64[batches + 1]: the file of each batch of rows, and its first row.
+    """
+
+    fingerprints: np.ndarray
+    lengths: np.ndarray
+    compared: np.ndarray
+    lines: np.ndarray
+    parts: np.ndarray
+    paths: List[str]
+    begins: np.ndarray
+
+    def place(self, row: int) -> Place:
+        batch = int(np.searchsorted(self.begins, row, side="right")) - 1
+        return Place(self.paths[batch], int(self.lines[row]), int(self.parts[row]))
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A paragraph that stands ``times`` in the text, first ``at`` file:line."""
+
+    times: int
+    at: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ExactRepeats:
+    """``paragraphs`` repeat an earlier one, with so many ``characters``.
+
+    ``without_text``: paragraphs with nothing to compare but punctuation.
+    ``sizes``: {least: how many groups of paragraphs have that size up to less than twice it}.
+    """
+
+    paragraphs: int
+    characters: int
+    groups: int
+    without_text: int
+    sizes: Dict[int, int]
+    most_repeated: List[Repeated]
+
+
+@dataclass(frozen=True)
+class NearMember:
+    """``similarity``: the Jaccard similarity to the first of its group."""
+
+    at: str
+    similarity: float
+    text: str
+
+
+@dataclass(frozen=True)
+class NearGroup:
+    size: int
+    at: str
+    text: str
+    members: List[NearMember]
+
+
+@dataclass(frozen=True)
+class NearRepeats:
+    """Among the different paragraphs: ``paragraphs`` are like an earlier one, with so many ``characters``.
+
+    ``candidates`` have ``shortest`` characters to compare and are not exact repeats; ``compared`` of
+    them were looked at, ``too_short`` others were not. ``sizes`` as of ExactRepeats.
+    """
+
+    threshold: float
+    shingle: int
+    shortest: int
+    too_short: int
+    candidates: int
+    compared: int
+    paragraphs: int
+    characters: int
+    groups: int
+    sizes: Dict[int, int]
+    largest: List[NearGroup]
+
+
+class Firsts(NamedTuple):
+    """The first row of each different paragraph, in order, and how often it stands in the text: int64[n]."""
+
+    rows: np.ndarray
+    times: np.ndarray
+
+
+def firsts_of(table: Table) -> Firsts:
+    rows = np.flatnonzero(table.compared)
+    _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return Firsts(rows[first[order]], times[order])
+
+
+def listed_firsts(firsts: Firsts) -> np.ndarray:
+    """Of those that are repeated, the most repeated GROUPS; places in ``firsts``."""
+    ranked = np.argsort(-firsts.times, kind="stable")[:GROUPS]
+    return ranked[firsts.times[ranked] > 1]
+
+
+def near_candidates(table: Table, firsts: Firsts, rules: NearRules) -> np.ndarray:
+    return firsts.rows[table.compared[firsts.rows] >= rules.shortest]
+
+
+def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
+    """At most ``limit`` rows of ``candidates``, chosen by their text, in order."""
+    if len(candidates) <= limit:
+        return candidates
+    smallest = np.argpartition(table.fingerprints[candidates], limit - 1)[:limit]
+    return candidates[np.sort(smallest)]
+
+
+def exact_repeats(
+    table: Table, is_empty: np.ndarray, firsts: Firsts, texts: Dict[Place, str]
+) -> ExactRepeats:
+    has_text = table.compared > 0
+    repeated = firsts.times[firsts.times > 1]
+    return ExactRepeats(
+        paragraphs=int(has_text.sum()) - len(firsts.rows),
+        characters=int(table.lengths[has_text].sum() - table.lengths[firsts.rows].sum()),
+        groups=len(repeated),
+        without_text=int((~has_text & ~is_empty).sum()),
+        sizes=doubling(repeated),
+        most_repeated=[
+            Repeated(int(firsts.times[number]), *_shown(table.place(firsts.rows[number]), texts))
+            for number in listed_firsts(firsts).tolist()
+        ],
+    )
+
+
+def near_repeats(
+    table: Table,
+    num_firsts: int,
+    candidates: np.ndarray,
+    sample: np.ndarray,
+    groups: Dict[int, List[Member]],
+    rules: NearRules,
+    texts: Dict[Place, str],
+) -> NearRepeats:
+    """``groups``: places in ``sample``, see `text_audit_near.near_groups`."""
+    members = [member.paragraph for found in groups.values() for member in found]
+    return NearRepeats(
+        threshold=rules.threshold,
+        shingle=rules.shingle,
+        shortest=rules.shortest,
+        too_short=num_firsts - len(candidates),
+        candidates=len(candidates),
+        compared=len(sample),
+        paragraphs=len(members),
+        characters=int(table.lengths[sample[members]].sum()),
+        groups=len(groups),
+        sizes=doubling([1 + len(found) for found in groups.values()]),
+        largest=[_group(table, sample, head, groups[head], texts) for head in listed_heads(groups)],
+    )
+
+
+def listed_heads(groups: Dict[int, List[Member]]) -> List[int]:
+    return sorted(groups, key=lambda head: (-len(groups[head]), head))[:GROUPS]
+
+
+def listed_near(groups: Dict[int, List[Member]]) -> Iterator[int]:
+    """The paragraphs of `near_groups` that the report shows."""
+    for head in listed_heads(groups):
+        yield head
+        yield from (member.paragraph for member in groups[head][:MEMBERS])
+
+
+def _group(table: Table, sample, head: int, members: Sequence[Member], texts: Dict[Place, str]) -> NearGroup:
+    examples = []
+    for paragraph, similarity in members[:MEMBERS]:
+        at, text = _shown(table.place(sample[paragraph]), texts)
+        examples.append(NearMember(at, round(similarity, 4), text))
+    return NearGroup(1 + len(members), *_shown(table.place(sample[head]), texts), examples)
+
+
+def _shown(place: Place, texts: Dict[Place, str]):
+    return str(place), texts[place]
+
+
+def doubling(values: Sequence[int]) -> Dict[int, int]:
+    """{1: how many are 1, 2: are 2 or 3, 4: are 4 to 7, ...} of numbers above 0."""
+    bars = np.bincount(np.floor(np.log2(np.asarray(values, np.float64))).astype(np.int64))
+    return {2**bar: int(count) for bar, count in enumerate(bars) if count}

@@ -1,0 +1,155 @@
+"""Paragraphs that are nearly alike: MinHash finds candidates, the true Jaccard similarity decides.
+
+A paragraph is the set of its shingles, all stretches of ``shingle`` characters of the normalised text. The
+MinHash of `datasketch` (NUM_HASHES numbers) is cut into bands; paragraphs with a band in common are compared:
+
+    threshold 0.8   21 bands of 6: a pair of similarity 0.8 meets with 99.8 %, one of 0.5 with 28 %
+
+Its MinHashLSH would hold 7 kB per paragraph; here the bands are 8 bytes each, and only those that occur
+twice are looked at. Paragraphs come in order, and each is compared with the heads before it: it joins the
+first that is similar enough, or becomes a head. So each member of a group is verified against its head.
+Where very many meet, MOST_HEADS of a band are known and MOST_COMPARED heads compared, those with the
+most bands in common first; some pairs are missed there, and the time stays in proportion to the text.
+"""
+
+from collections import Counter
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.audit.paragraphs import code_points
+from data_tools.base.optional_import import import_optional
+
+NUM_HASHES = 128
+RECALL = 0.99  # of pairs that are just similar enough
+SHORTEST = 20  # characters of a normalised paragraph; one change in a shorter one is a large one
+MOST_HEADS, MOST_COMPARED = 100, 50
+_AT_ONCE = 4096  # shingles: 4 MB for each step of the MinHash
+_PRIME, _GOLDEN = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
+
+
+class NearRules(NamedTuple):
+    """``threshold``: least Jaccard similarity; ``shingle``: characters; ``limit``: most paragraphs."""
+
+    threshold: float
+    shingle: int
+    limit: int
+
+    @property
+    def shortest(self) -> int:
+        return max(SHORTEST, self.shingle)
+
+    @property
+    def shape(self) -> Tuple[int, int]:
+        """(bands, hashes of a band): the longest bands that find RECALL of the pairs at the threshold."""
+        for rows in range(NUM_HASHES, 1, -1):
+            bands = NUM_HASHES // rows
+            if 1 - (1 - self.threshold**rows) ** bands >= RECALL:
+                return bands, rows
+        return NUM_HASHES, 1
+
+
+class Member(NamedTuple):
+    paragraph: int
+    similarity: float
+
+
+def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
+    """uint64[texts, bands]: equal numbers in a column make two normalised texts candidates."""
+    bands, rows = rules.shape
+    hashes = np.empty((len(texts), bands * rows), np.uint64)
+    for number, text in enumerate(texts):
+        hashes[number] = _minhash(text, rules.shingle)[: bands * rows]
+    return _mixed(np.moveaxis(hashes.reshape(len(texts), bands, rows), 2, 0))
+
+
+def _minhash(text: str, shingle: int) -> np.ndarray:
+    """uint64[NUM_HASHES]"""
+    numbers = np.unique(_shingle_hashes(code_points(text), shingle))
+    start = _no_shingles()
+    minhash = type(start)(hashvalues=start.hashvalues, permutations=start.permutations, hashfunc=int)
+    for begin in range(0, len(numbers), _AT_ONCE):
+        minhash.update_batch(numbers[begin : begin + _AT_ONCE].tolist())
+    return minhash.hashvalues
+
+
+@lru_cache(maxsize=1)
+def _no_shingles():
+    return import_optional("datasketch", "audit").MinHash(num_perm=NUM_HASHES)
+
+
+def _shingle_hashes(points: np.ndarray, shingle: int) -> np.ndarray:
+    """uint64[len(points) - shingle + 1] below 2**32"""
+    num_shingles = len(points) - shingle + 1
+    columns = (points[offset : offset + num_shingles].astype(np.uint64) for offset in range(shingle))
+    return _mixed(columns) >> np.uint64(32)
+
+
+def _mixed(columns) -> np.ndarray:
+    """One uint64 for the numbers in the same place of each of ``columns``, all of one shape."""
+    state = np.uint64(0)
+    for column in columns:
+        state = (column ^ state) * _PRIME
+        state = state ^ (state >> np.uint64(29))
+    return state * _GOLDEN
+
+
+def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> Dict[int, List[Member]]:
+    """The members of each head. ``texts``: normalised, UTF-8; ``bands``: uint64[texts, bands] of them."""
+    similarity = _similarity_in(texts, rules.shingle)
+    heads_of: Dict[int, List[int]] = {}
+    groups: Dict[int, List[Member]] = {}
+    for paragraph, buckets in _meetings(bands):
+        head = _first_alike(paragraph, [heads_of.get(bucket, ()) for bucket in buckets], similarity, rules)
+        if head:
+            groups.setdefault(head.paragraph, []).append(Member(paragraph, head.similarity))
+            continue
+        for bucket in buckets:
+            heads = heads_of.setdefault(bucket, [])
+            if len(heads) < MOST_HEADS:
+                heads.append(paragraph)
+    return groups
+
+
+def _meetings(bands: np.ndarray) -> Iterator[Tuple[int, List[int]]]:
+    """(paragraph, its buckets) in order, for those that share a band with another one."""
+    paragraphs, buckets, num_buckets = [], [], 0
+    for column in bands.T:
+        _, bucket, sizes = np.unique(column, return_inverse=True, return_counts=True)
+        meet = np.flatnonzero(sizes[bucket] > 1)
+        paragraphs.append(meet)
+        buckets.append(bucket[meet] + num_buckets)
+        num_buckets += len(sizes)
+    joined = np.concatenate(paragraphs)
+    order = np.argsort(joined, kind="stable")
+    pairs = zip(joined[order].tolist(), np.concatenate(buckets)[order].tolist())
+    for paragraph, found in groupby(pairs, key=itemgetter(0)):
+        yield paragraph, [bucket for _, bucket in found]
+
+
+def _first_alike(paragraph: int, known, similarity, rules: NearRules) -> Optional[Member]:
+    """The head with the most bands in common that is similar enough, of equal ones the earliest."""
+    common = Counter(head for heads in known for head in heads)
+    ranked = sorted(common, key=lambda head: (-common[head], head))
+    for head in ranked[:MOST_COMPARED]:
+        found = similarity(head, paragraph)
+        if found >= rules.threshold:
+            return Member(head, found)
+    return None
+
+
+def _similarity_in(texts: Sequence[bytes], shingle: int):
+    @lru_cache(maxsize=512)
+    def shingles(paragraph: int) -> FrozenSet[str]:
+        text = texts[paragraph].decode("utf-8")
+        return frozenset(text[begin : begin + shingle] for begin in range(len(text) - shingle + 1))
+
+    def similarity(one: int, other: int) -> float:
+        """The true Jaccard similarity."""
+        common = len(shingles(one) & shingles(other))
+        return common / (len(shingles(one)) + len(shingles(other)) - common)
+
+    return similarity

@@ -1,0 +1,77 @@
+"""How often something was found in text, with the first places."""
+
+import unicodedata
+from dataclasses import dataclass, field
+from typing import Dict, List, Sequence
+
+import numpy as np
+
+from data_tools.audit.paragraphs import Paragraphs, quote, starts_of
+
+EXAMPLES = 3  # that are kept of a kind
+
+
+@dataclass(frozen=True)
+class Example:
+    """``what`` was found ``at`` file:line, with some of the ``text`` there."""
+
+    at: str
+    what: str
+    text: str
+
+
+@dataclass
+class Tally:
+    characters: int = 0
+    paragraphs: int = 0
+    examples: List[Example] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        self.characters += other.characters
+        self.paragraphs += other.paragraphs
+        self.examples = (self.examples + other.examples)[:EXAMPLES]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in some paragraphs, each int64[n].
+
+    ``kinds``: places in ``names``; ``at``: where it stands in "\\n".join(texts); ``marked``: how many
+    characters from there an example names; ``characters``: how many it counts for.
+    """
+
+    names: Sequence[str]
+    kinds: np.ndarray
+    at: np.ndarray
+    marked: np.ndarray
+    characters: np.ndarray
+
+
+def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
+    """Findings by the name of their kind, each example from another paragraph."""
+    firsts = starts_of(paragraphs.texts)
+    rows = np.searchsorted(firsts, findings.at, side="right") - 1
+    tallies = {}
+    for kind in np.unique(findings.kinds).tolist():
+        picked = np.flatnonzero(findings.kinds == kind)
+        different, first = np.unique(rows[picked], return_index=True)
+        examples = []
+        for row, number in zip(different.tolist(), picked[first[:EXAMPLES]].tolist()):
+            text, column = paragraphs.texts[row], int(findings.at[number] - firsts[row])
+            what = text[column : column + int(findings.marked[number])]
+            examples.append(Example(str(paragraphs.place(row)), shown(what), quote(text, column)))
+        total = int(findings.characters[picked].sum())
+        tallies[findings.names[kind]] = Tally(total, len(different), examples)
+    return tallies
+
+
+def add_all(total: Dict[str, Tally], more: Dict[str, Tally]) -> None:
+    for name, found in more.items():
+        total.setdefault(name, Tally()).add(found)
+
+
+def shown(text: str) -> str:
+    """``text``, or for a single character that is no letter in its usual form: U+200B."""
+    if len(text) != 1 or (text.isalpha() and unicodedata.is_normalized("NFKC", text)):
+        return quote(text)
+    return f"U+{ord(text):04X}"

@@ -1,0 +1,183 @@
+"""What an audit of text found: its values, its lines for the terminal, its picture."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Tuple
+
+from data_tools.audit.duplicates import ExactRepeats, NearRepeats
+from data_tools.audit.tally import Tally
+
+BAR = 40  # characters of the longest bar
+LANGUAGES = 8  # that are shown
+RARE = 5  # percent; a language of a smaller share is shown with an example
+
+
+@dataclass(frozen=True)
+class TextAudit:
+    """All of it can be written as JSON.
+
+    ``paragraphs``: without the ``empty`` ones; ``quantiles``: {percent: characters of a paragraph};
+    ``lengths``: {least: paragraphs with that many characters up to less than twice as many};
+    ``hanzi``: Chinese characters by script; ``traditional``: the most frequent traditional-only ones.
+    """
+
+    files: int
+    paragraphs: int
+    empty: int
+    characters: int
+    quantiles: Dict[str, int]
+    lengths: Dict[int, int]
+    exact: ExactRepeats
+    near: Optional[NearRepeats]
+    odd: Dict[str, Tally]
+    scripts: Dict[str, Tally]
+    hanzi: Dict[str, int]
+    traditional: Dict[str, int]
+    languages: Dict[str, Tally]
+
+
+def report_lines(audit: TextAudit) -> Iterator[str]:
+    """The report for the terminal; what a terminal would obey or hide is spelled out."""
+    for line in _lines(audit):
+        line = line.replace("\u3000", " ")
+        yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def _lines(audit: TextAudit) -> Iterator[str]:
+    sizes = f"{audit.paragraphs} paragraphs, {audit.empty} empty lines, {audit.characters} characters"
+    yield f"text           {audit.files} files, {sizes}"
+    marks = {"0": "shortest", "50": "median", "100": "longest"}
+    parts = (f"{marks.get(name, name + ' %')} {value}" for name, value in audit.quantiles.items())
+    yield f"characters     {', '.join(parts)} of a paragraph"
+    yield from _exact_lines(audit)
+    yield from _near_lines(audit)
+    yield from _odd_lines(audit.odd)
+    yield from _script_lines(audit)
+    yield from _language_lines(audit)
+    yield "paragraphs by length, characters"
+    yield from _bars([(f"{low}..", count) for low, count in audit.lengths.items()])
+
+
+def _exact_lines(audit: TextAudit) -> Iterator[str]:
+    exact = audit.exact
+    shares = f"{_share(exact.paragraphs, audit.paragraphs)}, {_share(exact.characters, audit.characters)}"
+    yield f"repeats        {exact.paragraphs} paragraphs ({shares} of the characters) repeat an earlier one"
+    if exact.without_text:
+        yield f"               {exact.without_text} more have punctuation alone"
+    yield from (f"  {found.times:>6} times  {found.at}  {found.text}" for found in exact.most_repeated)
+
+
+def _near_lines(audit: TextAudit) -> Iterator[str]:
+    near = audit.near
+    if near is None:
+        yield "near repeats   left out"
+        return
+    shares = f"{_share(near.paragraphs, audit.paragraphs)}, {_share(near.characters, audit.characters)}"
+    yield (
+        f"near repeats   {near.paragraphs} paragraphs ({shares} of the characters) are {near.threshold:g} "
+        f"or more like an earlier one"
+    )
+    yield f"               {near.too_short} below {near.shortest} characters were not compared"
+    if near.compared < near.candidates:
+        share = near.compared / near.candidates
+        yield (
+            f"               a sample of {near.compared} in {near.candidates} was compared, which holds "
+            f"{share * share:.1%} of the pairs; raise --near_limit"
+        )
+    for group in near.largest:
+        yield f"  {group.size:>6} alike  {group.at}  {group.text}"
+        yield from (
+            f"    {member.similarity:.2f}        {member.at}  {member.text}" for member in group.members
+        )
+
+
+def _odd_lines(odd: Dict[str, Tally]) -> Iterator[str]:
+    total = sum(found.characters for found in odd.values())
+    yield f"odd characters {total}" + (", read the examples:" if odd else "")
+    for kind, found in odd.items():
+        first = found.examples[0]
+        where = f"{first.at}  {first.what}  {first.text}"
+        yield f"  {kind:<23} {found.characters:>7} in {found.paragraphs:>6} paragraphs  {where}"
+
+
+def _script_lines(audit: TextAudit) -> Iterator[str]:
+    yield "script         " + ", ".join(_named_shares(audit.scripts, audit.paragraphs)) + " of the paragraphs"
+    num_hanzi, num_traditional = sum(audit.hanzi.values()), audit.hanzi["traditional only"]
+    top = " ".join(f"{character} {count}" for character, count in audit.traditional.items())
+    share = _share(num_traditional, num_hanzi)
+    yield f"traditional    {num_traditional} of {num_hanzi} Han characters ({share})"
+    if top:
+        yield f"               {top}"
+    for kind in ("traditional", "mixed"):
+        yield from (
+            f"  {kind:<11}   {found.at}  {found.what}  {found.text}"
+            for found in audit.scripts.get(kind, Tally()).examples
+        )
+
+
+def _language_lines(audit: TextAudit) -> Iterator[str]:
+    languages = _most_frequent(audit.languages)
+    yield "language       " + ", ".join(_named_shares(languages, audit.paragraphs)) + " of the paragraphs"
+    for name, found in languages.items():
+        if 100 * found.paragraphs < RARE * audit.paragraphs:
+            yield f"  {name:<11}   {found.examples[0].at}  {found.examples[0].text}"
+
+
+def _most_frequent(languages: Dict[str, Tally]) -> Dict[str, Tally]:
+    return dict(list(languages.items())[:LANGUAGES])
+
+
+def _named_shares(tallies: Dict[str, Tally], total: int) -> Iterator[str]:
+    return (f"{name} {_share(found.paragraphs, total)}" for name, found in tallies.items())
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / max(1, whole):.2%}"
+
+
+def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
+    most = max((count for _, count in rows), default=1)
+    for name, count in rows:
+        yield f"  {name:>9} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
+
+
+def draw(path: Path, audit: TextAudit) -> None:
+    """The same as a picture, without a word of Chinese: not every machine has a font for it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    axes = figure.subplots(2, 2).flat
+    axes[0].bar([f"{low}.." for low in audit.lengths], list(audit.lengths.values()))
+    axes[0].set(title="length", xlabel="characters of a paragraph", ylabel="paragraphs")
+    axes[0].tick_params(axis="x", rotation=60)
+    names = list(_most_frequent(audit.languages))[::-1]
+    bars = axes[1].barh(names, [100 * audit.languages[n].paragraphs / audit.paragraphs for n in names])
+    axes[1].bar_label(bars, fmt="%.2f")
+    axes[1].margins(x=0.15)
+    axes[1].set(title="language", xlabel="% of the paragraphs")
+    _draw_repeats(axes[2], audit)
+    _draw_odd(axes[3], audit.odd)
+    figure.savefig(path, dpi=120, format="png")
+
+
+def _draw_repeats(axes, audit: TextAudit) -> None:
+    kinds = {"exact": audit.exact.sizes, "near": audit.near.sizes if audit.near else {}}
+    sizes = sorted({size for found in kinds.values() for size in found})
+    for number, (name, found) in enumerate(kinds.items()):
+        places = [place + 0.4 * number for place in range(len(sizes))]
+        axes.bar(places, [found.get(size, 0) for size in sizes], width=0.4, align="edge", label=name)
+    axes.set_xticks([place + 0.4 for place in range(len(sizes))], [f"{size}.." for size in sizes])
+    axes.set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
+    if sizes:
+        axes.set_yscale("symlog", linthresh=1)
+        axes.legend()
+
+
+def _draw_odd(axes, odd: Dict[str, Tally]) -> None:
+    names = list(odd)[::-1]
+    bars = axes.barh(names, [odd[name].characters for name in names])
+    axes.bar_label(bars)
+    axes.margins(x=0.15)
+    axes.set(title="odd characters", xlabel="characters")
+    if names:
+        axes.set_xscale("symlog", linthresh=1)

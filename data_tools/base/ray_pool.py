@@ -1,0 +1,120 @@
+"""`ordered_map` over the tasks of Ray: the same results and errors, by one machine or by a cluster.
+
+A task whose worker is lost is run again, up to three times. Of Ray itself nothing is heard, and none of its
+processes outlives the run.
+"""
+
+import logging
+import os
+import socket
+from typing import Callable, Iterable, Iterator, List, TypeVar
+
+from data_tools.base.errors import InputError, MachineError
+from data_tools.base.process_pool import IN_FLIGHT_PER_WORKER, in_order, most_processes
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
+_SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
+
+
+def require_ray(address: str = ""):
+    """The module. Raises InputError when it is not installed, MachineError when HOST:PORT does not answer."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # its notices of lost workers: every line is skipped
+    try:
+        import ray
+    except ImportError:
+        raise InputError("ray is not installed; pip install 'ernie-pair[ray]'") from None
+    if address:
+        _knock(address)
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Ray itself would wait for minutes where nothing listens, then take this process with it."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise MachineError(
+            f"no Ray cluster at --ray_address {address} ({error}); start it, or mend the address"
+        ) from None
+
+
+def ray_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int, address: str = ""
+) -> Iterator[Result]:
+    """``map`` by at most ``workers`` tasks at a time, in a Ray of our own or the cluster at HOST:PORT.
+
+    ``function``, its items and results are pickled; the workers import what they are made of. What
+    ``function`` raises is raised here, in the place of its result. Raises MachineError: Ray does not
+    start, no cluster answers, or a task could not be run.
+    """
+    ray = require_ray(address)
+    _start(ray, workers, address)
+    tasks = _Tasks(ray, function, workers)
+    try:
+        yield from in_order(tasks.submit, tasks.result_of, items, workers * IN_FLIGHT_PER_WORKER)
+    finally:
+        try:
+            tasks.stop()
+        finally:
+            ray.shutdown()
+
+
+def _start(ray, workers: int, address: str) -> None:
+    where = {"address": address}
+    if not address:  # "local": another Ray on this machine is somebody else's
+        where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
+    except Exception as error:  # of many kinds: each means that there is no Ray
+        why = " ".join(str(error).split())[:200]
+        what = f"the cluster at --ray_address {address}" if address else "a Ray of its own"
+        raise MachineError(f"{what} is of no use ({why}); mend that, or pass --engine local") from None
+
+
+class _Tasks:
+    """Calls of ``function``, of which at most ``workers`` are not done."""
+
+    def __init__(self, ray, function: Callable, workers: int):
+        self._ray, self._workers = ray, workers
+        self._function = ray.put(function)
+        self._task = ray.remote(max_retries=3)(_call)
+        self._running: List = []
+
+    def submit(self, item):
+        if len(self._running) >= self._workers:
+            _, self._running = self._ray.wait(self._running, num_returns=1, fetch_local=False)
+        self._running.append(self._task.remote(self._function, item))
+        return self._running[-1]
+
+    def result_of(self, task):
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(task)
+        except errors.RayError as error:
+            cause = error.cause if isinstance(error, errors.RayTaskError) else error
+            if isinstance(cause, InputError):
+                raise cause from None
+            if not isinstance(cause, errors.RayError):
+                raise cause from error
+            raise MachineError(
+                f"Ray gave a task up ({_first_line(cause)}); see that each of its machines has "
+                "ernie-pair and enough memory, then run again"
+            ) from None
+
+    def stop(self) -> None:
+        """Afterwards no task is running: what they write to may be removed.
+
+        They are waited for: a `ray.cancel` that comes as a task ends brings Ray 2.40 down.
+        """
+        if self._running:
+            self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)
+
+
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    return function(item)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,98 @@
+"""A YAML file of flags, read strictly: known flags, each once and with a value."""
+
+from difflib import get_close_matches
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, get_args
+
+import yaml
+
+from data_tools.base.errors import InputError
+from data_tools.base.regular_file import FileRefusedError, read_regular
+
+LAUNCH = "launch"
+MOST_BYTES = 1 << 18
+LONGEST_VALUE = 4096
+
+
+class Entry(NamedTuple):
+    """A line of the file: what it names, its value as YAML has it, and file:line."""
+
+    name: str
+    value: yaml.Node
+    where: str
+
+
+def check_flag_file(path: str, hints: Dict[str, object]) -> List[str]:
+    """Return the names of the flags in the file.
+
+    Raises InputError with file:line for what is no mapping of ``hints``' names to single values.
+    """
+    entries = list(entries_of(path, _read(path)))
+    for name, value, where in entries:
+        if name == LAUNCH and isinstance(value, yaml.MappingNode):
+            raise InputError(
+                f"{where}: {LAUNCH}: is for `ernie-pair launch {path}`; start it so, or remove it"
+            )
+        refuse_entry(name, value, where, hints)
+    return [entry.name for entry in entries]
+
+
+def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
+    """What stands in the block `launch:` of the file, and the flags beside it. Raises InputError."""
+    entries = list(entries_of(path, _read(path)))
+    block = next((value for name, value, _ in entries if name == LAUNCH), None)
+    return list(entries_of(path, block)), [entry for entry in entries if entry.name != LAUNCH]
+
+
+def entries_of(path: str, node: Optional[yaml.Node]) -> Iterator[Entry]:
+    """Of a mapping each name once; of None nothing. Raises InputError."""
+    if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
+        return
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"{path}:{_line(node)}: not a list of flags; write lines like max_steps: 1000")
+    lines: Dict[str, int] = {}
+    for key, value in node.value:
+        name, where = str(key.value), f"{path}:{_line(key)}"
+        if name in lines:
+            raise InputError(f"{where}: {name} stands in line {lines[name]} already; keep one")
+        lines[name] = _line(key)
+        yield Entry(name, value, where)
+
+
+def refuse_entry(name: str, value: yaml.Node, where: str, hints: Dict[str, object]) -> None:
+    """Raises InputError unless it is a flag of ``hints`` with a single value."""
+    if name not in hints:
+        raise InputError(f"{where}: {name[:40]} is no flag; {nearest([name], hints)}")
+    is_empty = value.tag.endswith(":null") and type(None) not in get_args(hints[name])
+    if is_empty or not isinstance(value, yaml.ScalarNode):
+        raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
+    refuse_long_value(f"{where}: {name}", value.value)
+
+
+def refuse_long_value(flag: str, value: str) -> None:
+    """Raises InputError for more characters than a path may have; Python reads no number of that length."""
+    if len(value) > LONGEST_VALUE:
+        raise InputError(f"{flag} has a value of {len(value)} characters, above {LONGEST_VALUE}; shorten it")
+
+
+def nearest(words: Iterable[str], names: Iterable[str]) -> str:
+    """'did you mean --max_steps?' for words that are no flags, and where all of them are listed."""
+    near = [name for word in words for name in get_close_matches(word, list(names), n=1)]
+    hint = f"did you mean {', '.join('--' + name for name in near)}? " if near else ""
+    return hint + "--help lists the flags"
+
+
+def _read(path: str):
+    try:
+        return yaml.compose(read_regular(path, MOST_BYTES), Loader=yaml.SafeLoader)
+    except FileRefusedError as error:
+        raise InputError(f"--config {path}: {error}; give a YAML file") from None
+    except OSError as error:
+        raise InputError(f"--config {path}: cannot be read ({error.strerror}); give a YAML file") from None
+    except yaml.MarkedYAMLError as error:
+        raise InputError(f"{path}:{_line(error.problem_mark)}: not YAML ({error.problem}); mend it") from None
+    except (yaml.YAMLError, RecursionError):
+        raise InputError(f"{path}: not YAML text; give lines like max_steps: 1000") from None
+
+
+def _line(place) -> int:
+    return getattr(place, "start_mark", place).line + 1

@@ -1,0 +1,145 @@
+"""The texts of documents to the ids of their sentences.
+
+Texts are encoded several at a time, end to end with a line end between them: nothing here looks past a
+line end, so a document becomes the same ids in any company.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.text.lexicon import Lexicon
+from data_tools.text.wordpiece import WordPiece
+from data_tools.text.words import mark_words, presegmented, segmenter, word_begins
+
+CHARACTERS_AT_ONCE = 1 << 15  # so few that they, their words and ids stay in the processor's cache
+LINE_END = "\n"
+CHINESE_END = "[。！？；…]+[”’」』）》〉】]*"
+# A capital before the point is an initial, as in J. Smith; a sentence goes on with a capital or a digit.
+LATIN_END = r"(?<!\b[A-Z])[.!?]+[\"')\]”’]*(?=\s+[\"'(“‘]?[A-Z0-9])"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """All that decides which ids a document becomes; small enough to travel to a worker.
+
+    ends       regular expression of what ends a sentence
+    segmenter  who finds the words (`chinese_words.segmenter`); None: words are not marked
+    separator  what stands between the words of text that has them apart; None: it has not
+    lexicon    file of words that stay whole whoever finds the others (`user_lexicon`); None: there is none
+    """
+
+    vocab_file: str
+    ends: str = LINE_END
+    segmenter: Optional[str] = None
+    separator: Optional[str] = None
+    max_sentence_length: int = 510
+    lexicon: Optional[str] = None
+
+
+class Encoded(NamedTuple):
+    """What texts became.
+
+    ids    int32 [tokens], of all texts end to end
+    lens   int32 [sentences], tokens of each sentence
+    sizes  int64 [texts], sentences of each text; 0 when it has no tokens
+    marks  uint8 [tokens], the lexicon's (`Lexicon.marks_of`); [0] without a lexicon
+    """
+
+    ids: np.ndarray
+    lens: np.ndarray
+    sizes: np.ndarray
+    marks: np.ndarray
+    num_cut: int
+    num_lexicon_words: int
+
+
+class DocumentEncoder:
+    """A pure function of text and rules.
+
+    Raises InputError when words are to be marked and the vocabulary has no '##' twin to mark with.
+    """
+
+    def __init__(self, rules: Rules):
+        self.rules = rules
+        self.pieces = WordPiece.from_file(rules.vocab_file)
+        self._ends = re.compile(rules.ends)
+        self._words_of = segmenter(rules.segmenter) if rules.segmenter else None
+        self._given_words_of = presegmented(rules.separator) if rules.separator else None
+        self.lexicon = Lexicon.from_file(rules.lexicon) if rules.lexicon else None
+        if (rules.segmenter or rules.separator) and (self.pieces.twin_of < 0).all():
+            raise InputError(
+                f"{rules.vocab_file} has no '##' twin of a Chinese character, which "
+                "--cn_whole_word_segment needs; add them by build_vocab --add_twins_to"
+            )
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """The ids of a text's sentences end to end are those of the text, up to the '##' twins of words."""
+        parts = list(zip(*map(self._encode, _groups(texts))))
+        return Encoded(*map(np.concatenate, parts[:4]), *map(sum, parts[4:]))
+
+    def _encode(self, texts: Sequence[str]) -> Encoded:
+        text, words = self._text_and_words("\n".join(texts))
+        ids, starts, _ = self.pieces.pieces(text)
+        text_ends = _ends_of_texts(text, texts)
+        sentence_ends = [match.end() for match in self._ends.finditer(text)]
+        ends = np.unique(np.concatenate([sentence_ends, text_ends]).astype(np.int32))
+        marks, num_found = np.zeros(0, np.uint8), 0
+        if words is not None:
+            if self.lexicon:
+                found = self.lexicon.find(text)
+                self.lexicon.keep_whole(words, found)
+                marks, num_found = self.lexicon.marks_of(starts, found), len(found)
+            words[ends] = True  # a word may reach over a sentence end
+            ids = mark_words(words, ids, starts, self.pieces.twin_of)
+        bounds = np.unique(np.append(0, np.searchsorted(starts, ends)))
+        cuts = self._cuts(ids, bounds)
+        bounds = np.sort(np.concatenate([bounds, *cuts]))
+        text_bounds = np.append(0, np.searchsorted(starts, text_ends))
+        sizes = np.diff(np.searchsorted(bounds, text_bounds))
+        return Encoded(ids, np.diff(bounds).astype(np.int32), sizes, marks, len(cuts), num_found)
+
+    def _text_and_words(self, text: str) -> Tuple[str, Optional[np.ndarray]]:
+        """The text to be cut into pieces, and where its words begin (`word_begins`)."""
+        if self._words_of:
+            return text, word_begins(self._words_of(text))
+        if self._given_words_of:
+            return self._given_words_of(text)
+        return text, None
+
+    def _cuts(self, ids: np.ndarray, bounds: np.ndarray) -> List[List[int]]:
+        """Where each sentence of more than ``max_sentence_length`` tokens is cut into parts of so many.
+
+        A cut is inside a word only when the word alone is longer than that.
+        """
+        limit, cuts = self.rules.max_sentence_length, []
+        for sentence in np.flatnonzero(np.diff(bounds) > limit).tolist():
+            begin, end = bounds[sentence : sentence + 2].tolist()
+            cuts.append([])
+            while end - begin > limit:
+                word_starts = np.flatnonzero(~self.pieces.is_continuation[ids[begin + 1 : begin + limit + 1]])
+                begin += int(word_starts[-1]) + 1 if len(word_starts) else limit
+                cuts[-1].append(begin)
+        return cuts
+
+
+def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """``texts`` in order, at least one group of them; none but the last below CHARACTERS_AT_ONCE."""
+    first, size = 0, 0
+    for number, text in enumerate(texts):
+        if size >= CHARACTERS_AT_ONCE:
+            yield texts[first:number]
+            first, size = number, 0
+        size += len(text)
+    yield texts[first:]
+
+
+def _ends_of_texts(text: str, texts: Sequence[str]) -> np.ndarray:
+    """int32 [texts]: where each of ``texts`` ends in ``text``, which holds the same lines."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    line_ends = np.append(np.flatnonzero(points == ord("\n")), len(points))
+    lines = np.cumsum([part.count("\n") + 1 for part in texts], dtype=np.int64)
+    return line_ends[lines - 1].astype(np.int32)

@@ -1,0 +1,61 @@
+"""A corpus whose every byte was compared with its manifest: once, then its files are known again."""
+
+import hashlib
+import json
+import logging
+import socket
+from pathlib import Path
+from typing import Dict, List, Union
+
+from data_tools.corpus.format import Corpus, marks_path
+from data_tools.corpus.megatron import open_corpus
+from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.file_lock import locked
+from data_tools.files.json_file import read_note
+
+LOCK_SECONDS = 3600
+
+logger = logging.getLogger(__name__)
+
+
+def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
+    """The corpus of ``prefix``; its files are hashed unless this machine found these very ones sound.
+
+    The folder ``memory`` keeps the note of that: a file is the same one while its inode, size and times
+    are. One process hashes, others wait for it. Without a manifest there is nothing to compare with.
+    Raises InputError as `Corpus` does, MachineError when another process hashes for an hour.
+    """
+    corpus = open_corpus(prefix)
+    if not corpus.has_manifest:
+        return corpus
+    name = json.dumps([socket.gethostname(), str(Path(prefix).resolve())])
+    note = memory / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.verified.json"
+    make_folder(memory)
+    with locked(note.with_suffix(".lock"), LOCK_SECONDS):
+        stamps = _stamps(corpus)
+        if read_note(note) != stamps:
+            logger.info("comparing %s with its manifest, %.1f GB, once", prefix, _gigabytes(stamps))
+            corpus = open_corpus(prefix, verify="full")
+            with published(note) as (draft,):
+                draft.write_text(json.dumps(stamps))
+    return corpus
+
+
+def _stamps(corpus: Corpus) -> Dict[str, List[int]]:
+    """What tells a file from the one that takes its name: device, inode, bytes, times."""
+    stamps = {}
+    for path in (*corpus.paths, marks_path(corpus.prefix)):
+        if path.exists():
+            found = path.stat()
+            stamps[path.name] = [
+                found.st_dev,
+                found.st_ino,
+                found.st_size,
+                found.st_mtime_ns,
+                found.st_ctime_ns,
+            ]
+    return stamps
+
+
+def _gigabytes(stamps: Dict[str, List[int]]) -> float:
+    return sum(stamp[2] for stamp in stamps.values()) / 1e9

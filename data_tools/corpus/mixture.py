@@ -1,0 +1,152 @@
+"""Several corpora as one stream of samples, in exact proportions.
+
+--input_dir "5.0 data/a 7.0 data/b" is read as weights 5/12 and 7/12. After any number n of samples
+each corpus has given floor or ceil of its share of n, so two places of the stream never differ in
+what they are made of. The order of the corpora repeats after 12 samples: sample i is looked up, not
+counted, and a resumed run needs its number only. Weights 1, 2, 1:
+
+    sample                  0  1  2  3  4  5  6  7
+    from corpus             1  0  1  2  1  0  1  2
+    that corpus's sample    0  0  1  0  2  1  3  1
+"""
+
+import math
+import shlex
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+
+try:
+    from data_tools._helpers import turns as compiled_turns  # from helpers.cpp, by setup.py
+except ImportError:
+    compiled_turns = None
+
+LONGEST_PERIOD = 1_000_000  # samples until the order of the corpora repeats
+MOST_CORPORA = 2**16  # their numbers are uint16
+_EXAMPLE = 'write weight folder weight folder, as in --input_dir "5.0 data/a 7.0 data/b"'
+
+
+class WeightedFolder(NamedTuple):
+    weight: Fraction
+    folder: Path
+
+
+def read_blend(text: str) -> List[WeightedFolder]:
+    """The folders of an --input_dir: one path, or weight folder weight folder ... with shell quotes.
+
+    Raises InputError: a weight or a folder is missing, a weight is not above 0, a folder stands twice.
+    """
+    words = _words_of(text)
+    if Path(text).is_dir() or not words or not _is_number(words[0]):
+        return [WeightedFolder(Fraction(1), Path(text))]
+    if len(words) % 2:
+        raise InputError(f"--input_dir: weight {words[-1]} has no folder; {_EXAMPLE}")
+    found = [WeightedFolder(_weight_of(word), Path(folder)) for word, folder in zip(words[::2], words[1::2])]
+    for number, (_, folder) in enumerate(found):
+        if folder in [earlier for _, earlier in found[:number]]:
+            raise InputError(f"--input_dir: {folder} stands twice; add its weights and write it once")
+    return found
+
+
+class Blend:
+    """Which of K corpora gives sample number i, for any i; a pure function of the weights.
+
+    ``parts``: int64 [K], the weights as the smallest whole numbers; ``period``: their sum. Takes 6
+    bytes for each sample of a period, however long the run. Raises InputError: more than MOST_CORPORA,
+    or weights so uneven that the period is above LONGEST_PERIOD.
+    """
+
+    def __init__(self, weights: Sequence[Fraction]):
+        self.parts = np.array(_whole_parts(weights), np.int64)
+        self.period = int(self.parts.sum())
+        self._turns = (compiled_turns or turns)(self.parts)
+        self._own = np.empty(self.period, np.int32)
+        by_corpus = np.argsort(self._turns, kind="stable")
+        firsts = np.cumsum(self.parts) - self.parts
+        self._own[by_corpus] = np.arange(self.period) - np.repeat(firsts, self.parts)
+
+    def locate(self, numbers) -> Tuple[np.ndarray, np.ndarray]:
+        """For sample numbers of any shape: the corpus of each, and the number of its own sample."""
+        rounds, place = np.divmod(np.asarray(numbers, np.int64), self.period)
+        corpora = self._turns[place].astype(np.int64)
+        return corpora, rounds * self.parts[corpora] + self._own[place]
+
+    def counts(self, num_samples: int) -> List[int]:
+        """How many of the first ``num_samples`` come from each corpus."""
+        rounds, rest = divmod(num_samples, self.period)
+        return (rounds * self.parts + np.bincount(self._turns[:rest], minlength=len(self.parts))).tolist()
+
+
+class BlendedDataset:
+    """``datasets`` read in the order of ``blend``; item i depends on i only."""
+
+    def __init__(self, datasets: Sequence, blend: Blend):
+        self.datasets, self.blend = datasets, blend
+
+    def __len__(self) -> int:
+        return sum(map(len, self.datasets))
+
+    def __getitem__(self, index: int):
+        corpus, own = (int(value) for value in self.blend.locate(index))
+        return self.datasets[corpus][own]
+
+
+def turns(parts: np.ndarray) -> np.ndarray:
+    """uint16 [period]: the corpus of each sample of one period; the specification of the C++ twin.
+
+    Unit j of corpus k must fall into the samples floor(j / w) .. ceil((j + 1) / w) - 1 where w is the
+    corpus's share. Taking, among those that have begun, the one that ends first keeps every window.
+    """
+    period = int(parts.sum())
+    shares, given = parts.tolist(), [0] * len(parts)
+    order = np.empty(period, np.uint16)
+    for turn in range(period):
+        begun = [k for k, share in enumerate(shares) if given[k] * period < share * (turn + 1)]
+        chosen = min(begun, key=lambda k: -(-(given[k] + 1) * period // shares[k]))
+        order[turn] = chosen
+        given[chosen] += 1
+    return order
+
+
+def _whole_parts(weights: Sequence[Fraction]) -> List[int]:
+    if len(weights) > MOST_CORPORA:
+        raise InputError(f"--input_dir: {len(weights)} corpora, more than {MOST_CORPORA}; join some of them")
+    denominator = math.lcm(*(weight.denominator for weight in weights))
+    wholes = [int(weight * denominator) for weight in weights]
+    divisor = math.gcd(*wholes)
+    parts = [whole // divisor for whole in wholes]
+    if sum(parts) > LONGEST_PERIOD:
+        rounded = " ".join(str(max(1, round(1000 * part / sum(parts)))) for part in parts)
+        raise InputError(
+            f"--input_dir: these weights repeat only after {Decimal(sum(parts)):.9g} samples, more than "
+            f"{LONGEST_PERIOD}; round them, for example to {rounded}"
+        )
+    return parts
+
+
+def _words_of(text: str) -> List[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        raise InputError(f"--input_dir {text}: a quote is not closed; {_EXAMPLE}") from None
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _weight_of(word: str) -> Fraction:
+    if not _is_number(word):
+        raise InputError(f"--input_dir: {word} stands where a weight should; {_EXAMPLE}")
+    if not (math.isfinite(float(word)) and float(word) > 0):
+        raise InputError(f"--input_dir: weight {word} is not above 0; give another, or leave its folder out")
+    return Fraction(word.replace("_", ""))

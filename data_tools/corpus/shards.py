@@ -1,0 +1,277 @@
+"""The pieces that a corpus is made of, on disk, so that a killed run goes on where it was.
+
+PREFIX.shards/made_from.json   what the shards hold depends on this and on the lines of the input
+PREFIX.shards/00000007.shard   ids, lens and documents of about 1 MiB of lines, and what became of them
+
+A shard knows its lines by their hash and is read only when they are still the same; a hash of its own
+content finds the one that a failing machine left half written. Shards do not depend on each other or on who
+makes them: any pool, on one machine or on many that share the folder, may run a `ShardMaker`.
+"""
+
+import contextlib
+import hashlib
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from data_tools.base.errors import InputError, MachineError
+from data_tools.corpus.encoder import DocumentEncoder, Rules
+from data_tools.corpus.join_documents import Joining, join_documents
+from data_tools.files.atomic_files import DRAFT, make_folder, published
+from data_tools.files.json_file import parse_json
+from data_tools.files.own_names import is_own_name
+from data_tools.text.lines import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
+from data_tools.text.text_files import LineBatch, line_batches
+
+SHARD_BYTES = 1 << 20  # of lines; decides where a run goes on, never what the corpus holds
+COUNTED = (
+    "lines",
+    "blank_lines",
+    "rejected_lines",
+    "replaced_bytes",
+    "documents",
+    "empty_documents",
+    "joined_documents",
+    "one_sentence_documents",
+    "cut_sentences",
+    "lexicon_words",
+    "tokens",
+    "unknown_tokens",
+)
+_ARRAYS = {"ids": "<i4", "lens": "<i4", "documents": "<i8", "marks": "|u1"}
+_LOCK, _MADE_FROM, _SHARD = "lock", "made_from.json", re.compile(r"\d{8}\.shard")
+
+
+class Rejected(NamedTuple):
+    """A line that is no document."""
+
+    file: str
+    line: int
+    reason: str
+
+
+class Shard(NamedTuple):
+    """What consecutive lines of one file became.
+
+    ids int32 [tokens], lens int32 [sentences], documents int64 [documents]: the sentences of each;
+    marks uint8 [tokens], the lexicon's, [0] without one.
+    counts has the keys of COUNTED; lines = blank_lines + rejected_lines + documents + empty_documents +
+    joined_documents, which are those that were appended to the one before them.
+    """
+
+    file: str
+    ids: np.ndarray
+    lens: np.ndarray
+    documents: np.ndarray
+    marks: np.ndarray
+    counts: Dict[str, int]
+    rejected: List[Rejected]
+
+
+class ShardJob(NamedTuple):
+    number: int
+    batch: LineBatch
+
+
+def shard_jobs(
+    inputs: Iterable[Path], advance=lambda count: None, max_line_bytes: int = LONGEST_LINE
+) -> Iterator[ShardJob]:
+    """The lines of all inputs, cut in the same way in every run."""
+    batches = (batch for path in inputs for batch in line_batches(path, advance, SHARD_BYTES, max_line_bytes))
+    return (ShardJob(number, batch) for number, batch in enumerate(batches))
+
+
+@dataclass(frozen=True)
+class ShardMaker:
+    """job -> its shard on disk: made, or found there. Small and picklable; safe to call twice.
+
+    Raises InputError with file:line for the first line that is no document, unless ``skip_bad_lines``.
+    """
+
+    folder: Path
+    rules: Rules
+    line_rules: LineRules
+    skip_bad_lines: bool
+    joining: Joining
+    made_from: str
+
+    def __call__(self, job: ShardJob) -> Path:
+        path, key = self.folder / f"{job.number:08d}.shard", self._key_of(job.batch)
+        if _read(path, key) is None:
+            encoder = encoder_for(self.rules)
+            shard = encode_lines(encoder, self.line_rules, job.batch, self.skip_bad_lines, self.joining)
+            with published(path, forced=False) as (draft,):
+                draft.write_bytes(_packed(key, shard))
+        return path
+
+    def _key_of(self, batch: LineBatch) -> str:
+        digest = hashlib.sha256(json.dumps([self.made_from, batch.path, batch.first]).encode())
+        for line in batch.lines:
+            digest.update(line + b"\n")
+        return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def encoder_for(rules: Rules) -> DocumentEncoder:
+    """One for each process, not for each shard."""
+    return DocumentEncoder(rules)
+
+
+def encode_lines(
+    encoder: DocumentEncoder,
+    line_rules: LineRules,
+    batch: LineBatch,
+    skip_bad_lines: bool,
+    joining: Joining,
+) -> Shard:
+    """Raises InputError with file:line for a line that is no document, unless they are to be skipped."""
+    texts: List[str] = []
+    rejected: List[Rejected] = []
+    blank = replaced = 0
+    for number, line in batch.numbered():
+        if not line.strip():
+            blank += 1
+            continue
+        try:
+            text = json_text(batch.path, number, line, line_rules)
+        except InputError as error:
+            if not skip_bad_lines:
+                raise
+            rejected.append(Rejected(batch.path, number, _reason(str(error), f"{batch.path}:{number}")))
+        else:
+            texts.append(text)
+            replaced += num_invalid_bytes(line) if line_rules.replaces else 0
+    encoded = encoder.encode(texts)
+    with_text = encoded.sizes[encoded.sizes > 0]
+    documents = join_documents(with_text, encoded.lens, joining)
+    counts = {
+        "lines": len(batch.lines),
+        "blank_lines": blank,
+        "rejected_lines": len(rejected),
+        "replaced_bytes": replaced,
+        "documents": len(documents),
+        "empty_documents": len(texts) - len(with_text),
+        "joined_documents": len(with_text) - len(documents),
+        "one_sentence_documents": int((documents == 1).sum()),
+        "cut_sentences": encoded.num_cut,
+        "lexicon_words": encoded.num_lexicon_words,
+        "tokens": len(encoded.ids),
+        "unknown_tokens": int((encoded.ids == encoder.pieces.unk_id).sum()),
+    }
+    return Shard(batch.path, encoded.ids, encoded.lens, documents, encoded.marks, counts, rejected)
+
+
+def _reason(message: str, where: str) -> str:
+    """'in.jsonl:7:5: not JSON' -> 'not JSON', for the place stands beside it."""
+    return message[len(where) :].split(": ", 1)[1]
+
+
+def read_shard(path: Path) -> Shard:
+    """What a ShardMaker left at ``path``. Raises MachineError when the disk did not keep it."""
+    shard = _read(path)
+    if shard is None:
+        raise MachineError(f"{path}: the disk did not keep what was written; check it, run again")
+    return shard
+
+
+def _packed(key: str, shard: Shard) -> bytes:
+    """Three parts, a line end after each but the last: hash of the others, JSON, the numbers."""
+    arrays = [getattr(shard, name) for name in _ARRAYS]
+    about = [key, shard.file, [len(array) for array in arrays], shard.counts, shard.rejected]
+    rest = json.dumps(about).encode() + b"\n" + b"".join(array.tobytes() for array in arrays)
+    return hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+
+
+def _read(path: Path, wanted_key: Optional[str] = None) -> Optional[Shard]:
+    """None when it is not there, damaged, or made from other lines."""
+    if not path.exists():
+        return None
+    digest, _, rest = path.read_bytes().partition(b"\n")
+    if hashlib.sha256(rest).hexdigest().encode() != digest:
+        return None
+    about, _, numbers = rest.partition(b"\n")
+    try:
+        key, file, sizes, counts, rejected = parse_json(about)
+        return None if wanted_key not in (None, key) else _unpacked(numbers, file, sizes, counts, rejected)
+    except (ValueError, TypeError):  # somebody made up the hash too
+        return None
+
+
+def _unpacked(numbers: bytes, file: str, sizes: List[int], counts: Dict, rejected: List[list]) -> Shard:
+    arrays, place = {}, 0
+    for (name, dtype), size in zip(_ARRAYS.items(), sizes):
+        arrays[name] = np.frombuffer(numbers, dtype, size, place)
+        place += arrays[name].nbytes
+    return Shard(file, **arrays, counts=counts, rejected=[Rejected(*fields) for fields in rejected])
+
+
+@contextmanager
+def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
+    """Hold ``folder`` for shards made from ``made_from``, whose digest is what a ShardMaker needs.
+
+    Shards that a stopped run made from the same are kept, any others removed. The folder is gone
+    when it is left cleanly or for bad input; it stays when the machine or the keyboard stopped the
+    run. Raises MachineError when another process holds it, or when it holds what no run made.
+    """
+    make_folder(folder)
+    _refuse_strangers(folder)
+    content = json.dumps(made_from, ensure_ascii=False, indent=1, sort_keys=True)
+    lock = FileLock(folder / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise MachineError(
+            f"{folder}: another run is making this corpus; let it end, then run again"
+        ) from None
+    try:
+        _prepare(folder, content)
+        yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+        _remove(folder)
+    except MachineError:
+        raise
+    except InputError:
+        _remove(folder)
+        raise
+    finally:
+        lock.release()
+
+
+def _refuse_strangers(folder: Path) -> None:
+    strange = [path.name for path in sorted(folder.iterdir()) if path.is_symlink() or not _is_ours(path.name)]
+    if strange:
+        raise MachineError(
+            f"{folder} holds {strange[0]}, which no run made there; rename the folder, or choose another "
+            "--output_prefix"
+        )
+
+
+def _is_ours(name: str) -> bool:
+    stem, _, _ = name.partition(DRAFT)
+    return name in (_LOCK, _MADE_FROM) or _SHARD.fullmatch(name) is not None or is_own_name(stem)
+
+
+def _remove(folder: Path) -> None:
+    """What is ours, and the folder if nothing else came into it meanwhile."""
+    for path in folder.iterdir():
+        if _is_ours(path.name):
+            path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _prepare(folder: Path, content: str) -> None:
+    note = folder / _MADE_FROM
+    before = note.read_text(encoding="utf-8", errors="replace") if note.exists() else ""
+    if before != content:
+        for path in folder.iterdir():
+            if path.name != _LOCK:
+                path.unlink()
+        with published(note) as (draft,):
+            draft.write_text(content, encoding="utf-8", errors="surrogateescape")

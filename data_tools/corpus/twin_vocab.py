@@ -1,0 +1,129 @@
+"""Vocabularies with a '##' twin for every Chinese character, so that words can be marked in a corpus.
+
+A vocabulary that has none of its own (ERNIE 3.0's) gets them in two ways, which number them otherwise:
+
+    this package      after the last line, for every character that ERNIE reads one by one
+    PaddleNLP's tools after the number of different tokens, for the characters from U+4E00 to U+9FA5
+
+Where a token stands twice, PaddleNLP's first twins have the ids of the last lines.
+"""
+
+from typing import List
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.corpus.format import Corpus
+from data_tools.files.npy_stream import chunks
+from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk
+
+PADDLENLPS_CHARACTERS = ("\u4e00", "\u9fa5")
+
+
+def with_twins(pieces: WordPiece) -> WordPiece:
+    """Return ``pieces`` and, after them, the twin of each character that has none, in the order of ids.
+
+    ERNIE 1.0 has them all; ERNIE 3.0 has none. The ids of ``pieces`` stay what they are, and the twins
+    stand in a corpus only: a model sees the plain characters.
+    """
+    alone = [
+        token
+        for token, twin in zip(pieces.tokens, pieces.twin_of)
+        if twin < 0 and len(token) == 1 and is_cjk(token)
+    ]
+    return WordPiece(pieces.tokens + [CONTINUATION + token for token in alone])
+
+
+def with_paddlenlps_twins(pieces: WordPiece) -> WordPiece:
+    """Return ``pieces`` with the twins of ErnieTokenizer.extend_chinese_char, where ids are free for them.
+
+    A token that stands twice leaves the ids of the last lines to both a token and a twin: they stay
+    with the token here, see ``ids_of_two_meanings``.
+    """
+    twins = _paddlenlps_twins(pieces)
+    return WordPiece(pieces.tokens + twins[len(pieces.tokens) - len(pieces.vocab) :])
+
+
+def ids_of_two_meanings(pieces: WordPiece) -> range:
+    """Return the ids that are the tokens of the last lines and, to PaddleNLP's tools, twins as well."""
+    first = len(pieces.vocab)
+    return range(first, min(len(pieces.tokens), first + len(_paddlenlps_twins(pieces))))
+
+
+def _paddlenlps_twins(pieces: WordPiece) -> List[str]:
+    """In the order of their ids. It looks at the first len(vocab) ids, and a token twice has its last."""
+    low, high = PADDLENLPS_CHARACTERS
+    looked_at = enumerate(pieces.tokens[: len(pieces.vocab)])
+    characters = [t for i, t in looked_at if len(t) == 1 and low <= t <= high and pieces.vocab[t] == i]
+    return [CONTINUATION + token for token in characters if CONTINUATION + token not in pieces.vocab]
+
+
+def vocabulary_of(corpora: List[Corpus], pieces: WordPiece) -> WordPiece:
+    """Return ``pieces``, or the extension by twins that the corpora were made with.
+
+    Corpora of this package say with which vocabulary they were made. Others are PaddleNLP's: ids beyond
+    ``pieces`` are its twins. Raises InputError, which says what to do, when a corpus was made with
+    another vocabulary, when it holds ids that mean nothing or two things, or when two corpora number
+    their twins differently.
+    """
+    extended = [_vocabulary_of_one(corpus, pieces) for corpus in corpora]
+    longest = max(extended, key=lambda one: one.vocab_size)
+    for corpus, own in zip(corpora, extended):
+        if own.tokens != longest.tokens[: own.vocab_size]:
+            raise InputError(
+                f"{corpus.prefix}: its '##' twins have other ids than those of the corpora beside it; make "
+                "it again with create_pretraining_data.py and the vocabulary of build_vocab --add_twins_to"
+            )
+    return longest
+
+
+def _vocabulary_of_one(corpus: Corpus, pieces: WordPiece) -> WordPiece:
+    found = _extension_of(corpus, pieces)
+    corpus.check_ids(found.vocab_size)
+    return found
+
+
+def _extension_of(corpus: Corpus, pieces: WordPiece) -> WordPiece:
+    if corpus.vocab_sha256:
+        for vocabulary in (pieces, with_twins(pieces)):
+            if vocabulary.sha256 == corpus.vocab_sha256:
+                return vocabulary
+        raise InputError(
+            f"{corpus.prefix} was made with another vocabulary than that of the model; make it again with "
+            "create_pretraining_data.py and the model's vocab.txt"
+        )
+    base = _without_added_twins(pieces)
+    # A corpus that marks words holds many twins: one without ids beyond the vocabulary has none at all.
+    if corpus.max_id < base.vocab_size:
+        return pieces
+    theirs = with_paddlenlps_twins(base)
+    if base is not pieces and theirs.tokens[: pieces.vocab_size] != pieces.tokens[: theirs.vocab_size]:
+        raise InputError(
+            f"{corpus.prefix} does not say how its '##' twins are numbered: PaddleNLP's tools and "
+            "build_vocab --add_twins_to do it differently for this vocab.txt; make the corpus again with "
+            "create_pretraining_data.py"
+        )
+    _refuse_two_meanings(corpus, base)
+    return theirs if theirs.vocab_size > pieces.vocab_size else pieces
+
+
+def _refuse_two_meanings(corpus: Corpus, pieces: WordPiece) -> None:
+    doubtful, twins = ids_of_two_meanings(pieces), _paddlenlps_twins(pieces)
+    if doubtful and any(np.isin(chunk, doubtful).any() for chunk in chunks(corpus.ids)):
+        twice = next(token for index, token in enumerate(pieces.tokens) if pieces.vocab[token] != index)
+        raise InputError(
+            f"{corpus.prefix}: vocab.txt has {twice!r} twice, so that id {doubtful[0]} of PaddleNLP's tools "
+            f"is {pieces.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
+            "create_pretraining_data.py and the vocabulary of build_vocab --add_twins_to"
+        )
+
+
+def _without_added_twins(pieces: WordPiece) -> WordPiece:
+    """``pieces`` as it was before ``with_twins``, or itself where they are its own."""
+    size = pieces.vocab_size
+    while size and pieces.tokens[size - 1].startswith(CONTINUATION):
+        size -= 1
+    if size == pieces.vocab_size or not set(CONTROL_TOKENS) <= set(pieces.tokens[:size]):
+        return pieces
+    base = WordPiece(pieces.tokens[:size], pieces.lower_case)
+    return base if with_twins(base).tokens == pieces.tokens else pieces

@@ -1,0 +1,121 @@
+"""A folder appears whole or not at all, and says inside who made it: in .made.json.
+
+    {"made_by": "ernie-pair", "name": "best-accuracy-0.8962", "files": ["config.json", ...], ...}
+
+Only a folder that says so is ever deleted, and only while it holds nothing but what was written into it;
+a copy under another name is the user's.
+"""
+
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Callable, Dict, Optional
+
+from data_tools.base.regular_file import read_regular
+from data_tools.files.atomic_files import make_folder, to_disk
+from data_tools.files.json_file import is_texts, parse_json_object
+from data_tools.files.moves import remove_or_warn, set_aside
+from data_tools.files.own_names import own_entries, own_name
+from data_tools.files.results import MAKER
+
+MADE = ".made.json"
+LARGEST_NOTE = 1 << 20
+
+logger = logging.getLogger(__name__)
+
+
+def publish_folder(
+    folder: Path,
+    fill: Callable[[Path], None],
+    about: Callable[[Path], Dict[str, object]] = lambda draft: {},
+    may_be_lost: Callable[[Path], bool] = lambda folder: False,
+) -> None:
+    """Let ``fill`` write into a draft beside ``folder``, then put it in place of what is there.
+
+    What ``about`` says of the filled draft is kept in the folder; see ``read_made``. What stood there
+    before is deleted if it is an unchanged folder of this package or ``may_be_lost`` says so; anything
+    else is renamed, with a warning.
+    A reader sees the old folder, no folder for an instant, or the new one; never half of one.
+    Raises OSError when the disk refuses, and whatever ``fill`` raises.
+    """
+    make_folder(folder.parent)
+    clear_leftovers(folder.parent, folder.name)
+    draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (".tmp-", ".trash-"))
+    draft.mkdir()
+    try:
+        fill(draft)
+        _write_note(draft, folder.name, about(draft))
+        for path in draft.iterdir():
+            to_disk(path)
+        to_disk(draft)
+        if os.path.lexists(folder):
+            _clear_the_way(folder, old, may_be_lost)
+        _take_the_place(draft, folder, old)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def read_made(folder: Path) -> Optional[Dict[str, object]]:
+    """Return what ``publish_folder`` noted in ``folder``; None when it did not make it under this name."""
+    if folder.is_symlink():
+        return None
+    try:
+        note = parse_json_object(read_regular(folder / MADE, LARGEST_NOTE, follow=False))
+    except (OSError, ValueError):
+        return None
+    is_ours = note.get("made_by") == MAKER and note.get("name") == folder.name
+    return note if is_ours and is_texts(note.get("files")) else None
+
+
+def is_as_made(folder: Path) -> bool:
+    """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later."""
+    note = read_made(folder)
+    return note is not None and {path.name for path in folder.iterdir()} <= {MADE, *note["files"]}
+
+
+def remove_made(folder: Path) -> None:
+    """Delete a folder of ``publish_folder``; one to which something was added is renamed, with a warning."""
+    if is_as_made(folder):
+        trash = folder.rename(folder.with_name(own_name(f".trash-{folder.name}")))
+        remove_or_warn(trash)
+    else:
+        logger.warning("%s holds more than was made there; it is now %s", folder, set_aside(folder).name)
+
+
+def clear_leftovers(parent: Path, name: str) -> None:
+    """Remove what killed runs left of making or replacing folders called ``name`` or ``name``-something."""
+    for kind in (".tmp-", ".trash-"):
+        for leftover in own_entries(parent, f"{kind}{name}-"):
+            remove_or_warn(leftover)
+
+
+def _clear_the_way(folder: Path, old: Path, may_be_lost: Callable[[Path], bool]) -> None:
+    if is_as_made(folder) or may_be_lost(folder):
+        folder.rename(old)
+    else:
+        logger.warning("%s was not made by this command; it is now %s", folder, set_aside(folder).name)
+
+
+def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
+    """Where the disk refuses the new name, or may not keep it, everything is as before."""
+    try:
+        draft.rename(folder)
+        try:
+            to_disk(folder.parent)
+        except OSError:
+            folder.rename(draft)
+            raise
+    except OSError:
+        if old.exists():
+            old.rename(folder)
+        raise
+
+
+def _write_note(draft: Path, name: str, about: Dict[str, object]) -> None:
+    files = sorted(path.name for path in draft.iterdir())
+    note = {**about, "made_by": MAKER, "name": name, "files": files}
+    (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

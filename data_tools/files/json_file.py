@@ -1,0 +1,196 @@
+"""JSON that somebody else wrote, read without trusting it: one place for all limits.
+
+Refused are what is not UTF-8 or not JSON, NaN and Infinity, numbers that no float holds, a key that stands
+twice, nesting above MOST_DEPTH and, of a file, what is no regular file or is above its size. What a value
+means, and whether it has the right type, is for the caller to check.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Type, Union
+
+from data_tools.base.errors import InputError
+from data_tools.base.regular_file import FileRefusedError, read_regular
+
+MOST_BYTES = 16 << 20
+MOST_DEPTH = 64  # of lists and objects in each other
+MOST_DIGITS = 300  # of a whole number: every float-sized one, and none that overflows a float
+_SHOWN = 40  # characters of a number or a key in a message
+
+
+class JsonError(ValueError):
+    """Text that is refused as JSON. Its text is the reason.
+
+    ``line`` and ``column`` count from 1, and are 0 where none is known.
+    """
+
+    def __init__(self, reason: str, line: int = 0, column: int = 0):
+        super().__init__(reason)
+        self.line, self.column = line, column
+
+
+class _TokenError(ValueError):
+    """A number or a key inside the text that is refused."""
+
+    def __init__(self, reason: str, token: str):
+        super().__init__(reason)
+        self.token = token
+
+
+def parse_json(content: Union[str, bytes]) -> Any:
+    """Return the value that ``content`` is the JSON of. Raises JsonError."""
+    text = _text_of(content)
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_int=_whole,
+            parse_float=_real,
+            parse_constant=_refuse_constant,
+        )
+    except _TokenError as error:
+        raise JsonError(str(error), _line_of(text, error.token)) from None
+    except json.JSONDecodeError as error:
+        raise JsonError(f"not JSON, {error.msg}", error.lineno, error.colno) from None
+    except RecursionError:
+        raise _too_deep() from None
+    if text.count("[") + text.count("{") > MOST_DEPTH and _depth_of(value) > MOST_DEPTH:
+        raise _too_deep()
+    return value
+
+
+def parse_json_object(content: Union[str, bytes]) -> Dict[str, Any]:
+    """Return the object that ``content`` is the JSON of. Raises JsonError."""
+    value = parse_json(content)
+    if not isinstance(value, dict):
+        raise JsonError(f"{kind_of(value)} instead of a JSON object", 1)
+    return value
+
+
+def read_json_object(
+    path: Path, cure: str, kind: Type[InputError] = InputError, most: int = MOST_BYTES, follow: bool = True
+) -> Dict[str, Any]:
+    """Return the object in a JSON file of at most ``most`` bytes.
+
+    Raises ``kind``: the path and the line, the reason, and ``cure``, which says how to fix it. Raises
+    OSError where a permission is missing or the machine fails.
+    """
+    try:
+        return parse_json_object(read_regular(path, most, follow))
+    except FileRefusedError as error:
+        raise kind(f"{path}: {error}; {cure}") from None
+    except JsonError as error:
+        where = f"{path}:{error.line}" if error.line else str(path)
+        raise kind(f"{where}: {error}; {cure}") from None
+
+
+def read_note(path: Path) -> Optional[Dict[str, Any]]:
+    """Return the object in a file that can be made again at any time; None where it is absent or damaged."""
+    try:
+        return parse_json_object(read_regular(path, MOST_BYTES))
+    except (OSError, ValueError):
+        return None
+
+
+def as_read(value: Any) -> Any:
+    """Return ``value`` as it comes back from JSON: tuples as lists, keys as texts."""
+    return json.loads(json.dumps(value))
+
+
+def kind_of(value: Any) -> str:
+    """Return what JSON calls a value, in words."""
+    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null", dict: "an object"}
+    return names.get(type(value), "a number")
+
+
+def shown(value: Any) -> str:
+    """Return a value as it stands in JSON, cut to fit into a message."""
+    return _cut(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def is_whole_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
+    """Return whether ``value`` is an int, no bool, from ``least`` to ``most``."""
+    return type(value) is int and least <= value <= most
+
+
+def is_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
+    """Return whether ``value`` is a finite int or float, no bool, from ``least`` to ``most``."""
+    return type(value) in (int, float) and math.isfinite(value) and least <= value <= most
+
+
+def is_texts(value: Any) -> bool:
+    """Return whether ``value`` is a list of texts that can be written."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value) and is_utf8(value)
+
+
+def is_utf8(value: Any) -> bool:
+    """Return whether all texts in ``value`` can be written as UTF-8: JSON can name half of a character."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _text_of(content: Union[str, bytes]) -> str:
+    if isinstance(content, str):
+        return content
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise JsonError(f"not UTF-8 (byte 0x{content[error.start]:02x})", line) from None
+
+
+def _unique(pairs: list) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _TokenError(f"the key '{_cut(twice)}' stands twice", f'"{twice}"')
+    return found
+
+
+def _whole(token: str) -> int:
+    if len(token) > MOST_DIGITS:
+        raise _TokenError(f"a number of {len(token)} digits", token)
+    return int(token)
+
+
+def _real(token: str) -> float:
+    value = float(token)
+    if math.isinf(value):
+        raise _TokenError(f"{_cut(token)} is too large for a number", token)
+    return value
+
+
+def _refuse_constant(token: str):
+    raise _TokenError(f"{token} is not JSON", token)
+
+
+def _line_of(text: str, token: str) -> int:
+    place = text.find(token)
+    return text.count("\n", 0, place) + 1 if place >= 0 else 0
+
+
+def _too_deep() -> JsonError:
+    return JsonError(f"nested too deep, above {MOST_DEPTH} levels")
+
+
+def _depth_of(value: Any) -> int:
+    depth, level = 0, [value]
+    while level and depth <= MOST_DEPTH:
+        level = [inner for outer in level for inner in _inside(outer)]
+        depth += 1
+    return depth
+
+
+def _inside(value: Any) -> List[Any]:
+    """The lists and objects directly in a list or an object."""
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [item for item in items if isinstance(item, (dict, list))]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,168 @@
+"""What the samples of a dataset look like: their masks, lengths, padding and unknown tokens."""
+
+from collections import Counter
+from typing import Dict, Iterable, List, NamedTuple
+
+import numpy as np
+
+from data_tools.dataset_utils import LEVELS, MaskingRule, word_levels, word_spans
+from data_tools.ernie_dataset import ErnieDataset, Sample, Text
+from data_tools.text.wordpiece import CONTINUATION, WordPiece
+
+TOP_WORDS = 20
+FEW = 0.5  # of the asked share of masked tokens
+MOST_NAMED = 10  # samples with few masks
+BARS = 16  # of the length histogram
+ORDER_NAMES = {0: "in order", 1: "swapped", -1: "no label"}
+
+
+class MaskReport(NamedTuple):
+    """All of it can be written as JSON. Shares are of 1.
+
+    ``mask_rate``: masked tokens of all tokens, [CLS] and [SEP] counted. ``ngrams``: {words: how many
+    stretches of that many masked words}. ``shown``: what stands in place of the masked tokens, as
+    shares of [MASK], random and kept. ``levels``: shares of the masked tokens; ``level_rates``: masked
+    tokens of each level, of all tokens of that level. ``few_masks``: samples with less than half of the
+    asked share. ``lengths``: {shortest of the bar: samples}. ``padding``: share of a batch padded to
+    max_seq_len.
+    """
+
+    samples: int
+    tokens: int
+    masked: int
+    mask_rate: float
+    ngrams: Dict[int, int]
+    shown: Dict[str, float]
+    levels: Dict[str, float]
+    level_rates: Dict[str, float]
+    top_masked_words: List[tuple]
+    samples_with_few_masks: int
+    few_masks: List[Dict[str, int]]
+    sentence_order: Dict[str, int]
+    lengths: Dict[int, int]
+    padding: float
+    unknown: float
+    mask_rates: List[float]
+
+
+def mask_report(
+    dataset: ErnieDataset, pieces: WordPiece, numbers: Iterable[int], max_seq_len: int
+) -> MaskReport:
+    """Measure the samples ``numbers`` of ``dataset``."""
+    ngrams, words, shown, order = Counter(), Counter(), Counter(), Counter()
+    lengths, masked, few, unknown = [], [], [], 0
+    level_counts = np.zeros((2, len(LEVELS)), np.int64)  # of the masked tokens, of all of them
+    for number in numbers:
+        text, sample = dataset.text(number), dataset[number]
+        for run in masked_runs(text.tokens, sample.masked_positions, dataset.rule):
+            ngrams[len(run)] += 1
+            words.update(_word(pieces, text.tokens[start:end]) for start, end in run)
+        at = sample.input_ids[sample.masked_positions]
+        shown.update(np.where(at == pieces.mask_id, 0, 2 - (at != sample.masked_labels)).tolist())
+        level_counts += count_levels(text, sample.masked_positions, dataset.rule)
+        order[ORDER_NAMES[sample.sop_label]] += 1
+        lengths.append(len(text.tokens))
+        masked.append(len(at))
+        unknown += int((text.tokens == pieces.unk_id).sum())
+        if len(at) < FEW * dataset.rule.masked_lm_prob * len(text.tokens):
+            few.append({"sample": number, "tokens": len(text.tokens), "masked": len(at)})
+    tokens, hidden = sum(lengths), sum(masked)
+    return MaskReport(
+        samples=len(lengths),
+        tokens=tokens,
+        masked=hidden,
+        mask_rate=hidden / tokens,
+        ngrams=dict(sorted(ngrams.items())),
+        shown={name: shown[kind] / max(1, hidden) for kind, name in enumerate(("[MASK]", "random", "kept"))},
+        levels=_shares(level_counts[0], hidden),
+        level_rates=_shares(level_counts[0], level_counts[1]),
+        top_masked_words=words.most_common(TOP_WORDS),
+        samples_with_few_masks=len(few),
+        few_masks=few[:MOST_NAMED],
+        sentence_order={name: order[name] for name in ORDER_NAMES.values()},
+        lengths=_histogram(lengths, max_seq_len),
+        padding=1 - tokens / (max_seq_len * len(lengths)),
+        unknown=unknown / tokens,
+        mask_rates=(np.array(masked) / lengths).round(4).tolist(),
+    )
+
+
+def count_levels(text: Text, positions: np.ndarray, rule: MaskingRule) -> np.ndarray:
+    """int64 [2, levels]: tokens of each level, those at ``positions`` and all of them."""
+    starts, ends, levels, _ = word_levels(text.tokens, rule, text.marks)
+    level_of_token = np.full(len(text.tokens), len(LEVELS))  # [CLS] and [SEP] are of none
+    for start, end, level in zip(starts.tolist(), ends.tolist(), levels.tolist()):
+        level_of_token[start:end] = level
+    counted = (level_of_token[positions], level_of_token)
+    return np.array([np.bincount(of, minlength=len(LEVELS) + 1)[:-1] for of in counted])
+
+
+def _shares(counts: np.ndarray, totals) -> Dict[str, float]:
+    return dict(zip(LEVELS, (counts / np.maximum(totals, 1)).tolist()))
+
+
+def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) -> List[List[tuple]]:
+    """Neighbouring words with a masked token, stretch by stretch, each word as (start, end)."""
+    starts, ends, last_word = word_spans(tokens, rule)
+    hidden = np.zeros(len(tokens) + 1, np.int64)
+    hidden[1:] = np.cumsum(np.bincount(positions, minlength=len(tokens)))
+    runs: List[List[tuple]] = []
+    goes_on = False
+    for word in range(len(starts)):
+        start, end = int(starts[word]), int(ends[word])
+        if hidden[end] == hidden[start]:
+            goes_on = False
+            continue
+        if not goes_on:
+            runs.append([])
+        runs[-1].append((start, end))
+        goes_on = word != last_word[word]
+    return runs
+
+
+def marked_text(pieces: WordPiece, sample: Sample) -> str:
+    """The sample as text, its masked stretches as {what stood there -> what is shown}, _ for [MASK].
+
+    天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one.
+    """
+    plain, hidden = sample.input_ids.copy(), set(sample.masked_positions.tolist())
+    plain[sample.masked_positions] = sample.masked_labels
+    tokens = [pieces.tokens[index] for index in plain.tolist()]
+    shown = [pieces.tokens[index] for index in sample.input_ids.tolist()]
+    whole, at = "", 0
+    while at < len(tokens):
+        end = at + 1
+        while at in hidden and end in hidden:
+            end += 1
+        part = _joined(tokens[at:end])
+        if at in hidden:
+            there = _joined(["_" if token == "[MASK]" else token for token in shown[at:end]])
+            part = f"{{{part}->{there.replace('_ _', '__').replace('_ _', '__')}}}"
+        whole += " " + part if at and _apart(tokens[at - 1], tokens[at]) else part
+        at = end
+    return whole
+
+
+def _joined(tokens: List[str]) -> str:
+    """Tokens as text: Chinese without spaces, Latin words apart, `##` pieces on the word before."""
+    text = ""
+    for before, token in zip(["", *tokens], tokens):
+        text += " " * _apart(before, token) + token.replace(CONTINUATION, "")
+    return text
+
+
+def _apart(before: str, after: str) -> bool:
+    """Does a space stand between them?"""
+    return (
+        before[-1:].isascii() and after[0].isascii() and bool(before) and not after.startswith(CONTINUATION)
+    )
+
+
+def _word(pieces: WordPiece, ids: np.ndarray) -> str:
+    return "".join(pieces.tokens[index].replace(CONTINUATION, "") for index in ids.tolist())
+
+
+def _histogram(lengths: List[int], max_seq_len: int) -> Dict[int, int]:
+    width = max(1, -(-max_seq_len // BARS))
+    counts = np.bincount((np.array(lengths) - 1) // width)
+    return {bar * width + 1: int(count) for bar, count in enumerate(counts)}

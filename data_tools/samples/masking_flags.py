@@ -1,0 +1,91 @@
+"""The flags that decide what a sample is: how long, of how many segments, what is masked."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Dict, Tuple
+
+from data_tools.base.cli import option
+from data_tools.base.errors import InputError
+from data_tools.dataset_utils import LEVELS
+
+SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
+SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
+
+
+@dataclass(frozen=True)
+class MaskingConfig:
+    """The base of every command that makes samples; each field is a flag of it."""
+
+    masked_lm_prob: float = option(0.15, help="share of the tokens to mask")
+    short_seq_prob: float = option(0.1, help="share of the samples with a shorter target length")
+    favor_longer_ngram: bool = option(False, help="mask long n-grams more often than short ones")
+    max_ngrams: int = option(3, help="longest n-gram of words masked together")
+    geometric: bool = option(False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n")
+    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own")
+    level_weights: str = option(
+        "1 1 1",
+        help="weights of a character, a phrase (any word of several tokens) and an entity when words to mask "
+        "are drawn; --user_lexicon of the preparation marks entities; 0: only when no other word is left",
+    )
+    masking_fn: str = option("", help="your own masking, package.module:function; none: the built-in one")
+    binary_head: bool = option(
+        True, help="samples of two segments, to learn their order too; false: of one, masked tokens alone"
+    )
+
+    def __post_init__(self):
+        if self.max_ngrams < 1:
+            raise InputError(f"--max_ngrams {self.max_ngrams} is below 1; use 1 or more")
+        if not 0 < self.masked_lm_prob < 1:
+            raise InputError(f"--masked_lm_prob {self.masked_lm_prob} is not between 0 and 1; use 0.15")
+        if not 0 <= self.short_seq_prob < 1:
+            raise InputError(f"--short_seq_prob {self.short_seq_prob} is not in [0, 1); use 0.1")
+        self._refuse_ngram_laws()
+        _weights_of_levels(self.level_weights)
+
+    def _refuse_ngram_laws(self) -> None:
+        if self.geometric and self.favor_longer_ngram:
+            raise InputError(
+                "--geometric and --favor_longer_ngram are two laws for the length of an n-gram; "
+                "pass one of them"
+            )
+        for name in ("geometric", "favor_longer_ngram"):
+            if getattr(self, name) and self.max_ngrams == 1:
+                raise InputError(f"--{name} needs n-grams of several words; raise --max_ngrams above 1")
+
+    def rule_settings(self) -> Dict[str, Any]:
+        """What `ernie_dataset.masking_rule` takes beside the vocabulary."""
+        return {
+            "masked_lm_prob": self.masked_lm_prob,
+            "max_ngrams": self.max_ngrams,
+            "favor_longer_ngram": self.favor_longer_ngram,
+            "geometric": self.geometric,
+            "whole_word_mask": self.whole_word_mask,
+            "level_weights": _weights_of_levels(self.level_weights),
+        }
+
+    def map_settings(self, max_seq_len: int) -> Dict[str, Any]:
+        """What `sample_map.build_sample_map` takes of these flags, for samples of ``max_seq_len`` tokens."""
+        specials = SPECIALS_PER_SAMPLE if self.binary_head else SPECIALS_WITHOUT_HEAD
+        return {
+            "target_length": max_seq_len - specials,
+            "short_seq_prob": self.short_seq_prob,
+            "min_sentences": 2 if self.binary_head else 1,
+        }
+
+
+def _weights_of_levels(text: str) -> Tuple[float, ...]:
+    """'1 2.5 4' -> (1.0, 2.5, 4.0)."""
+    try:
+        weights = tuple(map(float, text.split()))
+    except ValueError:
+        weights = ()
+    if (
+        len(weights) != len(LEVELS)
+        or not all(0 <= weight < math.inf for weight in weights)
+        or not any(weights)
+    ):
+        raise InputError(
+            f"--level_weights {text}: not three numbers of 0 or more, one of them above 0 "
+            f'({", ".join(LEVELS)}); write it as in --level_weights "1 1 2"'
+        )
+    return weights

@@ -1,0 +1,102 @@
+"""A user's own masking function, by its name: package.module:function."""
+
+import sys
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Callable, Optional
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.dataset_utils import MaskedTokens, MaskingRule, create_masked_lm_predictions
+
+MaskingFunction = Callable[[np.ndarray, MaskingRule, np.random.Generator, Optional[np.ndarray]], MaskedTokens]
+
+
+def load_masking_fn(name: str) -> MaskingFunction:
+    """The function that ``name`` says, with its answers checked; '' is create_masked_lm_predictions.
+
+    It is called as that one is: (tokens, rule, rng, marks), marks None where the corpus has none.
+    Modules are found as Python finds them, then in the working folder. Raises InputError when there
+    is no such function, and later when one of its answers cannot be a masked sample.
+    """
+    if not name:
+        return create_masked_lm_predictions
+    module_name, colon, function_name = name.partition(":")
+    if not (colon and module_name and function_name):
+        raise InputError(f"--masking_fn {name} is not package.module:function; name a function so")
+    if module_name.startswith("."):
+        plain = module_name.strip(".") or "module"
+        raise InputError(
+            f"--masking_fn {name}: a name with leading dots is relative to a package, and there is none; "
+            f"write {plain}:{function_name} for {plain.replace('.', '/')}.py of the working folder"
+        )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        function = getattr(import_module(module_name), function_name, None)
+    except ImportError as error:
+        raise InputError(f"--masking_fn {name}: {error}; set PYTHONPATH or mend the name") from None
+    except SyntaxError as error:
+        raise InputError(
+            f"--masking_fn {name}: {error.filename}:{error.lineno}: {error.msg}; fix the line"
+        ) from None
+    if not callable(function):
+        raise InputError(f"--masking_fn {name}: {module_name} has no function {function_name}; mend the name")
+    if not _takes_four(function):
+        raise InputError(f"--masking_fn {name} does not take (tokens, rule, rng, marks); give it these four")
+    return CheckedMasking(name, function)
+
+
+class CheckedMasking:
+    """``function``, held to the promises of create_masked_lm_predictions."""
+
+    def __init__(self, name: str, function: MaskingFunction):
+        self.name, self.function = name, function
+
+    def __call__(
+        self,
+        tokens: np.ndarray,
+        rule: MaskingRule,
+        rng: np.random.Generator,
+        marks: Optional[np.ndarray] = None,
+    ) -> MaskedTokens:
+        answer = self.function(tokens.copy(), rule, rng, marks)
+        fault = _fault_of(answer, tokens, len(rule.plain_of))
+        if fault:
+            raise InputError(
+                f"--masking_fn {self.name}: {fault}; return (ids, positions, labels) as "
+                "data_tools/dataset_utils.py says"
+            )
+        return MaskedTokens(*(np.asarray(part, dtype=np.int64) for part in answer))
+
+
+def _takes_four(function: Callable) -> bool:
+    try:
+        signature(function).bind(*range(4))
+    except TypeError:
+        return False
+    except ValueError:  # a compiled function that does not say what it takes
+        return True
+    return True
+
+
+def _fault_of(answer, tokens: np.ndarray, vocab_size: int) -> str:
+    """What is wrong with a function's answer; '' when nothing is."""
+    if not (isinstance(answer, (tuple, list)) and len(answer) == 3):
+        return "does not return three arrays"
+    ids, positions, labels = map(np.asarray, answer)
+    if {ids.dtype.kind, positions.dtype.kind, labels.dtype.kind} - set("iu"):
+        return "returns something else than whole numbers"
+    if ids.shape != tokens.shape:
+        return f"turned {tokens.shape} tokens into {ids.shape} ids"
+    if positions.ndim != 1 or positions.shape != labels.shape:
+        return f"returns positions {positions.shape} but labels {labels.shape}"
+    if not len(positions):
+        return "masked nothing"
+    if (np.diff(positions.astype(np.int64)) <= 0).any() or not 0 <= positions[0] <= positions[-1] < len(ids):
+        return "returns positions that do not ascend within the sample"
+    if min(ids.min(), labels.min()) < 0 or max(ids.max(), labels.max()) >= vocab_size:
+        return f"returns an id outside 0..{vocab_size - 1}"
+    return ""

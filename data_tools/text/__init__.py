@@ -1,0 +1,1 @@
+"""Raw text: reading files and lines, cutting sentences, words and word pieces."""

@@ -1,0 +1,193 @@
+"""A person's own words, read from a file and found in a text: they stay whole whatever a segmenter says.
+
+A word or phrase per line, then, if wanted, TAB and its kind, TAB and its weight:
+
+    北京大学<TAB>entity<TAB>2.5       one word
+    自然语言处理                       one word: a phrase, which is the kind of a bare line
+    甲乙<TAB>character                 two words of one character each
+
+Upper and lower case are one, so are full and half width.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Sequence, Tuple, Union
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.dataset_utils import LEVELS, MOST_MARKS
+from data_tools.text.lines import decoded
+from data_tools.text.text_files import read_lines
+from data_tools.text.words import in_one_word
+
+_FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
+_BEGIN = 3  # characters by which a word is looked for
+_SPREAD = np.uint32(0x9E3779B1)
+
+
+class Entry(NamedTuple):
+    """What a line says of its word; ``weight`` is for masking, a word's chance beside the others'."""
+
+    kind: str = "phrase"
+    weight: float = 1.0
+
+
+class Found(NamedTuple):
+    """A word of the lexicon in a text: text[start:end]."""
+
+    start: int
+    end: int
+    entry: Entry
+
+
+class Lexicon:
+    """The words of ``entries`` in texts. ``marks``: the entries that differ, in the order of the file."""
+
+    def __init__(self, entries: Dict[str, Entry]):
+        self.entries = {_folded(word): entry for word, entry in entries.items()}
+        self.marks = list(dict.fromkeys(self.entries.values()))
+        lengths: Dict[str, set] = {}
+        for word in self.entries:
+            lengths.setdefault(word[:2], set()).add(len(word))
+        self._lengths = {begin: sorted(known, reverse=True) for begin, known in lengths.items()}
+        self._shift = 32 - min(26, max(16, (16 * len(self.entries)).bit_length()))
+        self._may_begin = {
+            length: self._table_of(length) for length in {min(len(word), _BEGIN) for word in self.entries}
+        }
+
+    @classmethod
+    def from_file(cls, path: Union[str, Path]) -> "Lexicon":
+        """Raises InputError with file:line for a line that is no entry, or contradicts another."""
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; mend --user_lexicon")
+        entries: Dict[str, Entry] = {}
+        lines: Dict[str, int] = {}
+        for number, line in enumerate(read_lines(path), start=1):
+            text = decoded(str(path), number, line)
+            if not text.strip():
+                continue
+            word, entry = _parsed(text, f"{path}:{number}")
+            if entries.setdefault(word, entry) != entry:
+                raise InputError(
+                    f"{path}:{number}: {word} has another kind or weight in line {lines[word]}; keep one"
+                )
+            lines.setdefault(word, number)
+        if not entries:
+            raise InputError(f"{path}: no words; write one per line, or leave --user_lexicon out")
+        lexicon = cls(entries)
+        if len(lexicon.marks) > MOST_MARKS:
+            raise InputError(
+                f"{path}: {len(lexicon.marks)} different pairs of kind and weight, above {MOST_MARKS}; "
+                "round the weights"
+            )
+        return lexicon
+
+    def find(self, text: str) -> List[Found]:
+        """The words in ``text``: from the left, the longest at each place, none over another.
+
+        A word of letters or digits is found where it stands alone, not inside a longer one.
+        """
+        folded, found, free = _folded(text), [], 0
+        for start in self._candidates(folded).tolist():
+            end = self._longest_end(folded, start) if start >= free else 0
+            if end:
+                found.append(Found(start, end, self.entries[folded[start:end]]))
+                free = end
+        return found
+
+    def keep_whole(self, begins: np.ndarray, found: Sequence[Found]) -> None:
+        """Make the words ``found`` in a text words of it: ``begins`` (`word_begins`) is changed in place."""
+        for start, end, entry in found:
+            begins[start] = begins[end] = True
+            begins[start + 1 : end] = entry.kind == "character"
+
+    def marks_of(self, starts: np.ndarray, found: Sequence[Found]) -> np.ndarray:
+        """uint8 [pieces]: k where the piece is of a word whose entry is ``self.marks[k - 1]``, otherwise 0.
+
+        ``starts`` int32 [pieces]: where in the text each begins.
+        """
+        numbers = {entry: number for number, entry in enumerate(self.marks, start=1)}
+        columns = [(start, end, numbers[entry]) for start, end, entry in found]
+        firsts, ends, marks = np.array([(-1, -1, 0), *columns]).T
+        last = np.searchsorted(firsts, starts, side="right") - 1
+        return np.where(starts < ends[last], marks[last], 0).astype(np.uint8)
+
+    def mark_list(self) -> List[Dict[str, Union[str, float]]]:
+        """``self.marks`` as `CorpusWriter` takes them."""
+        return [entry._asdict() for entry in self.marks]
+
+    def _table_of(self, length: int) -> np.ndarray:
+        """bool, by code: do the words of so many characters (_BEGIN: or of more) begin with that code?"""
+        begins = (w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN)
+        points = np.array([_points(begin) for begin in begins])
+        table = np.zeros(1 << (32 - self._shift), dtype=bool)
+        table[_codes(points.T) >> self._shift] = True
+        return table
+
+    def _candidates(self, folded: str) -> np.ndarray:
+        """Where a word may begin, ascending; others are among them, for several begins have one code."""
+        points = _points(folded)
+        fits = np.zeros(len(points), dtype=bool)
+        for length, table in self._may_begin.items():
+            count = max(0, len(points) - length + 1)
+            codes = _codes([points[place : place + count] for place in range(length)])
+            fits[:count] |= table[codes >> self._shift]
+        return np.flatnonzero(fits)
+
+    def _longest_end(self, folded: str, start: int) -> int:
+        """0 when no word begins at ``start``."""
+        begin = folded[start : start + 2]
+        for length in (*self._lengths.get(begin, ()), *self._lengths.get(begin[0], ())):
+            end = start + length
+            if end <= len(folded) and folded[start:end] in self.entries and _stands_alone(folded, start, end):
+                return end
+        return 0
+
+
+def _stands_alone(text: str, start: int, end: int) -> bool:
+    before = start > 0 and in_one_word(text[start - 1], text[start])
+    after = end < len(text) and in_one_word(text[end - 1], text[end])
+    return not before and not after
+
+
+def _parsed(text: str, where: str) -> Tuple[str, Entry]:
+    word, *rest = (column.strip() for column in text.split("\t"))
+    if not word or len(rest) > 2:
+        raise InputError(f"{where}: not a word, TAB kind, TAB weight; mend the line")
+    kind = rest[0] if rest and rest[0] else Entry().kind
+    if kind not in LEVELS:
+        raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(LEVELS)}")
+    return _folded(word), Entry(kind, _weight(rest[1], where) if len(rest) == 2 else Entry().weight)
+
+
+def _weight(text: str, where: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 <= weight < math.inf:
+        raise InputError(f"{where}: the weight '{text[:60]}' is not a number of 0 or more; mend it")
+    return weight
+
+
+def _folded(text: str) -> str:
+    """As long as ``text``, so that places in the one are places in the other; character by character."""
+    # Lower-casing makes two characters of \u0130, and looks around a sigma for the end of its word.
+    parts = text.replace("\u03a3", "\u03c3").replace("\u03c2", "\u03c3").split("\u0130")
+    lower = "\u0130".join(map(str.lower, parts))
+    return _FULL_WIDTH.sub(lambda match: chr(ord(match.group()) - 0xFEE0), lower)
+
+
+def _points(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+def _codes(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """uint32 [n]: a number for the characters that stand in each row of ``columns``."""
+    codes = np.zeros(len(columns[0]), dtype=np.uint32)
+    for points in columns:
+        codes = (codes + points) * _SPREAD
+    return codes

@@ -1,0 +1,305 @@
+"""Text to the word-piece ids of an ERNIE or BERT vocabulary, equal to PaddleNLP's ErnieTokenizer.
+
+Text is ruled character by character: a CJK character, a punctuation mark or a symbol is a piece by
+itself; controls and accents vanish; what is left between them and the spaces is a word, which the
+WordPiece model of `tokenizers` (Rust) cuts. The rule of a character does not depend on its
+neighbours, so numpy looks it up for a whole text at once, and words are remembered.
+
+    "C罗2022，" -> kinds  word alone word word word word alone -> c 罗 2022 ，
+
+Of a cased vocabulary (``lower_case`` false) case and accents stay: C 罗 2022 ，
+
+One difference is on purpose: "[MASK]", "[SEP]" and their like in a text are text ([, mask, ]), never
+control ids. ErnieTokenizer.tokenize turns them into the ids that only a sample may hold.
+"""
+
+import hashlib
+import os
+import unicodedata
+from functools import lru_cache
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are ours to start, not Rust's
+
+import numpy as np
+from tokenizers.models import WordPiece as WordCutter
+
+from data_tools.base.errors import InputError
+
+CONTROL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
+CONTINUATION = "##"
+END_OF_LETTERS = 0x40000  # beyond it are selectors, tags and private characters alone, which vanish
+LONGEST_WORD = 100  # characters; ErnieTokenizer calls anything longer unknown
+VANISHES, SPACE, ALONE, IN_WORD, COMPOSITE = range(5)
+CJK_RANGES = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+# Not S in Unicode, symbols to ErnieTokenizer; it looks after lower-casing, where it lower-cases.
+_ALSO_SYMBOLS = "\u00b2\u00ba\u3007\u00b5\u014b\u014a"
+_ALSO_SYMBOLS_CASED = "\u00b2\u00ba\u3007\u00b5\u014b\u00d8\u01b1"
+_FAR_MARKS = slice(0xE0100, 0xE01F0)  # the only marks (Mn) beyond END_OF_LETTERS
+_REMEMBERED_WORDS = 1 << 17
+
+
+class Pieces(NamedTuple):
+    """The ids of a text, int32[n], and where each stands in it, int32[n]: text[start:end]."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+class WordPiece:
+    """A vocabulary and the cutting of text by it.
+
+    tokens          the token of every id; vocab the id of every token (the last, if it stands twice)
+    twin_of         int32[vocab_size]: the id of '##X' for the id of a CJK character X, otherwise -1
+    plain_of        int32[vocab_size]: the id of X for the id of '##X', any other id for itself
+    is_continuation bool[vocab_size]: the token begins with '##'
+    lower_case      false: case and accents of a text stay, as a cased BERT wants them
+    sha256          of the tokens, one per line, and of `cased` after them: names vocabulary and reading
+    """
+
+    def __init__(self, tokens: Sequence[str], lower_case: bool = True):
+        self.tokens, self.lower_case = list(tokens), lower_case
+        self.vocab = {token: index for index, token in enumerate(self.tokens)}
+        self.pad_id, self.cls_id, self.sep_id, self.mask_id, self.unk_id = map(
+            self.vocab.__getitem__, CONTROL_TOKENS
+        )
+        named = self.tokens if lower_case else [*self.tokens, "", "cased"]
+        self.sha256 = hashlib.sha256("\n".join(named).encode("utf-8")).hexdigest()
+        self.twin_of, self.plain_of = _twins(self.tokens, self.vocab)
+        self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.tokens])
+        self._cutter = WordCutter(self.vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+        self._ids_alone = _ids_of_single_characters(self.vocab, self.unk_id, lower_case)
+        self._remembered: Dict[str, Tuple[List[int], List[int], List[int]]] = {}
+
+    @classmethod
+    def from_file(cls, path: Union[str, Path], lower_case: bool = True) -> "WordPiece":
+        """Read a vocab.txt: a token per line, its id the line's number from 0.
+
+        A token may stand twice (ERNIE-Gram's `$` does): the later id is used, as in PaddleNLP.
+        Raises InputError: no such file, empty, not UTF-8 (file:line), a control token missing.
+        """
+        tokens = _read_tokens(Path(path))
+        missing = [token for token in CONTROL_TOKENS if token not in tokens]
+        if missing:
+            raise InputError(
+                f"{path}: no {' '.join(missing)} among its {len(tokens)} tokens; "
+                "give the vocab.txt of an ERNIE model (one token per line, UTF-8 without BOM)"
+            )
+        return cls(tokens, lower_case)
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids, one per line of the file."""
+        return len(self.tokens)
+
+    def encode(self, text: str) -> List[int]:
+        return self.pieces(text).ids.tolist()
+
+    def encode_with_offsets(self, text: str) -> Tuple[np.ndarray, np.ndarray]:
+        """ids int32[n] and offsets int32[n, 2], the (start, end) characters of each in ``text``."""
+        ids, starts, ends = self.pieces(text)
+        return ids, np.stack([starts, ends], axis=1)
+
+    def encode_batch(self, texts: Iterable[str]) -> List[List[int]]:
+        return [pieces.ids.tolist() for pieces in self.pieces_of_batch(list(texts))]
+
+    def pieces_of_batch(self, texts: List[str]) -> List[Pieces]:
+        """The same as ``pieces`` of each text, in one pass: worth it when texts are short."""
+        ids, starts, ends = self.pieces("\n".join(texts))
+        begins = np.cumsum([0] + [len(text) + 1 for text in texts])
+        cuts = np.searchsorted(starts, begins)
+        spans = [slice(first, last) for first, last in zip(cuts, cuts[1:])]
+        return [Pieces(ids[s], starts[s] - begin, ends[s] - begin) for s, begin in zip(spans, begins)]
+
+    def pieces(self, text: str) -> Pieces:
+        """Cut ``text`` into pieces, in their order in the text."""
+        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        kinds = _ruling(self.lower_case).kinds[points]
+        if (kinds == COMPOSITE).any():
+            return self._pieces_of_composites(text)
+        alone = np.flatnonzero(kinds == ALONE).astype(np.int32)
+        words = self._cut_words(text, kinds)
+        singles = Pieces(self._ids_alone[points[alone]], alone, alone + np.int32(1))
+        if not len(words.ids):
+            return singles
+        order = np.argsort(np.concatenate([singles.starts, words.starts]), kind="stable")
+        return Pieces(*(np.concatenate(pair)[order] for pair in zip(singles, words)))
+
+    def _pieces_of_composites(self, text: str) -> Pieces:
+        """A dozen musical notes are a symbol and a letter in one character: take them apart first."""
+        parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
+        origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
+        ids, starts, ends = self.pieces("".join(parts))
+        return Pieces(ids, origin[starts], origin[ends - 1] + np.int32(1))
+
+    def _cut_words(self, text: str, kinds: np.ndarray) -> Pieces:
+        """The pieces of the words; each different word is cut once, the rest is numpy's."""
+        begins, ends = _spans_of_words(kinds)
+        words = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist())]
+        different = {word: number for number, word in enumerate(dict.fromkeys(words))}
+        cuts = [self._remembered.get(word) or self._remember(word) for word in different]
+        columns = [np.array(list(chain.from_iterable(column)), dtype=np.int32) for column in zip(*cuts)]
+        number_of_word = np.fromiter(map(different.__getitem__, words), dtype=np.int64, count=len(words))
+        sizes = np.array([len(ids) for ids, _, _ in cuts], dtype=np.int64)
+        firsts, counts = (np.cumsum(sizes) - sizes)[number_of_word], sizes[number_of_word]
+        place = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        ids, starts, ends = (column[place] for column in columns or [np.zeros(0, np.int32)] * 3)
+        begin_of_piece = np.repeat(begins.astype(np.int32), counts)
+        return Pieces(ids, begin_of_piece + starts, begin_of_piece + ends)
+
+    def _remember(self, word: str) -> Tuple[List[int], List[int], List[int]]:
+        if len(self._remembered) >= _REMEMBERED_WORDS:
+            self._remembered.clear()
+        cut = self._remembered[word] = self._cut_word(word)
+        return cut
+
+    def _cut_word(self, word: str) -> Tuple[List[int], List[int], List[int]]:
+        """The ids of its pieces, and where in it each of them starts and ends."""
+        shape, origin = _shape_of(word) if self.lower_case else _cased_shape_of(word)
+        if not shape:
+            return [], [], []
+        pieces = self._cutter.tokenize(shape)
+        if len(pieces) == 1:
+            return [pieces[0].id], [0], [len(word)]
+        lengths = [len(piece.value) - (len(CONTINUATION) if n else 0) for n, piece in enumerate(pieces)]
+        ends = list(accumulate(lengths))
+        starts = [0, *ends[:-1]]
+        return [p.id for p in pieces], [origin[cut] for cut in starts], [origin[cut - 1] + 1 for cut in ends]
+
+
+def is_cjk(character: str) -> bool:
+    """Is it one of the characters that ERNIE reads one by one?"""
+    if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and quicker to answer for
+        return True
+    return character >= "\u3400" and any(low <= ord(character) <= high for low, high in CJK_RANGES)
+
+
+def word_shapes(text: str) -> List[str]:
+    """What the cutter would be given: 'Été在2022' -> ['ete', '在', '2022']. For building vocabularies."""
+    kinds = _ruling().kinds[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
+    alone = ((index, index + 1) for index in np.flatnonzero(kinds == ALONE).tolist())
+    begins, ends = _spans_of_words(kinds)
+    spans = sorted([*alone, *zip(begins.tolist(), ends.tolist())])
+    return ["".join(map(_plain_shape, text[begin:end])) for begin, end in spans]
+
+
+def _read_tokens(path: Path) -> List[str]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give the vocab.txt of the model")
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: not UTF-8; save the vocabulary as UTF-8") from None
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    tokens = lines if lines[-1] else lines[:-1]
+    if not tokens:
+        raise InputError(f"{path}: empty; a vocabulary has one token per line")
+    return tokens
+
+
+def _twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.ndarray]:
+    twin_of = np.full(len(tokens), -1, dtype=np.int32)
+    plain_of = np.arange(len(tokens), dtype=np.int32)
+    for index, token in enumerate(tokens):
+        if len(token) == 1 and is_cjk(token):
+            twin_of[index] = vocab.get(CONTINUATION + token, -1)
+        elif len(token) == 3 and token.startswith(CONTINUATION) and is_cjk(token[2]):
+            plain_of[index] = vocab.get(token[2], index)
+    return twin_of, plain_of
+
+
+def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bool) -> np.ndarray:
+    """int32[0x110000]: the id of a character that stands alone."""
+    ids = np.full(0x110000, unk_id, dtype=np.int32)
+    for token, index in vocab.items():
+        if len(token) == 1:
+            ids[ord(token)] = index
+    for point, shape in _ruling(lower_case).reshaped.items():
+        ids[point] = vocab.get(shape, unk_id)
+    return ids
+
+
+def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Where each stretch of IN_WORD starts and ends; what vanishes does not end a word."""
+    kept = np.flatnonzero(kinds != VANISHES)
+    in_word = np.zeros(len(kept) + 2, dtype=np.int8)
+    in_word[1:-1] = kinds[kept] == IN_WORD
+    edges = np.flatnonzero(np.diff(in_word))
+    return kept[edges[0::2]], kept[edges[1::2] - 1] + 1
+
+
+def _shape_of(word: str) -> Tuple[str, Sequence[int]]:
+    """What the cutter is given for a word, and from which character of it each of that comes."""
+    if word.isascii() and word.isprintable():
+        return word.lower(), range(len(word))
+    shapes = [_plain_shape(character) for character in word]
+    # Accents of several characters are put in order together, which keeps their number.
+    shape = unicodedata.normalize("NFD", "".join(shapes))
+    return shape, [index for index, part in enumerate(shapes) for _ in part]
+
+
+def _cased_shape_of(word: str) -> Tuple[str, Sequence[int]]:
+    """The same with case and accents left as they are."""
+    kept = [index for index, character in enumerate(word) if not _is_control(character)]
+    return "".join(word[index] for index in kept), kept
+
+
+def _plain_shape(character: str) -> str:
+    """Lower case without accents: 'É' -> 'e'; '' for what vanishes."""
+    lower = "".join(c for c in character.lower() if not _is_control(c))
+    return "".join(c for c in unicodedata.normalize("NFD", lower) if unicodedata.category(c) != "Mn")
+
+
+def _is_control(character: str) -> bool:
+    return character == "\ufffd" or (unicodedata.category(character)[0] == "C" and character not in "\t\n\r")
+
+
+class _Ruling(NamedTuple):
+    kinds: np.ndarray  # uint8[0x110000]: what each character of Unicode is to the cutter
+    reshaped: Dict[int, str]  # those standing alone that change on the way: Ⓐ -> ⓐ
+
+
+@lru_cache(maxsize=2)
+def _ruling(lower_case: bool = True) -> _Ruling:
+    kinds = _kinds_by_category(lower_case)
+    reshaped = {}
+    if not lower_case:
+        return _Ruling(kinds, reshaped)
+    for point in np.flatnonzero(kinds == ALONE).tolist():
+        if unicodedata.normalize("NFD", chr(point).lower()) != chr(point):
+            reshaped[point] = _plain_shape(chr(point))
+    kinds[[point for point, shape in reshaped.items() if len(shape) > 1]] = COMPOSITE
+    return _Ruling(kinds, reshaped)
+
+
+def _kinds_by_category(lower_case: bool) -> np.ndarray:
+    categories = "".join(map(unicodedata.category, map(chr, range(END_OF_LETTERS))))
+    major, minor = np.frombuffer(categories.encode("ascii"), dtype="S1").reshape(-1, 2).T
+    vanishes = major == b"C"
+    if lower_case:
+        vanishes |= (major == b"M") & (minor == b"n")
+    kinds = np.full(END_OF_LETTERS, IN_WORD, dtype=np.uint8)
+    kinds[(major == b"P") | (major == b"S")] = ALONE
+    kinds[list(map(ord, _ALSO_SYMBOLS if lower_case else _ALSO_SYMBOLS_CASED))] = ALONE
+    for low, high in CJK_RANGES:
+        kinds[low : high + 1] = ALONE
+    kinds[major == b"Z"] = SPACE
+    kinds[vanishes] = VANISHES
+    kinds[0xFFFD] = VANISHES
+    kinds[[ord(space) for space in "\t\n\r"]] = SPACE
+    kinds = np.concatenate([kinds, np.full(0x110000 - END_OF_LETTERS, VANISHES, dtype=np.uint8)])
+    if not lower_case:
+        kinds[_FAR_MARKS] = IN_WORD
+    return kinds

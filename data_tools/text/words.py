@@ -1,0 +1,132 @@
+"""Chinese words as the corpus stores them: the second and later characters of a word are '##X'.
+
+    我爱北京，OK!   words 我 爱 北京 ， OK !   ids of   我 爱 北 ##京 ， ok !
+
+Words and pieces meet by their places in the text, so [UNK], Latin and full-width text in between
+cannot shift them. An id whose '##' twin is not in the vocabulary stays as it is.
+"""
+
+from functools import lru_cache
+from typing import Callable, List, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import CJK_RANGES, END_OF_LETTERS, is_cjk
+
+Segmenter = Callable[[str], List[str]]
+GivenWords = Callable[[str], Tuple[str, np.ndarray]]
+
+
+def word_begins(words: Sequence[str]) -> np.ndarray:
+    """bool[characters + 1]: where in the concatenation of ``words`` one of them begins, or the last ends."""
+    ends = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=len(words)))
+    begins = np.zeros(ends[-1] + 1 if len(ends) else 1, dtype=bool)
+    begins[0] = begins[ends] = True
+    return begins
+
+
+def mark_words(begins: np.ndarray, ids: np.ndarray, starts: np.ndarray, twin_of: np.ndarray) -> np.ndarray:
+    """int32[n]: ``ids`` with '##' twins inside the words of a text, which begin where ``begins`` says.
+
+    ``ids`` int32[n] and ``starts`` int32[n] are the pieces of that text in order (`WordPiece.pieces`),
+    ``twin_of`` int32[vocab_size] is the vocabulary's. A piece is inside a word when the piece before
+    it belongs to the same word.
+    """
+    word_of_piece = np.cumsum(begins, dtype=np.int32)[starts]
+    inside = np.zeros(len(ids), dtype=bool)
+    inside[1:] = word_of_piece[1:] == word_of_piece[:-1]
+    twins = twin_of[ids]
+    return np.where(inside & (twins >= 0), twins, ids)
+
+
+def segmenter(name: str) -> Segmenter:
+    """text -> its words, whose concatenation is the text. ``name`` is rjieba, jieba or lac.
+
+    The library is imported here and not before. Raises InputError: unknown name, not installed.
+    """
+    makers = {"rjieba": _rjieba, "jieba": _jieba, "lac": _lac}
+    if name not in makers:
+        raise InputError(f"--cn_seg_func {name} is not known; choose one of {', '.join(makers)}")
+    try:
+        return makers[name]()
+    except ImportError as error:
+        # LAC asks for the CPU's Paddle by name, which must not come beside the one that is here.
+        package = "--no-deps lac" if name == "lac" else name
+        raise InputError(
+            f"{name} is not installed ({error}); pip install {package}, or choose another"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _rjieba() -> Segmenter:
+    import rjieba
+
+    return rjieba.cut
+
+
+@lru_cache(maxsize=1)
+def _jieba() -> Segmenter:
+    import logging
+
+    import jieba
+
+    jieba.setLogLevel(logging.WARNING)
+    return jieba.lcut
+
+
+@lru_cache(maxsize=1)
+def _lac() -> Segmenter:
+    from data_tools.text.lac import lac_segmenter
+
+    return lac_segmenter()
+
+
+def presegmented(separator: str) -> GivenWords:
+    """Text whose words stand apart by ``separator`` -> plain text, and where its words begin.
+
+    '我 爱 deep learning' -> '我爱deep learning', of the words 我, 爱, deep, a space, learning: Chinese is
+    written without spaces, two words of Latin letters or digits of a line keep one between them. A
+    line end is a word.
+    """
+
+    def split(text: str) -> Tuple[str, np.ndarray]:
+        text, mark = _with_one_mark(text, separator)
+        points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+        kept = np.flatnonzero(points != ord(mark))
+        points = points[kept]
+        line_ends, letters = points == ord("\n"), _letters()[points]
+        begins = np.diff(kept, prepend=-1) > 1  # a separator stands before it
+        spaced = np.zeros(len(points), dtype=bool)
+        spaced[1:] = begins[1:] & letters[1:] & letters[:-1]
+        begins |= line_ends
+        begins[1:] |= line_ends[:-1]
+        begins[:1] = True
+        places = np.flatnonzero(spaced)
+        plain = np.insert(points, places, ord(" ")).tobytes().decode("utf-32-le", "surrogatepass")
+        return plain, np.append(np.insert(begins, places, True), True)
+
+    return split
+
+
+def _with_one_mark(text: str, separator: str) -> Tuple[str, str]:
+    """``text`` with a single character in place of each ``separator``, and that character."""
+    if len(separator) == 1 and separator != "\n":
+        return text, separator
+    mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
+    return text if "\n" in separator else text.replace(separator, mark), mark
+
+
+@lru_cache(maxsize=1)
+def _letters() -> np.ndarray:
+    """bool[0x110000]: the characters of which Latin words and numbers are made."""
+    letters = np.zeros(0x110000, dtype=bool)
+    letters[:END_OF_LETTERS] = list(map(str.isalnum, map(chr, range(END_OF_LETTERS))))
+    for low, high in CJK_RANGES:
+        letters[low : high + 1] = False
+    return letters
+
+
+def in_one_word(before: str, after: str) -> bool:
+    """Would the two characters, side by side, be of one word of Latin letters or digits?"""
+    return after.isalnum() and before.isalnum() and not is_cjk(after) and not is_cjk(before)

@@ -1,0 +1,176 @@
+"""One checkpoint on the disk: what its manifest promises, and how it is read without trusting it.
+
+step_00005000/
+    the files of the job    written by one rank or by several
+    state.json              the TrainState
+    MANIFEST.json           written last
+"""
+
+import errno
+import logging
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Dict, List, Sequence, Union
+
+from data_tools.base.errors import CheckpointError, MachineError, NumbersError
+from data_tools.base.regular_file import FileRefusedError, read_regular
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, refuse_other_run
+from ernie_pair.checkpoint.manifest import (
+    Buffer,
+    DamagedError,
+    installed_versions,
+    parse_manifest,
+    parse_state,
+    sha256_of,
+)
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.weights.finite import first_not_finite
+from ernie_pair.weights.weight_files import Arrays, from_safetensors, safetensors_parts
+
+MANIFEST, STATE = "MANIFEST.json", "state.json"
+LARGEST_MANIFEST = 16 << 20
+MOST_PARTS = os.sysconf("SC_IOV_MAX")  # of one writev
+Content = Union[bytes, Arrays]  # arrays make a .safetensors file
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoint:
+    """One published checkpoint. Every read is verified against the manifest."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        data = _read_regular(folder / MANIFEST, LARGEST_MANIFEST)
+        self.sha256 = sha256_of(data)
+        self.manifest = parse_manifest(data, folder / MANIFEST)
+        self.step: int = self.manifest["step"]
+        self.files = {entry["name"]: entry for entry in self.manifest["files"]}
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file, hashed as they are handed out. Raises CheckpointError when they differ."""
+        path, entry = self.folder / name, self.files.get(name)
+        if entry is None:
+            raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
+        data = _read_regular(path, entry["size"])
+        if len(data) != entry["size"] or sha256_of(data) != entry["sha256"]:
+            raise DamagedError(
+                f"{path} is not what {MANIFEST} promises; remove {self.folder} and start again"
+            )
+        return data
+
+    def state(self) -> TrainState:
+        state = parse_state(self.read(STATE), self.folder / STATE)
+        if state.step != self.step:
+            raise DamagedError(f"{self.folder / STATE} is of step {state.step}, {MANIFEST} of {self.step}")
+        return state
+
+    def verify(self) -> None:
+        """Read everything once. Raises CheckpointError at the first file that is not sound."""
+        for name in self.files:
+            data, where = self.read(name), self.folder / name
+            if not name.endswith(".safetensors"):
+                continue
+            try:
+                wrong = first_not_finite(from_safetensors(data, str(where)))
+            except CheckpointError as error:
+                raise DamagedError(str(error)) from None
+            if wrong is not None:
+                raise DamagedError(f"{where}: {wrong} holds values that are not finite")
+        self.state()
+
+    def refuse_other_run(
+        self, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules
+    ) -> List[Dict]:
+        """Return the differences from the run that saved, as entries of "changes"; see `same_run`."""
+        saved = self.manifest["fingerprint"]
+        changes = refuse_other_run(str(self.folder), saved, fingerprint, allowed, rules)
+        return [{**change, "step": self.step} for change in changes]
+
+    def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
+        """A line about other processes, a line about other versions; neither stands in the way."""
+        for what, level, saved, now in (
+            ("goes on with", logging.INFO, self.manifest.get("topology", topology), topology),
+            ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions()),
+        ):
+            keys = [key for key in sorted({*saved, *now}) if saved.get(key) != now.get(key)]
+            if keys:
+                changes = ", ".join(f"{key} {now.get(key)} (was {saved.get(key)})" for key in keys)
+                logger.log(level, "%s %s", what, changes)
+
+
+def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
+    """Write a new file, force it to disk and return its manifest entry, hashed from ``parts`` themselves.
+
+    Raises MachineError naming the file when the disk refuses, or keeps less than it was given.
+    """
+    size = sum(map(len, parts))
+    with ThreadPoolExecutor(1) as another:  # hashes while the disk is busy
+        sha256 = another.submit(sha256_of, *parts)
+        kept = _force_to_disk(path, parts, size)
+    if kept != size:
+        raise MachineError(f"{path}: the disk kept {kept} of {size} bytes; mend it and start again")
+    return {"name": path.name, "size": size, "sha256": sha256.result()}
+
+
+def _force_to_disk(path: Path, parts: Sequence[Buffer], size: int) -> int:
+    """How many bytes the new file has then."""
+    try:
+        with open(path, "xb", buffering=0) as file:
+            _write_all(file.fileno(), parts)
+            os.fsync(file.fileno())
+            return os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise MachineError(f"{path}: {error.strerror or error}{_room(path.parent, size)}") from None
+
+
+def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
+    """Many at a time: a write per small array takes the kernel twice as long."""
+    left = deque(map(memoryview, parts))
+    while left:
+        written = os.writev(descriptor, list(islice(left, MOST_PARTS)))
+        while left and written >= len(left[0]):
+            written -= len(left.popleft())
+        if written:
+            left[0] = left[0][written:]
+
+
+def write_content(path: Path, content: Content) -> Dict[str, object]:
+    """``write_synced`` for a file of a job. Raises NumbersError when an array in it is not finite."""
+    if isinstance(content, bytes):
+        return write_synced(path, content)
+    wrong = first_not_finite(content)
+    if wrong is not None:
+        raise NumbersError(
+            f"{wrong} holds values that are not finite: {path.name} is not saved, the checkpoints before it "
+            "are intact; lower --max_lr or --learning_rate and start the same command again"
+        )
+    return write_synced(path, *safetensors_parts(content))
+
+
+def _room(folder: Path, wanted: int) -> str:
+    room = os.statvfs(folder)
+    free = "no free inodes" if room.f_files and not room.f_favail else f"{room.f_bavail * room.f_frsize} free"
+    return (
+        f"; {wanted} bytes wanted, {free}: make room, the checkpoints before it are intact, then start the "
+        "same command again"
+    )
+
+
+def _read_regular(path: Path, most: int) -> bytes:
+    """At most ``most`` bytes of a regular file; not through a link, and a pipe does not block.
+
+    Raises DamagedError; CheckpointError where a permission is missing; OSError where the machine fails.
+    """
+    try:
+        return read_regular(path, most, follow=False)
+    except PermissionError:
+        raise CheckpointError(f"{path}: no permission to read it; give it, then start again") from None
+    except FileRefusedError as error:
+        raise DamagedError(f"{path}: {error}") from None
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise DamagedError(f"{path}: cannot be read ({error.strerror})") from None

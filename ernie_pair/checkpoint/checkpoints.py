@@ -1,0 +1,357 @@
+"""The checkpoints of a run: a step_NNNNNNNN/ folder is complete if its manifest says so, and immutable.
+
+output_dir/
+    run.lock                        held by the first rank for the life of the run
+    run.json                        which run it is, and whether it has published a checkpoint (run_note.py)
+    ranks/                          heartbeats of a run of several processes (watchdog.py)
+    checkpoints/step_00005000/      see checkpoint_folder.py
+    checkpoints/.tmp-* .trash-*     being made, being deleted: never read; those of a killed run are cleared
+                                    at the next start, known by their names (own_names.py)
+    checkpoints/.bad-*              damaged, set aside, never read or deleted
+    model_last -> checkpoints/step_00005000     for people; a run does not trust it
+
+Every rank writes its own files into a draft, forces them to disk, and tells the others what it wrote,
+or why it could not: then all raise the same error, the draft goes and the checkpoints before stay.
+Nothing here knows a model or a framework.
+"""
+
+import logging
+import os
+import re
+import secrets
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from data_tools.base.errors import CheckpointError, InputError, MachineError
+from data_tools.files.atomic_files import to_disk
+from data_tools.files.moves import point_link, remove_or_warn, set_aside
+from data_tools.files.own_names import is_own_name, own_entries, own_name
+from ernie_pair.checkpoint.checkpoint_folder import (
+    MANIFEST,
+    STATE,
+    Checkpoint,
+    Content,
+    write_content,
+    write_synced,
+)
+from ernie_pair.checkpoint.fingerprint import NO_RULES, RunRules, refuse_unknown_keys
+from ernie_pair.checkpoint.manifest import DamagedError, installed_versions, manifest_bytes, state_bytes
+from ernie_pair.checkpoint.run_lock import RunLock
+from ernie_pair.checkpoint.run_note import note_checkpoint, run_id_of
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.checkpoint.used_folder import (
+    CHECKPOINTS,
+    LAST,
+    OWN_LINK,
+    refuse_lost_checkpoints,
+    set_aside_run,
+)
+from ernie_pair.processes.collectives import Add, together
+from ernie_pair.processes.watchdog import clear_heartbeats
+from ernie_pair.processes.world import World
+
+STEP_FOLDER = re.compile(r"step_(\d{8})")
+DRAFT, TRASH, BAD = ".tmp-", ".trash-", ".bad-"
+NEWEST_OF_ALL, NONE = 10**9, -1
+SPARE_BYTES, SPARE_SHARE = 64 << 20, 1.2
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one run, as seen by one of its ranks. Every rank calls every method.
+
+    ``keep``: the newest that many stay, and with ``every`` those of each step that it divides.
+    ``local``: where this rank stands among those that see the same folder, when not all do; those
+    have ranks in a row, and the first of them makes and cleans what the folder holds.
+    ``fresh_start``: what an earlier run left is set aside first.
+    Raises InputError when another run holds the folder, CheckpointError when it was used before and its
+    checkpoints are gone: a run never starts afresh silently.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        world: World,
+        add: Add,
+        keep: int = 3,
+        every: int = 0,
+        local: Optional[World] = None,
+        fresh_start: bool = False,
+    ):
+        if keep < 2:
+            raise InputError("keep at least two checkpoints: the newest may turn out to be damaged")
+        self.output_dir, self.folder = Path(output_dir), Path(output_dir) / CHECKPOINTS
+        self.world, self.local, self.add = world, local or world, add
+        self.keep, self.every, self.fresh_start = keep, every, fresh_start
+        self.changes: List[Dict] = []
+        self._damaged: Dict[Path, str] = {}
+        self._lock: Optional[RunLock] = None
+        self._bytes_before = 0
+        self._cleaner = ThreadPoolExecutor(1)  # a run need not wait until an old checkpoint is deleted
+        self.run_id, self._attempt = self._together(self._open)[0]
+
+    def resume(
+        self,
+        fingerprint: Dict[str, object],
+        topology: Dict[str, object],
+        allowed: Sequence[str] = (),
+        rules: RunRules = NO_RULES,
+    ) -> Optional[Checkpoint]:
+        """``newest()``, if it is of this run; see `same_run.refuse_other_run`.
+
+        What was allowed to change stands in every manifest from here on. Raises InputError when the
+        ranks were not given the same, or not what the checkpoint was made with.
+        """
+        refuse_unknown_keys(fingerprint, allowed)
+        self._refuse_unlike_ranks(fingerprint)
+        checkpoint = self.newest()
+        if checkpoint is not None:
+            changes = checkpoint.refuse_other_run(fingerprint, allowed, rules)
+            self.changes = checkpoint.manifest.get("changes", []) + changes
+            checkpoint.tell_what_else_changed(topology)
+        return checkpoint
+
+    def newest(self) -> Optional[Checkpoint]:
+        """The newest checkpoint whose every byte is right, in every folder; None when there never was one.
+
+        A damaged one is set aside with a warning and the one before it is taken. Raises
+        CheckpointError when all are damaged: a run never starts afresh silently.
+        """
+        limit = NEWEST_OF_ALL
+        while True:
+            offers = self._together(lambda most=limit: self._offer(most))
+            steps = {step for step, _ in filter(None, offers)}
+            if len(steps) == 1:
+                break
+            limit = min(steps)
+            if limit == NONE:
+                raise CheckpointError(
+                    f"{self.folder} holds other checkpoints on one machine than on another, and none that "
+                    "all have; copy one to every machine, or use another --output_dir"
+                )
+        step, sha256 = offers[self.world.rank - self.local.rank]
+        if step == NONE:
+            return None
+        return self._take(self.folder / _name_of(step), sha256)
+
+    def save(
+        self,
+        state: TrainState,
+        fingerprint: Dict[str, object],
+        files: Iterable[Tuple[str, Content]],
+        topology: Dict[str, object],
+    ) -> None:
+        """Publish what the ranks give as the checkpoint of ``state``.
+
+        ``files``: (name, content) of this rank, taken one by one; names differ between the ranks.
+        Raises, on all ranks alike, MachineError when a disk refuses and NumbersError when a tensor is
+        not finite: then nothing is published.
+        """
+        draft = self._own_path(DRAFT, state.step)
+        manifest = {
+            "run_id": self.run_id,
+            "step": state.step,
+            "fingerprint": fingerprint,
+            "topology": topology,
+            "changes": self.changes,
+            "versions": installed_versions(),
+        }
+        try:
+            self._together(lambda: self._first_does(self._begin, draft))
+            written = self._together(lambda: self._write(draft, files))
+            entries = [entry for rank in self._ranks_here() for entry in written[rank]]
+            self._together(lambda: self._first_does(self._publish, draft, state, manifest, entries))
+        except BaseException:
+            self._first_does(_remove_quietly, draft)
+            raise
+        self._first_does(self._retire)
+
+    def close(self) -> None:
+        self._cleaner.shutdown()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _together(self, action: Callable[[], object]) -> List:
+        return together(self.add, self.world, action)
+
+    def _first_does(self, action: Callable, *arguments) -> None:
+        if self.local.is_first:
+            action(*arguments)
+
+    def _ranks_here(self) -> range:
+        first = self.world.rank - self.local.rank
+        return range(first, first + self.local.size)
+
+    def _open(self) -> Tuple[str, str]:
+        """(what the run is called, what this start of it is called)."""
+        if not self.local.is_first:
+            return "", ""
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = RunLock(self.output_dir / "run.lock")
+        try:
+            self._look_around()
+            return run_id_of(self.output_dir), secrets.token_hex(8)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _look_around(self) -> None:
+        """Clear what a killed start left, and see that nothing is lost by going on from here."""
+        if self.fresh_start:
+            set_aside_run(self.output_dir)
+        self.folder.mkdir(exist_ok=True)
+        for kind in (DRAFT, TRASH):
+            for leftover in own_entries(self.folder, f"{kind}step_"):
+                remove_or_warn(leftover)
+        clear_heartbeats(self.output_dir)
+        self._warn_of_strangers()
+        if self._published():
+            run_id_of(self.output_dir)
+            note_checkpoint(self.output_dir)
+        elif not list(self.folder.glob(f"{BAD}*")):
+            refuse_lost_checkpoints(self.output_dir)
+
+    def _own_path(self, kind: str, step: int) -> Path:
+        """A hidden name that all ranks of this start arrive at."""
+        return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
+
+    def _refuse_unlike_ranks(self, fingerprint: Dict[str, object]) -> None:
+        given = self._together(lambda: fingerprint)
+        for rank, other in enumerate(given):
+            for key in {*given[0], *other}:
+                if given[0].get(key) != other.get(key):
+                    raise InputError(
+                        f"rank {rank} was started with {key} {other.get(key)!r} and rank 0 with "
+                        f"{given[0].get(key)!r}; give all of them the same"
+                    )
+
+    def _offer(self, most: int) -> Optional[Tuple[int, str]]:
+        """The newest sound checkpoint up to step ``most``, its manifest's hash; None: another rank says."""
+        if not self.local.is_first:
+            return None
+        published = self._published()
+        for step in sorted(filter(most.__ge__, published), reverse=True):
+            try:
+                checkpoint = Checkpoint(published[step])
+                checkpoint.verify()
+                if checkpoint.step != step:
+                    raise DamagedError(f"{checkpoint.folder} is of step {checkpoint.step}")
+                self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
+                return step, checkpoint.sha256
+            except DamagedError as error:
+                self._damaged[published[step]] = str(error)
+        aside = sorted(self.folder.glob(f"{BAD}*"))
+        if self._damaged or aside:
+            reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in aside)]
+            raise CheckpointError(
+                f"no usable checkpoint in {self.folder}: {'; '.join(reasons[:5])}; use another --output_dir"
+            )
+        return NONE, ""
+
+    def _take(self, folder: Path, sha256: str) -> Checkpoint:
+        """Clear the way for ``folder``, and see the same in it as the rank that chose it."""
+        seen: List[Checkpoint] = []
+
+        def look():
+            seen.append(Checkpoint(folder))
+            if seen[0].sha256 != sha256:
+                raise CheckpointError(
+                    f"{folder} is not what the first rank sees there; give all ranks one folder"
+                )
+
+        self._together(lambda: self._first_does(self._set_aside_all_but, folder))
+        self._together(look)
+        return seen[0]
+
+    def _set_aside_all_but(self, chosen: Path) -> None:
+        for step, folder in self._published().items():
+            if folder in self._damaged or step > int(chosen.name[5:]):
+                reason = self._damaged.get(folder, f"{folder} is not on every machine")
+                aside = set_aside(folder)
+                logger.warning("%s; it is now %s, and %s is taken", reason, aside.name, chosen.name)
+        self._damaged = {}
+        self._point_model_last_to(chosen, expected=True)
+
+    def _published(self) -> Dict[int, Path]:
+        with os.scandir(self.folder) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if STEP_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
+        return {int(name[5:]): self.folder / name for name in names}
+
+    def _warn_of_strangers(self) -> None:
+        known = {path.name for path in self._published().values()}
+        strange = [name for name in os.listdir(self.folder) if name not in known]
+        strange = sorted(name for name in strange if not name.startswith(BAD) and not is_own_name(name))
+        if strange:
+            shown = ", ".join(strange[:3])
+            logger.warning("%s: %d entries are no checkpoints: %s", self.folder, len(strange), shown)
+
+    def _begin(self, draft: Path) -> None:
+        """Make ``draft``, unless there is clearly no room for a checkpoint as large as the one before."""
+        wanted = int(SPARE_SHARE * self._bytes_before) + SPARE_BYTES if self._bytes_before else 0
+        free = shutil.disk_usage(self.folder).free
+        if free < wanted:
+            raise MachineError(
+                f"{self.folder}: {free} bytes free, {wanted} wanted for a checkpoint; make room, the ones "
+                "before are intact, then start the same command again"
+            )
+        draft.mkdir()
+
+    def _write(self, draft: Path, files: Iterable[Tuple[str, Content]]) -> List[Dict]:
+        return [{**write_content(draft / name, content), "rank": self.world.rank} for name, content in files]
+
+    def _publish(self, draft: Path, state: TrainState, manifest: Dict, entries: List[Dict]) -> None:
+        final = self.folder / _name_of(state.step)
+        entries = [*entries, {**write_synced(draft / STATE, state_bytes(state)), "rank": self.world.rank}]
+        write_synced(draft / MANIFEST, manifest_bytes({**manifest, "files": entries}))
+        to_disk(draft)
+        if os.path.lexists(final):  # a link or a file of the user's: no checkpoint of this run has the step
+            logger.warning("%s was in the way of a checkpoint; it is now %s", final, set_aside(final).name)
+        draft.rename(final)
+        self._force_name(draft, final)
+        self._point_model_last_to(final)
+        note_checkpoint(self.output_dir)
+        self._bytes_before = sum(entry["size"] for entry in entries)
+
+    def _force_name(self, draft: Path, final: Path) -> None:
+        """Where the disk may not keep the new name, the checkpoint loses it again."""
+        try:
+            to_disk(self.folder)
+        except OSError:
+            final.rename(draft)
+            raise
+
+    def _point_model_last_to(self, final: Path, expected: bool = False) -> None:
+        """``expected``: it should do so already; where it does not, say so."""
+        link = self.output_dir / LAST
+        if point_link(link, final.relative_to(self.output_dir), OWN_LINK) and expected:
+            logger.warning("%s did not lead to the newest checkpoint, %s; now it does", link, final.name)
+
+    def _retire(self) -> None:
+        """Only after a success; renamed first, so that a half-deleted folder is never taken for whole."""
+        published = self._published()
+        for step in sorted(published)[: -self.keep]:
+            if self.every and step % self.every == 0:
+                continue
+            trash = self._own_path(TRASH, step)
+            try:
+                published[step].rename(trash)
+            except OSError as error:
+                logger.warning("%s cannot be deleted (%s)", published[step], error.strerror)
+                continue
+            self._cleaner.submit(remove_or_warn, trash)
+
+
+def _name_of(step: int) -> str:
+    return f"step_{step:08d}"
+
+
+def _remove_quietly(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

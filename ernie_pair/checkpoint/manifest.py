@@ -1,0 +1,164 @@
+"""The bytes of MANIFEST.json and state.json, made and taken apart; what is read is never trusted.
+
+MANIFEST.json is {"format": 2, "run_id", "step", "fingerprint": {key: value}, "topology": {key: value},
+"changes": [{"key", "old", "new", "step"}], "versions": {package: version}, "files": [{"name", "size",
+"sha256", "rank"}], "checksum"}. The checksum is the sha256 of the manifest itself with 64 zeros in its
+place. Format 1, which is still read, knows only step, fingerprint, versions and files.
+"""
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import asdict, fields
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Dict, Sequence, Union
+
+from data_tools.base.errors import CheckpointError
+from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json_object
+from ernie_pair.checkpoint.train_state import TrainState
+
+FORMAT = 2
+MOST_FILES = 100_000
+LARGEST_COUNT = 2**63 - 1
+FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+NO_CHECKSUM = "0" * 64
+KEYS = {1: {"format", "step", "fingerprint", "versions", "files"}}
+KEYS[2] = KEYS[1] | {"run_id", "topology", "changes", "checksum"}
+Buffer = Union[bytes, memoryview]
+VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pair")
+
+
+class DamagedError(CheckpointError):
+    """This checkpoint is not what was written; the one before it may be."""
+
+
+def manifest_bytes(manifest: Dict[str, object]) -> bytes:
+    """``manifest`` has everything but its format and its checksum."""
+    data = as_json({"format": FORMAT, **manifest, "checksum": NO_CHECKSUM})
+    return _with_checksum(data, sha256_of(data), NO_CHECKSUM)
+
+
+def state_bytes(state: TrainState) -> bytes:
+    return as_json(asdict(state))
+
+
+def as_json(value) -> bytes:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+
+
+def sha256_of(*parts: Buffer) -> str:
+    """Of ``parts`` one after another."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+@cache
+def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
+    """{package: version} of those that are installed."""
+    installed = {}
+    for package in packages:
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+def parse_manifest(data: bytes, path: Path) -> Dict:
+    """Everything in it that is used is checked; its checksum too. Raises CheckpointError."""
+    manifest = _parse_object(data, path)
+    written_by = manifest.get("format")
+    if isinstance(written_by, int) and written_by > FORMAT and _whole(manifest, data):
+        raise CheckpointError(
+            f"{path} is of format {written_by}, this version reads up to {FORMAT}; use the newer version"
+        )
+    sound = (
+        type(written_by) is int
+        and manifest.keys() == KEYS.get(written_by)
+        and (written_by == 1 or _whole(manifest, data))
+        and _is_count(manifest["step"])
+        and all(isinstance(manifest.get(key, {}), dict) for key in ("fingerprint", "topology", "versions"))
+        and isinstance(manifest.get("changes", []), list)
+        and isinstance(manifest["files"], list)
+        and len(manifest["files"]) <= MOST_FILES
+        and all(map(_is_entry, manifest["files"]))
+        and len({entry["name"] for entry in manifest["files"]}) == len(manifest["files"])
+    )
+    if not sound:
+        raise DamagedError(f"{path} is damaged; remove {path.parent} and start again")
+    return manifest
+
+
+def _whole(manifest: Dict, data: bytes) -> bool:
+    """Is it, byte for byte, what its checksum was taken of?"""
+    checksum = manifest.get("checksum")
+    if not (isinstance(checksum, str) and SHA256.fullmatch(checksum)):
+        return False
+    return sha256_of(_with_checksum(data, NO_CHECKSUM, checksum)) == checksum
+
+
+def _with_checksum(data: bytes, new: str, old: str) -> bytes:
+    before, _, after = data.rpartition(old.encode())
+    return before + new.encode() + after
+
+
+def _is_entry(entry) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and FILE_NAME.fullmatch(entry["name"]) is not None
+        and _is_count(entry.get("size"))
+        and isinstance(entry.get("sha256"), str)
+        and SHA256.fullmatch(entry["sha256"]) is not None
+    )
+
+
+def parse_state(data: bytes, path: Path) -> TrainState:
+    values = _parse_object(data, path)
+    defaults = asdict(TrainState())
+    values = {**defaults, **values}
+    sound = (
+        values.keys() == defaults.keys()
+        and all(_is_count(values[item.name]) for item in fields(TrainState) if item.type is int)
+        and all(type(values[item.name]) is bool for item in fields(TrainState) if item.type is bool)
+        and all(_is_none_or_finite(values[item.name]) for item in fields(TrainState) if item.default is None)
+        and (values["best_step"] is None or _is_count(values["best_step"]))
+        and _is_window(values["window"])
+    )
+    if not sound:
+        raise DamagedError(f"{path} holds no state of a run; remove {path.parent} and start again")
+    window = {name: tuple(part) for name, part in values["window"].items()}
+    return TrainState(**{**values, "window": window})
+
+
+def _parse_object(data: bytes, path: Path) -> Dict:
+    try:
+        return parse_json_object(data)
+    except JsonError as error:
+        raise DamagedError(f"{path}:{max(error.line, 1)}: {error}") from None
+
+
+def _is_none_or_finite(value) -> bool:
+    return value is None or is_number(value)
+
+
+def _is_window(value) -> bool:
+    return isinstance(value, dict) and all(
+        type(part) is list
+        and len(part) == 2
+        and type(part[0]) is float
+        and math.isfinite(part[0])
+        and _is_count(part[1])
+        and part[1] > 0
+        for part in value.values()
+    )
+
+
+def _is_count(value) -> bool:
+    return is_whole_number(value, 0, LARGEST_COUNT)

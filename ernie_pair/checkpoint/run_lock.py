@@ -1,0 +1,43 @@
+"""One run at a time in an output folder."""
+
+import fcntl
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+from data_tools.base.errors import InputError
+
+
+class RunLock:
+    """Holds ``path`` until it is released or the process ends, however it ends.
+
+    The file names the holder. Raises InputError when another process has it, or when it is a file of the
+    user that only has this name; OSError where it cannot be opened.
+    """
+
+    def __init__(self, path: Path):
+        # Opened without following a link, and without touching what the holder wrote.
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._descriptor, 200).decode("utf-8", "replace").strip()
+            os.close(self._descriptor)
+            raise InputError(
+                f"{path.parent} is locked by another run ({holder or 'it has not said which'}); wait for it, "
+                "or use another --output_dir"
+            ) from None
+        self._refuse_other_content(path)
+        os.ftruncate(self._descriptor, 0)
+        said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
+        os.pwrite(self._descriptor, said.encode(), 0)
+
+    def _refuse_other_content(self, path: Path) -> None:
+        if not re.match(rb"(pid \d+ on |\Z)", os.pread(self._descriptor, 200, 0)):
+            os.close(self._descriptor)
+            raise InputError(f"{path} is no lock of a run; rename it, or use another --output_dir")
+
+    def release(self) -> None:
+        os.close(self._descriptor)

@@ -1,0 +1,1 @@
+"""The device and its settings: CPU, GPU, mixed precision, the check of an environment."""

@@ -1,0 +1,62 @@
+"""The flags of mixed precision, the same for pretraining and for pairs."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from data_tools.base.cli import option
+from data_tools.base.errors import InputError
+
+
+@dataclass(frozen=True)
+class AmpConfig:
+    """The base of every command that trains; each field is a flag of it."""
+
+    use_amp: bool = option(False, help="mixed precision, on GPU")
+    amp_dtype: Literal["float16", "bfloat16", "float32"] = option(
+        "float16", help="the narrow type; float32: no cast, the scaling of the loss alone"
+    )
+    amp_level: Literal["O1", "O2"] = option("O1", help="O1: weights in float32; O2: narrow weights too")
+    init_loss_scaling: float = option(32768.0, help="what the loss is first multiplied by, in float16")
+    incr_every_n_steps: int = option(1000, help="finite updates in a row until the scale grows")
+    incr_ratio: float = option(2.0, help="how much it grows")
+    decr_every_n_nan_or_inf: int = option(1, help="infinite updates in a row until the scale shrinks")
+    decr_ratio: float = option(0.5, help="how much it shrinks")
+
+    def refuse_amp(self) -> None:
+        """Raises InputError for values that no run can have."""
+        for name in ("incr_every_n_steps", "decr_every_n_nan_or_inf", "init_loss_scaling"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 1):
+                raise InputError(f"--{name} {value} is below 1; use 1 or more")
+        if not (1 < self.incr_ratio < math.inf and 0 < self.decr_ratio < 1):
+            raise InputError(
+                f"--incr_ratio {self.incr_ratio} must be above 1 and --decr_ratio {self.decr_ratio} below 1"
+            )
+        if self.narrows_weights and self.amp_dtype == "float32":
+            raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
+
+    def refuse_narrow_sums(self, passes: int, batch_flag: str) -> None:
+        """Raises InputError where ``passes`` make an update; fewer do with a larger ``batch_flag``."""
+        if self.narrows_weights and passes > 1:
+            raise InputError(
+                "--amp_level O2 would add up the gradients of several passes in the narrow type; use O1, or "
+                f"raise --{batch_flag} until one pass makes an update"
+            )
+
+    def refuse_half_precision_on(self, device: str) -> None:
+        """Raises InputError where the device has no kernels for the narrow type."""
+        if self.use_amp and device == "cpu" and self.amp_dtype != "float32":
+            raise InputError(
+                f"--use_amp true --amp_dtype {self.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
+                "kernels; use --use_amp false, or --amp_dtype float32 for the scaling of the loss alone"
+            )
+
+    @property
+    def narrows_weights(self) -> bool:
+        return self.use_amp and self.amp_level == "O2"
+
+    @property
+    def scales_loss(self) -> bool:
+        """bfloat16 has the range of float32: nothing is lost without a scale."""
+        return self.use_amp and self.amp_dtype != "bfloat16"

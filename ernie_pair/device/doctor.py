@@ -1,0 +1,123 @@
+"""Is this environment sound? One line per finding, and the launch line that fits it."""
+
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import List
+
+from packaging.requirements import Requirement
+
+from data_tools.base.cli import option
+from data_tools.base.errors import InputError
+from ernie_pair.device.cpu_env import cpu_threads, math_path
+from ernie_pair.device.device import default_device
+
+SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers")
+PYTHONS = ((3, 9), (3, 12))
+SMALLEST_DISK_GB = 5
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    """Check versions, device, compiled helper, disk and communication; exit 2 when something is wrong."""
+
+    output_dir: str = option(".", help="where runs will be written: its disk is checked")
+
+
+def doctor(config: DoctorConfig) -> None:
+    """Print the findings. Raises InputError with the number of defects when there are any."""
+    defects = [*_check_python(), *_check_packages(), *_check_paddle(), *_check_disk(Path(config.output_dir))]
+    _show("helper", _helper())
+    for defect in defects:
+        print(f"DEFECT    {defect}")
+    if defects:
+        raise InputError(f"{len(defects)} defect(s) found by doctor; mend the lines marked DEFECT")
+    _show("launch", _launch_line())
+    print("sound")
+
+
+def _show(name: str, what: str) -> None:
+    print(f"{name:<9} {what}")
+
+
+def _check_python() -> List[str]:
+    _show("python", f"{platform.python_version()} {sys.executable}")
+    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        return []
+    return [f"Python {platform.python_version()} is not 3.9 to 3.12; make the environment with one of them"]
+
+
+def _check_packages() -> List[str]:
+    """The bounds of setup.py against what is installed: outside them, imports are known to break."""
+    defects = []
+    # The GPU build runs on the CPU too: where it is installed, nothing asks for the other one.
+    extra = "gpu" if _version_of("paddlepaddle-gpu") else default_device()
+    for requirement in map(Requirement, metadata.requires("ernie-pair") or []):
+        extra_of_other_device = requirement.marker and not requirement.marker.evaluate({"extra": extra})
+        if extra_of_other_device:
+            continue
+        installed, wanted = _version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
+        if requirement.name in SHOWN:
+            _show(requirement.name, f"{installed or 'missing'} (tested: {requirement.specifier or 'any'})")
+        if installed is None:
+            defects.append(f"{requirement.name} is not installed; pip install '{wanted}'")
+        elif not requirement.specifier.contains(installed, prereleases=True):
+            defects.append(f"{requirement.name} {installed} is not in the tested set; pip install '{wanted}'")
+    return defects
+
+
+def _version_of(package: str):
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _check_paddle() -> List[str]:
+    try:
+        import paddle
+        import paddlenlp  # noqa: F401 - the import is the check
+        import visualdl  # noqa: F401
+    except Exception as error:  # a broken set of versions raises nearly anything
+        return [f"paddle, paddlenlp or visualdl cannot be imported: {' '.join(str(error).split())}"]
+    cuda = paddle.is_compiled_with_cuda()
+    gpus = paddle.device.cuda.device_count() if cuda else 0
+    _show("device", f"{gpus} GPU(s)" if gpus else "cpu")
+    _show("threads", f"{cpu_threads()} of {os.cpu_count()}; {math_path()}")
+    gloo, nccl = hasattr(paddle.base.core, "ProcessGroupGloo"), hasattr(paddle.base.core, "ProcessGroupNCCL")
+    _show("comm", f"gloo {'yes' if gloo else 'no'}, NCCL {'yes' if nccl else 'no'}")
+    if default_device() == "gpu" and not gpus:
+        return ["an NVIDIA driver is loaded but Paddle sees no GPU; install .[gpu], or set DEVICE=cpu"]
+    return []
+
+
+def _check_disk(folder: Path) -> List[str]:
+    standing = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
+    free = shutil.disk_usage(standing).free / 1e9
+    _show("disk", f"{free:.0f} GB free at {standing}")
+    if free < SMALLEST_DISK_GB:
+        return [
+            f"only {free:.1f} GB are free at {standing}; checkpoints of a base model need {SMALLEST_DISK_GB}"
+        ]
+    return []
+
+
+def _helper() -> str:
+    from data_tools.samples import sample_map
+
+    return "compiled" if sample_map._helpers else "Python twin (no compiled data_tools._helpers)"
+
+
+def _launch_line() -> str:
+    """A line that trains: with a set that is fetched, and this environment's own Python and device."""
+    on_gpu = default_device() == "gpu"
+    processes = "--gpus 0,1" if on_gpu else "--nproc_per_node 2"
+    here = Path(__file__).resolve().parents[2] / "scripts" / "train_pair.py"
+    script = f"{here}" if here.is_file() else f"{Path(sys.executable).parent / 'ernie-pair'} train"
+    flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
+    device = "" if on_gpu else " --device cpu"
+    return f"{sys.executable} -m ernie_pair.launcher {processes} {script} {flags}{device}"

@@ -1,0 +1,1 @@
+"""The training loop, its schedule and its log. Imports no framework."""

@@ -1,0 +1,271 @@
+"""What a run shows: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console. The caller never asks the rank.
+
+metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
+which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
+steps since the one before it (see logging_window.py). The file is the truth: after a resume it is
+cut back to the step that was saved, and the VisualDL curves are drawn again from it, so that no step
+stands twice. What cannot be written is said once, and the run goes on.
+"""
+
+import json
+import logging
+import math
+import os
+import resource
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Dict, Iterable, List, Optional
+
+from tqdm import tqdm
+
+from data_tools.files.atomic_files import published
+from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
+from data_tools.files.moves import set_aside
+from ernie_pair.checkpoint.run_note import run_id_of
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.checkpoint.used_folder import CURVES, EVENTS
+from ernie_pair.processes.world import World
+
+RECORDS = "vdlrecords.*.log"
+LARGEST_STEP = 2**63 - 1
+NOT_CURVES = ("split", "step", "consumed_samples")
+# Curves all the same; a line of the console has no room for them.
+NOT_SHOWN = (
+    *("perplexity", "gradient_norm", "loss_scale", "skipped_updates"),
+    *("precision", "recall", "average_precision", "mcc"),
+    *("padding_share", "data_wait_share", "memory_gb", "gpu_memory_gb"),
+)
+
+logger = logging.getLogger("ernie_pair")
+
+
+def start_console(world: World) -> None:
+    """INFO lines to stderr on the first rank, warnings elsewhere."""
+    handler = _AboveTheBar()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    logger.handlers, logger.propagate = [handler], False
+    logger.setLevel(logging.INFO if world.is_first else logging.WARNING)
+
+
+class _AboveTheBar(logging.Handler):
+    """Lets a line stand above the progress bar instead of through it."""
+
+    def emit(self, record):
+        with suppress(OSError):  # whoever read the console has gone; the run stays
+            tqdm.write(self.format(record), file=sys.stderr)
+
+
+class RunLog:
+    """Scalars of one run, from where it is resumed on.
+
+    ``samples_per_epoch``: how many samples read the training data once; 0 where nobody knows.
+    """
+
+    def __init__(
+        self,
+        output_dir: Path,
+        resumed: TrainState,
+        max_steps: int,
+        tokens_per_sample: int = 0,
+        samples_per_epoch: float = 0,
+    ):
+        output_dir.mkdir(parents=True, exist_ok=True)
+        self.path, self.tokens_per_sample = output_dir / EVENTS, tokens_per_sample
+        self.samples_per_epoch, self.remaining = samples_per_epoch, RemainingTime(max_steps)
+        kept = _cut_back(self.path, resumed)
+        self.writer = _open_curves(output_dir / CURVES / run_id_of(output_dir))
+        for event in kept:
+            self._draw(event)
+        self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self.bar = tqdm(
+            initial=resumed.step, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
+        )
+        self.seconds, self.waited, self.samples = 0.0, 0.0, 0
+        self.is_writable = True
+
+    def tick(self, seconds: float, waited: float, samples: int) -> None:
+        """One update of ``samples`` samples has been made; ``waited`` for its data is in ``seconds``."""
+        self.bar.update(1)
+        self.seconds += seconds
+        self.waited += waited
+        self.samples += samples
+        self.remaining.tick(seconds)
+
+    def texts(self, name: str, texts: Iterable[str]) -> None:
+        """A page of VisualDL's text tab."""
+        for number, text in enumerate(texts):
+            self.writer.add_text(name, text, step=number)
+
+    def configuration(self, config) -> None:
+        """The same of a dataclass of flags, as they stand on a command line."""
+        given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
+        words = (
+            f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
+        )
+        self.texts("configuration", [" ".join(words)])
+
+    def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
+        """Log one event. Rates are of the time since the last training event."""
+        event = {"split": split, "step": state.step, **values, "consumed_samples": state.consumed_samples}
+        if split == "train":
+            event.update(self._speeds())
+        self._write(_line_of(event))
+        self._draw(event)
+        shown = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *NOT_SHOWN)}
+        if split == "train":
+            shown = {**self._epoch_of(state), **shown, "remaining": self.remaining.after(state.step)}
+        words = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
+        logger.info("%-5s step %d/%s  %s", split, state.step, self.bar.total, words)
+
+    def close(self) -> None:
+        self.bar.close()
+        with suppress(OSError):
+            self.file.close()
+        self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
+
+    def _epoch_of(self, state: TrainState) -> Dict[str, str]:
+        if not self.samples_per_epoch:
+            return {}
+        return {"epoch": f"{state.consumed_samples / self.samples_per_epoch:.2f}"}
+
+    def _write(self, line: str) -> None:
+        try:
+            self.file.write(line)
+            self.file.flush()
+        except OSError as error:
+            if self.is_writable:
+                logger.warning("%s: %s; metrics are lost from here on", self.path, error.strerror)
+            self.is_writable = False
+
+    def _speeds(self) -> Dict[str, float]:
+        """Speeds, the share of the time spent on waiting for data, and this process's peak of memory."""
+        seconds = max(self.seconds, 1e-9)
+        speed, waited = self.samples / seconds, self.waited / seconds
+        self.seconds, self.waited, self.samples = 0.0, 0.0, 0
+        tokens = {"tokens_per_second": speed * self.tokens_per_sample} if self.tokens_per_sample else {}
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return {"samples_per_second": speed, **tokens, "data_wait_share": waited, "memory_gb": memory}
+
+    def _draw(self, event: Dict) -> None:
+        for name, value in event.items():
+            if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value):
+                self.writer.add_scalar(f"{event['split']}/{name}", value, event["step"])
+
+
+class RemainingTime:
+    """How long a run still takes, by the clock since the first step of this start."""
+
+    def __init__(self, max_steps: int):
+        self.max_steps, self.steps, self.started = max_steps, 0, time.monotonic()
+
+    def tick(self, seconds: float) -> None:
+        """A step that took ``seconds`` has just ended."""
+        if not self.steps:
+            self.started = time.monotonic() - seconds
+        self.steps += 1
+
+    def after(self, step: int) -> str:
+        """Return the time from ``step`` to the end as h:mm:ss; evaluations and checkpoints are counted in."""
+        seconds = (time.monotonic() - self.started) / max(self.steps, 1) * (self.max_steps - step)
+        return str(timedelta(seconds=round(seconds)))
+
+
+class NullLog:
+    """The log of the ranks that say nothing."""
+
+    def tick(self, seconds: float, waited: float, samples: int) -> None:
+        pass
+
+    def texts(self, name: str, texts: Iterable[str]) -> None:
+        pass
+
+    def configuration(self, config) -> None:
+        pass
+
+    def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class NoCurves:
+    """Takes the place of VisualDL's writer where it cannot write."""
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        pass
+
+    def add_text(self, tag: str, text: str, step: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _open_curves(folder: Path):
+    """VisualDL's writer into ``folder``, which is this run's alone: its records there are drawn again."""
+    from visualdl import LogWriter  # only the rank that writes needs it
+
+    try:
+        if folder.is_symlink():
+            logger.warning("%s is a link; it is now %s", folder, set_aside(folder).name)
+        for record in folder.glob(RECORDS):
+            record.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        return LogWriter(str(folder))
+    except OSError as error:
+        logger.warning("%s: %s; this run draws no curves, %s has its numbers", folder, error.strerror, EVENTS)
+        return NoCurves()
+
+
+def open_log(output_dir: Path, world: World, **settings):
+    """The log of this rank: one that writes on the first, one that is silent elsewhere."""
+    return RunLog(output_dir, **settings) if world.is_first else NullLog()
+
+
+def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
+    """Drop the events that will come again, and a last line that a kill cut short."""
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        logger.warning("%s is no file of this run; it is now %s", path, set_aside(path).name)
+    if not path.exists():
+        return []
+    kept = [
+        event
+        for event in map(_event_of, path.read_bytes().split(b"\n"))
+        if event and not _comes_again(event, resumed)
+    ]
+    with published(path) as (draft,):
+        draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
+    return kept
+
+
+def _comes_again(event: Dict, resumed: TrainState) -> bool:
+    if event["step"] != resumed.step:
+        return event["step"] > resumed.step
+    return event["split"] != "train" and (resumed.step == 0 or resumed.owes_evaluation)
+
+
+def _event_of(line: bytes) -> Optional[Dict]:
+    """Return the event in a line of metrics.jsonl; None where it is none."""
+    try:
+        event = parse_json_object(line)
+    except JsonError:
+        return None
+    sound = is_whole_number(event.get("step"), 0, LARGEST_STEP) and isinstance(event.get("split"), str)
+    return event if sound and is_utf8(event) else None
+
+
+def _line_of(event: Dict) -> str:
+    finite = {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in event.items()
+    }
+    return json.dumps(finite, allow_nan=False) + "\n"
+
+
+def _short(value) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,97 @@
+"""The folder of a shipped model: written by `ernie-pair export`, read by the predictor.
+
+model.pdmodel, model.pdiparams  the model for Paddle Inference
+model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
+                                -> logits float32 [batch, classes]
+vocab.txt, config.json          those of the trained model, and tokenizer_config.json if it has one
+export.json                     how to ask it, and the proof that it answers as the trained model does:
+
+    {"format": 2, "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0, "threshold": 0.91,
+     "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
+     "parity": {"onnx": 3.1e-07}, ...}
+
+Either of the two models may be absent. ``threshold`` is null where the likeliest class is the answer; it
+and ``symmetric`` came with format 2.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Optional, Tuple
+
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
+from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.config_values import SHORTEST_PAIR
+from ernie_pair.model_files.pair_symmetry import SYMMETRIES
+from ernie_pair.model_files.temperature import Calibration, is_temperature, is_threshold
+from ernie_pair.model_files.tokenizer_json import TOKENIZER
+
+MANIFEST, FORMAT = "export.json", 2
+READABLE = (1, FORMAT)
+PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
+ONNX_FILES = ("model.onnx",)
+FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES}
+WRITTEN = (*PADDLE_FILES, *ONNX_FILES, VOCAB, CONFIG, TOKENIZER, MANIFEST)
+MOST_MANIFEST_BYTES = 1 << 20
+CURE = "export the model again"
+
+
+@dataclass(frozen=True)
+class ShippedModel:
+    """What export.json says. ``labels``: the name of every class."""
+
+    folder: Path
+    labels: Tuple[str, ...]
+    max_seq_len: int
+    temperature: float
+    files: Dict[str, str]  # name: SHA-256
+    threshold: Optional[float] = None  # of two classes: the probability from which on class 1 is the answer
+    symmetric: str = "none"  # one of SYMMETRIES
+
+    @property
+    def calibration(self) -> Calibration:
+        return Calibration(self.temperature, threshold=self.threshold, symmetric=self.symmetric)
+
+    def holds(self, backend: str) -> bool:
+        return all(name in self.files for name in FILES_OF[backend])
+
+    def file(self, name: str) -> Path:
+        """The file ``name``. Raises CheckpointError when it is absent or not what was exported."""
+        path = self.folder / name
+        if name not in self.files or not path.is_file() or sha256_of_file(path) != self.files[name]:
+            raise CheckpointError(f"{path} is not the file that was exported; export the model again")
+        return path
+
+
+def read_shipped(folder: Path) -> ShippedModel:
+    """Raises InputError when ``folder`` is no shipped model, CheckpointError when its manifest is damaged."""
+    if not folder.is_dir():
+        raise InputError(f"--model {folder} is not a folder; give the --output_dir of ernie-pair export")
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder} holds no {MANIFEST}; make a model to ship with ernie-pair export")
+    manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
+    try:
+        return _shipped_of(folder, manifest)
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: wrong or missing: {error}; {CURE}") from None
+
+
+def _shipped_of(folder: Path, manifest: Dict[str, object]) -> ShippedModel:
+    if manifest["format"] not in READABLE:
+        raise ValueError(f"format {manifest['format']!r}, not {FORMAT}")
+    labels, files = manifest["labels"], manifest["files"]
+    max_seq_len, temperature = manifest["max_seq_len"], manifest["temperature"]
+    threshold, symmetric = manifest.get("threshold"), manifest.get("symmetric", "none")
+    is_sound = {
+        "labels": is_texts(labels) and len(labels) > 1,
+        "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
+        "max_seq_len": is_whole_number(max_seq_len, SHORTEST_PAIR, 1 << 20),
+        "temperature": is_temperature(temperature),
+        "threshold": threshold is None or (is_threshold(threshold) and len(labels) == 2),
+        "symmetric": symmetric in SYMMETRIES,
+    }
+    if not all(is_sound.values()):
+        raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))
+    return ShippedModel(folder, tuple(labels), max_seq_len, float(temperature), files, threshold, symmetric)

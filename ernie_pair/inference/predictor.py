@@ -1,0 +1,94 @@
+"""Ask a shipped model: texts in, labels and probabilities out. Nothing of the training code is needed.
+
+predictor = PairPredictor("ship")
+labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
+"""
+
+from pathlib import Path
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from data_tools.base.errors import InputError, NumbersError
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.inference.backends import open_backend
+from ernie_pair.inference.exported_model import read_shipped
+from ernie_pair.inference.softmax import decide, refuse_threshold
+from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.model_files.config_json import CONFIG, VOCAB, read_config
+from ernie_pair.model_files.pair_symmetry import score_pairs
+from ernie_pair.model_files.tokenizer_json import TOKENIZER
+
+BATCH_SIZE = 64  # pairs in one forward pass
+
+TextPair = Tuple[str, str]
+
+
+class Prediction(NamedTuple):
+    """Of every pair, in their order; the probabilities are calibrated if the model is."""
+
+    classes: np.ndarray  # int64 [pairs]: the likeliest class, or what the threshold says
+    labels: List[str]  # what it is called
+    probabilities: np.ndarray  # float32 [pairs, classes]
+
+
+class PairPredictor:
+    """A shipped model, loaded once. Not for several threads at a time.
+
+    ``backend``: onnx | paddle | auto, see ``open_backend``; ``threads``: of one forward pass, 0: the
+    cores of this process. ``threshold``: of two classes, the probability from which on a pair is of
+    class 1; None: the one that was exported, if there is one, otherwise the likelier class.
+    ``symmetric``: average scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as
+    exported. Raises InputError and its kin for a folder that cannot be used so.
+    """
+
+    def __init__(
+        self,
+        folder: Union[str, Path],
+        backend: str = "auto",
+        threads: int = 0,
+        threshold: Optional[float] = None,
+        symmetric: str = "auto",
+    ):
+        self.shipped = read_shipped(Path(folder))
+        self.class_names = self.shipped.labels
+        self.symmetric = self.shipped.calibration.chosen_symmetry(symmetric, str(folder))
+        self.threshold = self.shipped.threshold if threshold is None else threshold
+        refuse_threshold(threshold, len(self.class_names), str(folder))
+        model_config = read_config(self.shipped.file(CONFIG))
+        if TOKENIZER in self.shipped.files:
+            self.shipped.file(TOKENIZER)  # is what was exported; open_tokenizer reads it
+        self._pieces = open_tokenizer(self.shipped.file(VOCAB), model_config, self.shipped.max_seq_len)
+        self._backend = open_backend(self.shipped, backend, threads or cpu_threads())
+        self.backend = self._backend.name
+
+    def predict(self, pairs: Sequence[TextPair]) -> Prediction:
+        """In the order of ``pairs``. Raises InputError for what is no pair of texts, NumbersError."""
+        logits = self.logits(pairs)
+        classes, shares = decide(logits, self.shipped.temperature, self.threshold)
+        names = [self.class_names[number] for number in classes]
+        return Prediction(classes, names, shares.astype(np.float32))
+
+    def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
+        """float32 [pairs, classes]: what the model says before temperature and softmax."""
+        return score_pairs(self._logits_of_texts, *self._texts_of(pairs), self.symmetric)
+
+    def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        rows = encode_texts(left, right, None, self._pieces, self.shipped.max_seq_len)
+        logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
+        for picked in evaluation_batches(rows.lengths, BATCH_SIZE):
+            batch = rows.batch(picked)
+            logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)
+        if not np.isfinite(logits).all():
+            raise NumbersError(f"{self.shipped.folder} answers with NaN or infinity; export the model again")
+        return logits
+
+    def logits_of_ids(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
+        """int64 [B, S] twice -> float32 [B, classes], in one forward pass."""
+        return self._backend.logits(input_ids, token_type_ids)
+
+    def _texts_of(self, pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:
+        for place, pair in enumerate(pairs):
+            if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+                raise InputError(f"pair {place} is {str(pair)[:60]}; give two texts")
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]

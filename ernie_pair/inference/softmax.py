@@ -1,0 +1,47 @@
+"""Logits as probabilities and classes: what evaluation, prediction and a shipped model share."""
+
+from typing import NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+
+
+def probabilities(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
+    """softmax(logits / temperature), float64 [N, C]."""
+    scaled = logits.astype(np.float64) / temperature
+    weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+class Decisions(NamedTuple):
+    """What logits say: ``classes`` int64 [N] and ``probabilities`` float64 [N, C]."""
+
+    classes: np.ndarray
+    probabilities: np.ndarray
+
+
+def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[float] = None) -> Decisions:
+    """Return the class of each row of logits [N, C]: the likeliest one, or 1 from ``threshold`` on."""
+    shares = probabilities(logits, temperature)
+    classes = logits.argmax(axis=1) if threshold is None else (shares[:, 1] >= threshold).astype(np.int64)
+    return Decisions(classes, shares)
+
+
+def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
+    """Raise InputError for a threshold of a model that has other than two classes."""
+    if threshold is not None and num_classes != 2:
+        raise InputError(
+            f"--threshold is for two classes, {where} has {num_classes}; without it the likeliest is taken"
+        )
+
+
+def refuse_no_threshold(threshold: Optional[float]) -> None:
+    """Raise InputError for a threshold that is no probability."""
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise InputError(f"--threshold {threshold} is not in [0, 1]; use 0.5, for example")
+
+
+def are_names(names: Sequence[str]) -> bool:
+    """Return whether classes have names of their own, other than 0, 1 and so on or LABEL_0, LABEL_1."""
+    return any(name not in (str(number), f"LABEL_{number}") for number, name in enumerate(names))

@@ -1,0 +1,126 @@
+"""Pairs of texts as token ids: what training, evaluation and a shipped model share.
+
+A row is [CLS] a [SEP] b [SEP] with token type 0 up to the first [SEP] and 1 after it.
+"""
+
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.config_json import longest_of, whole_number
+from ernie_pair.model_files.tokenizer_json import read_tokenizer
+
+SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
+CHUNK = 4096  # pairs tokenised at a time
+WINDOW = 1 << 16  # pairs that are sorted by length together
+
+
+class Batch(NamedTuple):
+    """Rows side by side, int64, padded to the longest of them."""
+
+    input_ids: np.ndarray  # [B, S]
+    token_type_ids: np.ndarray  # [B, S]
+    labels: Optional[np.ndarray]  # [B]
+
+
+class Rows:
+    """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
+
+    ``num_cut`` of them were longer and have been cut; ``bad`` are rows of the file that were left out.
+    """
+
+    def __init__(
+        self, ids, starts, heads, labels: Optional[np.ndarray], pad_id: int, num_cut: int = 0, bad=()
+    ):
+        self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
+        self.lengths, self.num_cut, self.bad = np.diff(starts), num_cut, bad
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def batch(self, picked: np.ndarray) -> Batch:
+        lengths = self.lengths[picked]
+        columns = np.arange(lengths.max())
+        inside = columns < lengths[:, None]
+        places = np.where(inside, self.starts[picked][:, None] + columns, 0)
+        input_ids = np.where(inside, self.ids[places], self.pad_id).astype(np.int64)
+        types = (inside & (columns >= self.heads[picked][:, None])).astype(np.int64)
+        return Batch(input_ids, types, None if self.labels is None else self.labels[picked])
+
+
+def open_tokenizer(vocab_file: Path, config: Dict[str, object], max_seq_len: int) -> WordPiece:
+    """The vocabulary of a model, read as the tokenizer_config.json beside it says.
+
+    Raises InputError where it and the model do not fit each other.
+    """
+    pieces = WordPiece.from_file(vocab_file, read_tokenizer(vocab_file.parent, config).lower_case)
+    places, pad_id = (whole_number(config, name, 0) for name in ("vocab_size", "pad_token_id"))
+    longest = longest_of(config)
+    if pieces.vocab_size > places:
+        raise InputError(
+            f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {places}; "
+            "give the vocabulary of this model"
+        )
+    if pieces.pad_id != pad_id:
+        raise InputError(
+            f"{vocab_file}:{pieces.pad_id + 1}: [PAD] has the id {pieces.pad_id}, config.json says "
+            f"pad_token_id {pad_id}; make them agree"
+        )
+    if max_seq_len > longest:
+        raise InputError(
+            f"--max_seq_len {max_seq_len} is more than the model's {longest} positions; use {longest}"
+        )
+    return pieces
+
+
+def encode_texts(
+    left: Sequence[str],
+    right: Sequence[str],
+    labels: Optional[np.ndarray],
+    pieces: WordPiece,
+    max_seq_len: int,
+) -> Rows:
+    """Token ids of the pairs (left[i], right[i]), cut to ``max_seq_len`` (see ``kept_lengths``).
+
+    A text without any token, of a zero-width space for example, becomes [UNK].
+    """
+    rows: List[np.ndarray] = []
+    heads: List[int] = []
+    num_cut = 0
+    for first in range(0, len(left), CHUNK):
+        chunk = slice(first, first + CHUNK)
+        for a, b in zip(pieces.encode_batch(left[chunk]), pieces.encode_batch(right[chunk])):
+            a, b = a or [pieces.unk_id], b or [pieces.unk_id]
+            num_a, num_b = kept_lengths(len(a), len(b), max_seq_len - SPECIALS_PER_PAIR)
+            num_cut += num_a + num_b < len(a) + len(b)
+            head = [pieces.cls_id, *a[:num_a], pieces.sep_id]
+            rows.append(np.array([*head, *b[:num_b], pieces.sep_id], dtype=np.int32))
+            heads.append(len(head))
+    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    return Rows(ids, starts, np.array(heads, dtype=np.int64), labels, pieces.pad_id, num_cut)
+
+
+def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:
+    """How many tokens of each text fit into ``room``.
+
+    The longer text loses a token until both fit; when they are equally long the second loses it.
+    (PaddleNLP's longest_first does the same.)
+    """
+    left = min(left, max(room - right, (room + 1) // 2))
+    return left, min(right, room - left)
+
+
+def evaluation_batches(lengths: np.ndarray, batch_size: int) -> List[np.ndarray]:
+    """Every row once, rows of like length together; the same batches for any number of processes.
+
+    Rows meet within a WINDOW of the file, so that who reads it window by window gets the same answers.
+    """
+    batches = []
+    for begin in range(0, len(lengths), WINDOW):
+        by_length = begin + np.argsort(lengths[begin : begin + WINDOW], kind="stable")
+        batches += [by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size)]
+    return batches

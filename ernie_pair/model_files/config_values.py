@@ -1,0 +1,89 @@
+"""What may stand in a config.json: the type and the range of every value that anybody here reads."""
+
+from typing import Dict, Iterator, Tuple
+
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import is_number, is_texts, is_utf8, is_whole_number, shown
+
+SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
+SIZES = {  # whole numbers: the least, the most
+    **{"vocab_size": (1, 10**7), "hidden_size": (1, 10**5), "embedding_size": (1, 10**5)},
+    **{"num_hidden_layers": (1, 1000), "num_attention_heads": (1, 1000), "intermediate_size": (1, 10**6)},
+    **{"max_position_embeddings": (SHORTEST_PAIR, 10**6), "type_vocab_size": (0, 1000)},
+    **{"task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1)},
+    **{"num_labels": (1, 10**5), "num_classes": (1, 10**5)},
+}
+DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob"),
+    *("dropout", "attention_dropout"),
+)
+SMALL_NUMBERS = ("initializer_range", "layer_norm_eps")  # from 0 to 1
+TEXTS = ("model_type", "hidden_act", "pool_act", "pooling")
+MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
+LONGEST_CLASS_NUMBER = 9  # digits
+# What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
+NO_MODEL = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+)
+
+
+def refuse_wrong_values(config: Dict[str, object], where: str) -> None:
+    """Raises InputError naming ``where``, the key, its value and what it takes; absent keys are passed over.
+
+    ``config``: the content of a config.json; it has a vocab_size.
+    """
+    if not is_utf8(config):
+        raise InputError(f"{where}: it holds half of a character (a lone surrogate); correct it")
+    for key, takes in _problems_of(config):
+        raise InputError(f"{where}: {key} is {shown(config[key])}, and takes {takes}; correct it")
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    if width and heads and width % heads:
+        raise InputError(
+            f"{where}: hidden_size {width} is no multiple of num_attention_heads {heads}; correct one of them"
+        )
+    count = _num_parameters(config)
+    if count > MOST_PARAMETERS:
+        raise InputError(
+            f"{where}: a model of about {float(count):.0e} parameters, above {MOST_PARAMETERS:.0e}; correct "
+            "its sizes"
+        )
+
+
+def _problems_of(config: Dict[str, object]) -> Iterator[Tuple[str, str]]:
+    """Yield (key, what it takes) for each value that no model has."""
+    given = {key: value for key, value in config.items() if value is not None}
+    for key, (least, most) in SIZES.items():
+        if key in config and not is_whole_number(config[key], least, most):
+            yield key, f"a whole number from {least} to {most}"
+    for key in given.keys() & DROPOUTS:
+        if not (is_number(given[key], 0) and given[key] < 1):
+            yield key, "a number from 0 to below 1"
+    for key in given.keys() & SMALL_NUMBERS:
+        if not is_number(given[key], 0, 1):
+            yield key, "a number from 0 to 1"
+    for key in given.keys() & TEXTS:
+        if not isinstance(given[key], str):
+            yield key, "a text"
+    if not is_texts(given.get("architectures", [])):
+        yield "architectures", "a list of texts"
+    if not _are_names(given.get("id2label", {})):
+        yield "id2label", 'class numbers and names, like {"0": "different", "1": "same"}'
+    if not _are_numbers(given.get("label2id", {})):
+        yield "label2id", 'names and class numbers, like {"different": 0, "same": 1}'
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        len(key) <= LONGEST_CLASS_NUMBER and isinstance(name, (str, int)) for key, name in value.items()
+    )
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(map(is_whole_number, value.values()))
+
+
+def _num_parameters(config: Dict[str, object]) -> int:
+    """Return about how many numbers the model has, PaddleNLP's sizes in place of what is left out."""
+    width, layers = config.get("hidden_size", 768), config.get("num_hidden_layers", 12)
+    tables = config["vocab_size"] + config.get("max_position_embeddings", 512)
+    return tables * width + layers * (4 * width**2 + 2 * width * config.get("intermediate_size", 3072))

@@ -1,0 +1,104 @@
+"""A model folder to start from scratch: config.json for a size of your choice, beside a vocabulary."""
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Dict, Literal
+
+from data_tools.base.cli import option, refuse_empty
+from data_tools.base.errors import InputError
+from data_tools.files.results import Results, settings_of
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.config_json import FAMILIES
+from ernie_pair.model_files.source import CONFIG, VOCAB
+from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
+
+BASE_RANGE, BASE_WIDTH = 0.02, 768
+SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+    "max_position_embeddings",
+)
+WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
+
+
+@dataclass(frozen=True)
+class NewModelConfig:
+    """Write the folder of a model of the given size, to train with --from_scratch true."""
+
+    vocab_file: str = option(help="the vocabulary, a token per line")
+    output_dir: str = option(help="the folder to make")
+    model_type: Literal[tuple(FAMILIES)] = option(
+        "ernie", help="the family of the model; ernie and ernie_gram can be pretrained"
+    )
+    do_lower_case: bool = option(
+        True, help="is text lower-cased and rid of accents? false: a cased vocabulary"
+    )
+    hidden_size: int = option(768, help="width of the hidden states")
+    num_hidden_layers: int = option(12, help="encoder layers")
+    num_attention_heads: int = option(12, help="heads of each layer; divides hidden_size")
+    intermediate_size: int = option(3072, help="width inside the feed-forward blocks")
+    max_position_embeddings: int = option(513, help="longest sequence")
+    hidden_act: str = option("", help="activation of the feed-forward blocks; empty: the family's")
+    overwrite: bool = option(False, help="replace another model that is there")
+
+    def __post_init__(self):
+        refuse_empty(self, "output_dir")
+        for name, value in asdict(self).items():
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+                raise InputError(f"--{name} {value} is below 1; use 1 or more")
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                f"--hidden_size {self.hidden_size} is not a multiple of --num_attention_heads "
+                f"{self.num_attention_heads}; change one of them"
+            )
+
+
+def new_model(config: NewModelConfig) -> None:
+    """Write the folder. Raises InputError when the vocabulary cannot be used."""
+    folder = Path(config.output_dir)
+    results = Results(
+        *("new-model", [folder / VOCAB, folder / TOKENIZER, folder / CONFIG]),
+        *({"vocab_file": [Path(config.vocab_file)]}, settings_of(config, "vocab_file", "output_dir")),
+        config.overwrite,
+    )
+    if results.are_done():
+        return
+    pieces = WordPiece.from_file(config.vocab_file, config.do_lower_case)
+    settings = _settings_of(config, pieces)
+    tokenizer = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
+    with results.published() as (vocab, *drafts):
+        vocab.write_bytes(Path(config.vocab_file).read_bytes())
+        for draft, value in zip(drafts, (tokenizer, settings)):
+            draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {pieces.vocab_size} tokens"
+    print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
+
+
+def _settings_of(config: NewModelConfig, pieces: WordPiece) -> Dict[str, object]:
+    """What config.json says."""
+    sizes = {name: getattr(config, name) for name in SIZES}
+    return {
+        "model_type": config.model_type,
+        # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
+        "initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / config.hidden_size), 4),
+        "vocab_size": pieces.vocab_size,
+        **sizes,
+        "hidden_act": config.hidden_act or ("relu" if config.model_type in WITH_RELU else "gelu"),
+        "type_vocab_size": 2,
+        "pad_token_id": pieces.pad_id,
+        **_more_settings(config.model_type, config.hidden_size),
+    }
+
+
+def _more_settings(family: str, width: int) -> Dict[str, object]:
+    """Sizes that PaddleNLP would otherwise take from the family's published models."""
+    if family in ("ernie_gram", "electra", "roformer", "albert", "squeezebert"):
+        return {"embedding_size": width}
+    if family == "nezha":
+        return {"use_relative_position": True}
+    if family == "tinybert":
+        return {"fit_size": width}
+    if family == "mobilebert":  # without its bottlenecks, which are for a published size
+        return {"embedding_size": width, "true_hidden_size": width, "use_bottleneck": False}
+    return {}

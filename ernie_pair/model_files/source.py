@@ -1,0 +1,260 @@
+"""Where a model comes from: a folder (config.json, vocab.txt, weights), a run, or a name of PaddleNLP.
+
+A path that is given and cannot be read is an error, never a fresh start.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Collection, Dict, Optional, Tuple, Union
+
+import numpy as np
+import yaml
+
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.regular_file import read_regular
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
+from ernie_pair.model_files.config_json import (
+    CONFIG,
+    FAMILIES,
+    PRETRAINED,
+    VOCAB,
+    family_of,
+    find_config,
+    read_config,
+    stranger_of,
+)
+from ernie_pair.model_files.tokenizer_json import read_tokenizer, tokenizer_class_of, understood
+from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
+
+WEIGHT_FILES = (
+    *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
+    *("static_vars.pdparams", "static_vars", "params"),  # the recipe's, and ERNIE's own releases
+)
+RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
+# The recipe's spelling of the name that PaddleNLP knows.
+ALIASES = {"ERNIE 1.0": "ernie-1.0"}
+SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """What a model is made from. ``weights`` is None only for a start from scratch."""
+
+    name: str
+    config: Dict[str, object]
+    vocab_file: Path
+    weights: Optional[Path]
+
+
+def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> ModelSource:
+    """Find config, vocabulary and weights of ``name_or_path``.
+
+    ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
+    a source that names no family gets it. A run's ``output_dir`` stands for its newest checkpoint.
+    Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
+    missing only with ``from_scratch``.
+    """
+    family, folder = model_type.replace("-", "_"), Path(name_or_path)
+    if folder.is_dir():
+        source = _open_folder(folder, family, from_scratch)
+    elif folder.exists() or ("/" in name_or_path and _family_of_built_in(name_or_path) is None):
+        raise InputError(f"--model_name_or_path {name_or_path} is not a folder; give one that holds {CONFIG}")
+    else:
+        source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
+    if stranger_of(source.config):
+        raise InputError(
+            f"{source.name} is a {stranger_of(source.config)} model; take an encoder that reads word pieces: "
+            f"{', '.join(FAMILIES)}"
+        )
+    named = family_of(source.config) or family
+    return replace(source, config={**source.config, "model_type": named}) if named else source
+
+
+def refuse_other_family(source: ModelSource, family: str, known: Collection[str] = PRETRAINED) -> None:
+    """Raises CheckpointError when ``source`` is of another family; ``known``: what --model_type takes."""
+    found = family_of(source.config)
+    if found not in (None, family):
+        way_out = f"pass --model_type {found}, or another folder" if found in known else "give another folder"
+        raise CheckpointError(f"{source.name} holds {found} weights; {way_out}")
+
+
+def refuse_cased(source: ModelSource) -> None:
+    """Raises InputError for a model that keeps case: a corpus is lower-cased."""
+    if not read_tokenizer(source.vocab_file.parent, source.config).lower_case:
+        raise InputError(
+            f"{source.name} keeps case (do_lower_case false), and pretraining knows lower-cased text alone; "
+            "give another model"
+        )
+
+
+def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+    config = find_config(folder)
+    if config is None and (folder / RECIPE_NOTE).is_file():
+        return _open_recipes_checkpoint(folder, family, from_scratch)
+    if config is None and any((folder / name).is_dir() for name in ("model_last", "checkpoints")):
+        return _open_folder(_newest_of_run(folder), family, from_scratch)
+    missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
+    if missing:
+        raise InputError(
+            f"{folder} has no {' and no '.join(missing)}; a model folder holds {CONFIG} and {VOCAB}"
+        )
+    weights = find_weights(folder)
+    if weights is None and not from_scratch:
+        raise InputError(
+            f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or start from random "
+            "weights with --from_scratch true"
+        )
+    weights = None if from_scratch else weights
+    _refuse_damage(folder, config, folder / VOCAB, weights)
+    return ModelSource(str(folder), read_config(config), folder / VOCAB, weights)
+
+
+def find_weights(folder: Path) -> Optional[Path]:
+    """The file or, of the recipe's own kinds, the folder of parameters in ``folder``."""
+    return next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
+
+
+def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
+    """Raises CheckpointError when ``folder`` is a checkpoint and one of ``files`` is not what it promises."""
+    if (folder / MANIFEST).is_file():
+        checkpoint = Checkpoint(folder)
+        for file in files:
+            if file is not None:
+                checkpoint.read(file.name)
+
+
+def _newest_of_run(output_dir: Path) -> Path:
+    """The newest checkpoint, or the folder model_last itself where the recipe made it."""
+    steps = sorted((output_dir / "checkpoints").glob("step_*"), reverse=True)
+    for step in steps:
+        try:
+            Checkpoint(step).verify()
+            return step
+        except CheckpointError as error:
+            logger.warning("%s; the checkpoint before it is taken", error)
+    if steps:
+        raise CheckpointError(f"no usable checkpoint in {output_dir}; give another --model_name_or_path")
+    return output_dir / "model_last"
+
+
+def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+    """The recipe's model_last: parameters, and a config.yml that names the model they began from."""
+    note = folder / RECIPE_NOTE
+    try:
+        named = yaml.safe_load(read_regular(note, MOST_NOTE_BYTES))["model_name"]
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError):
+        named = None
+    if not isinstance(named, str) or (Path(named).is_dir() and find_config(Path(named)) is None):
+        raise InputError(f"{note}: no usable model_name; put {CONFIG} and {VOCAB} of the model into {folder}")
+    weights = find_weights(folder)
+    if weights is None and not from_scratch:
+        raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES[3:5])}); see model_last_bak")
+    base = open_model(named, model_type=family, from_scratch=True)
+    return replace(base, name=str(folder), weights=None if from_scratch else weights)
+
+
+def _fetch(name: str, family: str, from_scratch: bool) -> ModelSource:
+    """A built-in model, from PaddleNLP's cache or its download site."""
+    found = _family_of_built_in(name)
+    if found is None or (family and found != family):
+        wanted = family or next(iter(FAMILIES))
+        known = list(_built_in_configs(wanted))
+        way_out = f"pass --model_type {found}" if found else "give one of them"
+        raise InputError(
+            f"--model_name_or_path {name} is neither a folder nor a built-in {wanted} model "
+            f"({', '.join(known[:4])}, ...); {way_out}"
+        )
+    tokenizer = tokenizer_class(found)
+    vocabulary = tokenizer.pretrained_resource_files_map["vocab_file"].get(name)
+    weights = _model_class(found).pretrained_resource_files_map["model_state"].get(name)
+    if name in SENTENCE_PIECE or not vocabulary or not weights:
+        raise InputError(f"--model_name_or_path {name} has no word pieces or no weights; give another model")
+    config = {**_built_in_configs(found)[name], "model_type": found}
+    if not understood(tokenizer.pretrained_init_configuration.get(name, {}), name).lower_case:
+        config["do_lower_case"] = False
+    vocab_file = _download(name, vocabulary)
+    return ModelSource(name, config, vocab_file, None if from_scratch else _download(name, weights))
+
+
+def _family_of_built_in(name: str) -> Optional[str]:
+    return next((family for family in FAMILIES if name in _built_in_configs(family)), None)
+
+
+def _built_in_configs(family: str) -> Dict[str, Dict]:
+    return _model_class(family).config_class.pretrained_init_configuration
+
+
+def _model_class(family: str):
+    from paddlenlp import transformers
+
+    return getattr(transformers, f"{FAMILIES[family]}Model")
+
+
+def tokenizer_class(family: str):
+    """PaddleNLP's tokenizer of word pieces for a family; it does not export each of them."""
+    module = import_module(f"paddlenlp.transformers.{family}.tokenizer")
+    return getattr(module, tokenizer_class_of(family))
+
+
+def _download(name: str, address: str) -> Path:
+    from paddlenlp.utils.download import resolve_file_path
+
+    logger.info("fetching %s of %s", address.rsplit("/", 1)[-1], name)
+    try:
+        path = resolve_file_path(name, [address])
+    except OSError:
+        path = None
+    if path is None:
+        raise InputError(
+            f"--model_name_or_path {name} cannot be fetched (no network?); give a folder with {CONFIG}, "
+            f"{VOCAB} and weights"
+        )
+    return Path(path)
+
+
+Prefixes = Union[str, Tuple[str, ...]]
+
+
+def match_parameters(
+    parameters: Dict[str, object],
+    found: Arrays,
+    where: str,
+    *,
+    may_miss: Prefixes = "",
+    may_have: Prefixes = "",
+) -> Arrays:
+    """Match the arrays of a file with the parameters of a model, by structured names, all or nothing.
+
+    ``parameters``: {structured name: parameter}; two names of one (tied) parameter are aliases and
+    the file, ``where``, may use either. Names that start with ``may_miss`` may be absent from it,
+    names in it that start with ``may_have`` are passed over; empty: none. Returns {parameter.name:
+    array}. Raises CheckpointError naming what is missing, unknown or of another shape.
+    """
+    chosen: Arrays = {}
+    unknown: Arrays = {}
+    for name, array in found.items():
+        if name not in parameters:
+            if not (may_have and name.startswith(may_have)):
+                unknown[name] = array
+            continue
+        key = parameters[name].name
+        if key in chosen and not np.array_equal(chosen[key], array):
+            raise CheckpointError(
+                f"{where}: {name} is tied to another name but differs from it; mend the file"
+            )
+        chosen[key] = array
+    first_names: Dict[str, str] = {}
+    for name, parameter in parameters.items():
+        first_names.setdefault(parameter.name, name)
+    wanted = {
+        first_names[parameter.name]: tuple(parameter.shape)
+        for parameter in parameters.values()
+        if parameter.name in chosen or not (may_miss and first_names[parameter.name].startswith(may_miss))
+    }
+    named = {first_names[key]: array for key, array in chosen.items()}
+    refuse_mismatch(wanted, {**named, **unknown}, where)
+    return chosen

@@ -1,0 +1,78 @@
+"""tokenizer_config.json of a model: is case kept, and how long were the pairs it was trained on?
+
+{"tokenizer_class": "BertTokenizer", "do_lower_case": false, "model_max_length": 128}
+"""
+
+from pathlib import Path
+from typing import Dict, NamedTuple
+
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import is_number, read_json_object, shown
+from ernie_pair.model_files.config_json import FAMILIES, longest_of
+from ernie_pair.model_files.config_values import SHORTEST_PAIR
+
+TOKENIZER = "tokenizer_config.json"
+USUAL_LENGTH = 128  # of a model that does not say on what it was trained
+# Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
+OTHER_WAYS = {
+    **{"use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False},
+    **{"tokenize_chinese_chars": False, "tokenizer_class": "ErnieTinyTokenizer"},
+}
+_OWN_CLASSES = {"roberta": "RobertaChineseTokenizer", "albert": "AlbertChineseTokenizer"}
+
+
+class TokenizerConfig(NamedTuple):
+    lower_case: bool
+    trained_length: int  # tokens per pair; 0: it does not say
+
+
+def read_tokenizer(folder: Path, config: Dict[str, object]) -> TokenizerConfig:
+    """Of the file in ``folder``; where there is none, of ``config``, as `open_model` made it.
+
+    Raises InputError when it is damaged, or texts are not cut into word pieces in the way of BERT.
+    """
+    path = folder / TOKENIZER
+    if not path.exists():
+        return understood(config, str(folder))
+    return understood(read_json_object(path, "correct it"), str(path))
+
+
+def understood(settings: Dict[str, object], where: str) -> TokenizerConfig:
+    """The settings of a tokenizer of PaddleNLP. Raises InputError naming ``where``."""
+    lower_case = settings.get("do_lower_case", True)
+    if not isinstance(lower_case, bool):
+        raise InputError(f"{where}: do_lower_case is {shown(lower_case)}; write true or false")
+    others = [key for key, value in OTHER_WAYS.items() if key in settings and settings[key] == value]
+    if settings.get("strip_accents") not in (None, lower_case):
+        others.append("strip_accents")
+    if others:
+        raise InputError(
+            f"{where}: {others[0]} is {shown(settings[others[0]])}, and texts are cut into word pieces as "
+            "BertTokenizer cuts them, in no other way; take a model of that kind"
+        )
+    length = settings.get("model_max_length")
+    if length is not None and not is_number(length, SHORTEST_PAIR):
+        raise InputError(
+            f"{where}: model_max_length is {shown(length)}, and a pair has {SHORTEST_PAIR} tokens or more; "
+            "correct it, or remove it"
+        )
+    is_told = type(length) is int and length < 1 << 31  # PaddleNLP writes 1e30 for none
+    return TokenizerConfig(lower_case, length if is_told else 0)
+
+
+def trained_length(folder: Path, config: Dict[str, object]) -> int:
+    """Tokens per pair that a trained model is asked with where nobody says otherwise."""
+    longest = longest_of(config)
+    told = read_tokenizer(folder, config).trained_length
+    return told if 0 < told <= longest else min(USUAL_LENGTH, longest)
+
+
+def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, object]:
+    """What tokenizer_config.json says of a model; ``max_seq_len`` 0 is left out."""
+    said = {"tokenizer_class": tokenizer_class_of(family), "do_lower_case": lower_case}
+    return {**said, "model_max_length": max_seq_len} if max_seq_len else said
+
+
+def tokenizer_class_of(family: str) -> str:
+    """The name of PaddleNLP's tokenizer of word pieces."""
+    return _OWN_CLASSES.get(family, f"{FAMILIES[family]}Tokenizer")

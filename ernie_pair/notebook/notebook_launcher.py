@@ -1,0 +1,116 @@
+"""Several processes from a notebook: a function of a cell is called in each of them.
+
+    from ernie_pair import notebook_launcher
+
+    def train(learning_rate):
+        from ernie_pair import PairConfig, PairTrainer
+        config = PairConfig("output", learning_rate=learning_rate)
+        return PairTrainer("ernie-gram-zh", config, "train.tsv", "dev.tsv").train()
+
+    result = notebook_launcher(train, (5e-5,), num_processes=2)
+
+The processes are new ones, not forks of the notebook's: it does not matter whether Paddle, or a GPU, is
+in use there already. What the function uses travels with it as a copy.
+"""
+
+import os
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Sequence
+
+from data_tools.base.errors import InputError
+from ernie_pair.device.cpu_env import THREADS_ASKED
+from ernie_pair.device.device import default_device
+from ernie_pair.notebook.processes import PAYLOAD, UNPACKABLE, Ranks, packed
+from ernie_pair.processes.world import launched_world
+
+HERE = "127.0.0.1"
+
+
+def notebook_launcher(
+    function: Callable, args: Sequence = (), num_processes: int = 2, gpus: Optional[str] = None
+):
+    """What ``function(*args)`` returns in the first of ``num_processes`` processes on this machine.
+
+    ``gpus``: '0,1', one for each process; '' for the CPU; None: the first ones where there is a driver.
+    The first process prints into the notebook. When one fails, the others are ended and its error is
+    raised here, with its traceback as the cause. Ctrl-C (interrupt the kernel) lets them save first.
+    Raises InputError for what cannot be started, PeerError for a process that was killed.
+    """
+    if launched_world().size > 1:
+        raise InputError("this process is one of several already; call the function itself")
+    if num_processes < 1:
+        raise InputError(f"num_processes {num_processes} is below 1; use 2, for example")
+    devices = _devices_of(gpus, num_processes)
+    with tempfile.TemporaryDirectory(prefix="ernie-pair-") as name:
+        folder = Path(name)
+        (folder / PAYLOAD).write_bytes(_packed(function, args))
+        with Ranks(folder, _environments(num_processes, devices)) as ranks:
+            ranks.wait()
+            return ranks.answer()
+
+
+def _packed(function: Callable, args: Sequence) -> bytes:
+    """A function of a notebook has no module to be found in: it is packed with all it refers to."""
+    try:
+        return packed((function, tuple(args)))
+    except UNPACKABLE as error:
+        raise InputError(
+            f"the function cannot be sent to other processes ({error}); make what it uses inside of it"
+        ) from None
+
+
+def _devices_of(gpus: Optional[str], count: int) -> List[str]:
+    """A GPU for each process; none: the CPU."""
+    if gpus is None:
+        if default_device() == "cpu":
+            return []
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        return visible.split(",")[:count]
+    devices = [device.strip() for device in gpus.split(",")] if gpus else []
+    if devices and len(devices) != count:
+        raise InputError(f"gpus {gpus} are {len(devices)} for {count} processes; give one for each")
+    return devices
+
+
+def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
+    """What `paddle.distributed.launch` would put there, for each process."""
+    endpoints = [f"{HERE}:{port}" for port in _free_ports(count + 1)]
+    shared = {
+        **os.environ,
+        "PADDLE_TRAINERS_NUM": str(count),
+        "PADDLE_GLOBAL_SIZE": str(count),
+        "PADDLE_LOCAL_SIZE": str(count),
+        "PADDLE_NNODES": "1",
+        "PADDLE_MASTER": endpoints.pop(),
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(endpoints),
+        "CUDA_VISIBLE_DEVICES": ",".join(devices),
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONIOENCODING": "utf-8",
+    }
+    shared.pop("OMP_NUM_THREADS", None)  # Paddle has set it for this process
+    shared.update({"OMP_NUM_THREADS": THREADS_ASKED} if THREADS_ASKED else {})
+    shared.update({} if devices else {"PADDLE_DISTRI_BACKEND": "gloo"})
+    return [
+        {
+            **shared,
+            **dict.fromkeys(("PADDLE_TRAINER_ID", "PADDLE_GLOBAL_RANK", "PADDLE_LOCAL_RANK"), str(rank)),
+            "PADDLE_RANK_IN_NODE": str(rank),
+            "PADDLE_CURRENT_ENDPOINT": endpoints[rank],
+            "FLAGS_selected_gpus": str(rank),
+        }
+        for rank in range(count)
+    ]
+
+
+def _free_ports(count: int) -> List[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind((HERE, 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,66 @@
+"""One of the processes of `notebook_launcher`: calls the function and leaves its answer.
+
+python -m ernie_pair.notebook.worker FOLDER RANK
+"""
+
+import os
+import pickle
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Dict
+
+from data_tools.base.errors import InputError, PeerError
+from ernie_pair.notebook.processes import PAYLOAD, UNPACKABLE, packed
+from ernie_pair.processes.stop_signals import stop_with_the_launcher
+
+
+def main() -> None:
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    stop_with_the_launcher()
+    try:
+        function, args = pickle.loads((folder / PAYLOAD).read_bytes())
+        result = function(*args)
+        answer = _answer({"result": result if rank == 0 else None})
+    except BaseException as error:
+        _leave(folder, rank, pickle.dumps(_failure(error, rank)))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # whatever waits for the others stays behind
+    _leave(folder, rank, answer)
+
+
+def _answer(answer: Dict) -> bytes:
+    try:
+        return packed(answer)
+    except UNPACKABLE as error:
+        raise InputError(
+            f"what the function returned cannot be sent back ({error}); return numbers, texts or arrays"
+        ) from None
+
+
+def _failure(error: BaseException, rank: int) -> Dict:
+    try:
+        itself = packed(error)
+    except Exception:  # whatever it holds; its text remains
+        itself = b""
+    said = traceback.format_exception_only(type(error), error)[-1].strip()
+    return {
+        "error": itself,
+        "said": said,
+        "rank": rank,
+        "traceback": f"rank {rank}:\n{traceback.format_exc()}",
+        "is_of_a_peer": isinstance(error, PeerError),
+        "time": time.time(),
+    }
+
+
+def _leave(folder: Path, rank: int, answer: bytes) -> None:
+    draft = folder / f".answer.{rank}"
+    draft.write_bytes(answer)
+    draft.rename(folder / f"answer.{rank}")
+
+
+if __name__ == "__main__":
+    main()

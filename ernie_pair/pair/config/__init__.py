@@ -1,0 +1,1 @@
+"""The flags of sentence-pair training, evaluation and prediction."""

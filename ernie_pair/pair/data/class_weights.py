@@ -1,0 +1,53 @@
+"""--class_weights: what a pair of each class counts in the loss of training."""
+
+import math
+from typing import Optional, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+
+BALANCED = "balanced"
+
+
+def class_weights_in(text: str) -> Tuple[float, ...]:
+    """'1,2.5' -> (1.0, 2.5); nothing for '' and 'balanced'. Raises InputError."""
+    if text in ("", BALANCED):
+        return ()
+    try:
+        weights = tuple(map(float, text.split(",")))
+    except ValueError:
+        weights = ()
+    if not (weights and all(math.isfinite(weight) and weight >= 0 for weight in weights) and any(weights)):
+        raise InputError(
+            f"--class_weights {text} must be a number of 0 or more for each class, and not all 0; "
+            "use 1,2.5, for example, or balanced"
+        )
+    return weights
+
+
+def class_weights_of(
+    text: str, num_classes: int, labels: Optional[np.ndarray], where: str
+) -> Optional[np.ndarray]:
+    """What --class_weights says of these classes, float32 [C]; None where all count the same.
+
+    ``labels`` are those of ``where``, the training data, where they are known; balanced is rows /
+    (classes x rows of the class). Raises InputError.
+    """
+    if not text:
+        return None
+    if text == BALANCED:
+        counts = np.bincount(labels, minlength=num_classes)
+        if not counts.all():
+            raise InputError(
+                f"{where} has no pair of class {int(counts.argmin())}, so --class_weights balanced has no "
+                "weight for it; give the numbers, 1,2.5 for example"
+            )
+        return (len(labels) / (num_classes * counts)).astype(np.float32)
+    weights = class_weights_in(text)
+    if len(weights) != num_classes:
+        raise InputError(
+            f"--class_weights {text} names {len(weights)} class(es), and there are {num_classes}; "
+            "give a number for each"
+        )
+    return np.array(weights, dtype=np.float32)

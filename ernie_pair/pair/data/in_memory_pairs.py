@@ -1,0 +1,160 @@
+"""Pairs that Python gives: a list or a generator of dictionaries or tuples, a Hugging Face dataset (map-style
+or iterable), a pandas DataFrame.
+
+[{"sentence1": "怎么开户", "sentence2": "如何开户", "label": 1}, ...]      keys as in `pair_columns`
+[("怎么开户", "如何开户", 1), ...]                                         or without the label
+
+What can be read again is read when it is needed, a row at a time.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator as OneShot
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Iterable, Iterator, List, Optional, Tuple, Union
+
+from data_tools.base.errors import InputError
+from ernie_pair.pair.data.labels import Labels
+from ernie_pair.pair.data.pair_columns import Columns, keys_of
+from ernie_pair.pair.data.pair_file import (
+    BadRow,
+    Cells,
+    Pairs,
+    Reject,
+    Row,
+    good_rows,
+    pairs_of,
+    row_of,
+    shown,
+)
+from ernie_pair.pair.data.pair_records import RowRules
+
+BEGINNING = 10_000  # rows that a stream is known by
+
+
+@dataclass(frozen=True)
+class GivenPairs:
+    """Answers as `PairSource` does. ``flag`` is the argument that they were given as.
+
+    Equal pairs have equal hashes, however they were given. Errors name the row, counted from 0.
+    """
+
+    flag: str
+    examples: Iterable
+    labels: Optional[Labels]
+    columns: Columns = Columns()
+    rules: RowRules = RowRules()
+    is_file = False
+
+    @property
+    def name(self) -> str:
+        return self.flag
+
+    def sha256(self) -> str:
+        return self.read().sha256
+
+    def sha256_of_ends(self) -> str:
+        """Of the first rows alone: a stream is not read to be named. Raises InputError."""
+        return _hash_of(islice(self.rows(), BEGINNING))
+
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[Row]:
+        """One by one; ``reject`` hears of those that are left out. Raises InputError naming the row."""
+        return good_rows(self._rows(), self.rules.skips, self.flag, reject)
+
+    def read(self) -> Pairs:
+        """Raises InputError naming the row."""
+        return self._pairs
+
+    def refuse_one_shot(self) -> None:
+        """Raises InputError where the pairs can be read only once."""
+        if is_one_shot(self.examples):
+            raise InputError(
+                f"streaming reads {self.flag} once per epoch, and an iterator or generator can be read once; "
+                "give a list, a Dataset or an IterableDataset, or leave streaming out"
+            )
+
+    @cached_property
+    def _pairs(self) -> Pairs:
+        bad: List[BadRow] = []
+        rows = list(self.rows(bad.append))
+        return pairs_of(rows, bad, self.labels is not None, _hash_of(rows), self.flag)
+
+    def _rows(self) -> Iterator[Union[Row, BadRow]]:
+        keys = None
+        for number, example in enumerate(examples_of(self.flag, self.examples)):
+            where = f"{self.flag}[{number}]"
+            if keys is None and isinstance(example, Mapping):
+                keys = keys_of(where, list(map(str, example)), self.columns)
+            try:
+                cells = _cells(where, example, keys)
+                _refuse_half_characters(where, cells[:2])
+                row = row_of(where, number, cells, self.labels)
+            except InputError as error:
+                row = BadRow(number, str(error))
+            yield row
+
+
+def is_one_shot(examples: object) -> bool:
+    """Whether ``examples`` is an iterator or a generator: gone when it has been read."""
+    return isinstance(examples, OneShot)
+
+
+def held(examples):
+    """What can be read again: ``examples`` itself, or a list of what an iterator gives."""
+    return list(examples) if is_one_shot(examples) else examples
+
+
+def examples_of(flag: str, examples: Iterable) -> Iterator:
+    """The dictionaries or tuples of ``examples``. Raises InputError for what holds none."""
+    if isinstance(examples, Mapping):
+        parts = ", ".join(map(str, examples))
+        raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
+    if hasattr(examples, "itertuples"):
+        return _rows_of_frame(flag, examples)
+    try:
+        return iter(examples)
+    except TypeError:
+        kind = type(examples).__name__
+        raise InputError(f"{flag} is a {kind}; give a file, a list, a dataset or a DataFrame") from None
+
+
+def _rows_of_frame(flag: str, frame) -> Iterator:
+    """A pandas DataFrame: dictionaries by its columns, or tuples where these are numbers."""
+    names, rows = list(frame.columns), frame.itertuples(index=False, name=None)
+    if len(set(names)) < len(names):
+        raise InputError(f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one")
+    if not any(isinstance(name, str) for name in names):
+        return rows
+    return (dict(zip(names, row)) for row in rows)
+
+
+def _hash_of(rows: Iterable[Row]) -> str:
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(json.dumps([row.left, row.right, row.label]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _cells(where: str, example, keys: Optional[Tuple[str, str, str]]) -> Cells:
+    if isinstance(example, Mapping):
+        left, right, label = map(example.get, keys)
+    elif isinstance(example, (tuple, list)) and len(example) in (2, 3):
+        left, right, label = (*example, None)[:3]
+    else:
+        raise InputError(
+            f"{where}: {shown(example)} is no pair; give a dictionary, (text, text, label) or (text, text)"
+        )
+    return left, right, None if label != label else label  # NaN: pandas has no label there
+
+
+def _refuse_half_characters(where: str, texts: Tuple[object, object]) -> None:
+    for text in texts:
+        try:
+            (text if isinstance(text, str) else "").encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{where}: half of a character (\\u{ord(text[error.start]):04x}) in a text; correct it"
+            ) from None

@@ -1,0 +1,138 @@
+"""The folder of a report: report.json and errors.tsv for programs, report.html for a reader."""
+
+import json
+import math
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+import numpy as np
+
+from ernie_pair.inference.softmax import are_names
+from ernie_pair.pair.evaluation.evaluation import Answers
+from ernie_pair.pair.evaluation.prediction_file import ESCAPES
+from ernie_pair.pair.evaluation.report_charts import charts_of
+from ernie_pair.pair.metrics import describe_single_class
+
+FILES = ("report.json", "errors.tsv", "report.html")
+TEMPLATE = Path(__file__).with_name("report.html")
+COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
+ON_THE_PAGE = 50  # worst rows
+RARE = 0.025  # chances below it are none
+
+
+def write_report(
+    files: Sequence[Path], evaluation: Dict[str, object], answers: Answers, most_rows: int
+) -> None:
+    """Fill ``files``, which become FILES. Equal answers give equal bytes. Raises OSError."""
+    worst = worst_rows(answers, most_rows)
+    numbers, errors, page = files
+    numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    errors.write_text("".join(_lines(worst)), encoding="utf-8", newline="\n")
+    page.write_text(page_of(evaluation, answers, worst), encoding="utf-8", newline="\n")
+
+
+def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
+    """The wrong rows, COLUMNS of each, by falling loss; ``probability`` is that of the label.
+
+    Label and prediction stand there by name where the classes have names.
+    """
+    of_label = answers.shown[np.arange(len(answers.labels)), answers.labels]
+    order = np.argsort(of_label, kind="stable")
+    wrong = order[answers.guesses[order] != answers.labels[order]][:most]
+    return [
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    answers.pairs.number(int(row)),
+                    -math.log(max(of_label[row], 1e-300)),
+                    float(of_label[row]),
+                    answers.names[answers.labels[row]],
+                    answers.names[answers.guesses[row]],
+                    answers.pairs.left[row],
+                    answers.pairs.right[row],
+                ),
+            )
+        )
+        for row in wrong
+    ]
+
+
+def _lines(rows: List[Dict[str, object]]):
+    yield "\t".join(COLUMNS) + "\n"
+    for row in rows:
+        shown = {**row, "loss": f"{row['loss']:.6g}", "probability": f"{row['probability']:.6g}"}
+        yield "\t".join(str(shown[name]).translate(ESCAPES) for name in COLUMNS) + "\n"
+
+
+def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[str, object]]) -> str:
+    """One HTML file that needs no other."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(number=_number, percent=_percent)
+    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
+    return template.render(
+        evaluation=evaluation,
+        cards=_cards(evaluation),
+        charts=charts_of(answers, evaluation),
+        slices=_slices_by_kind(evaluation),
+        worst=worst[:ON_THE_PAGE],
+        num_wrong=int(np.sum(answers.guesses != answers.labels)),
+        single_class=_single_class(evaluation),
+        are_named=are_names(answers.names),
+    )
+
+
+def _single_class(evaluation: Dict[str, object]) -> str:
+    """The warning about a classifier that answers one class only, otherwise empty."""
+    name = evaluation["single_class"]
+    return "" if name is None else describe_single_class(name, evaluation["rows"])
+
+
+def _number(value, digits: int = 4) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def _cards(evaluation: Dict[str, object]) -> List[Dict[str, object]]:
+    """The numbers at the top: name, value, and what stands below it."""
+    ranges, calibration = evaluation.get("intervals", {}), evaluation["calibration"]
+    names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
+    names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
+    cards = [
+        {"name": shown, "value": _number(evaluation[name]), "below": _range(ranges.get(name))}
+        for name, shown in names.items()
+    ]
+    for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
+        after = f"{_number(calibration[name + '_calibrated'])} with temperature "
+        after += f"{calibration['temperature']:.3g}"
+        cards.append({"name": shown, "value": _number(calibration[name]), "below": after})
+    if "swap" in evaluation:
+        swap = evaluation["swap"]
+        below = f"mean difference {_number(swap['mean_difference'])}"
+        cards.append({"name": "Flipped by swapping", "value": _percent(swap["flip_rate"]), "below": below})
+    return cards
+
+
+def _range(interval) -> str:
+    return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
+
+
+def _slices_by_kind(evaluation: Dict[str, object]) -> Dict[str, List[Dict[str, object]]]:
+    """{by: slices}, each with ``share`` of all rows and ``is_low``: fewer rows right than the accuracy of the
+    whole file leads to by chance."""
+    from scipy.stats import binom
+
+    kinds: Dict[str, List[Dict[str, object]]] = {}
+    for entry in evaluation["slices"]:
+        num_right = round(entry["accuracy"] * entry["rows"])
+        chance = binom.cdf(num_right, entry["rows"], evaluation["accuracy"])
+        more = {"share": entry["rows"] / evaluation["rows"], "is_low": chance < RARE}
+        kinds.setdefault(entry["by"], []).append({**entry, **more})
+    return kinds

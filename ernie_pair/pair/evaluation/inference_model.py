@@ -1,0 +1,74 @@
+"""A trained model ready to be asked, as evaluation and prediction open it."""
+
+from pathlib import Path
+from typing import List
+
+import numpy as np
+
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.model_files.pair_symmetry import score_pairs
+from ernie_pair.model_files.temperature import read_calibration
+from ernie_pair.model_files.tokenizer_json import trained_length
+from ernie_pair.pair.config.pair_config import AskConfig
+from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
+from ernie_pair.pair.data.labels import Labels, labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.evaluation.result_file import refuse_unusable
+from ernie_pair.pair.model.classifier import load_trained
+from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.process_group import join_peers
+from ernie_pair.processes.world import launched_world
+
+
+class Trained:
+    """Opened by every process of the run. Raises InputError where the flags cannot be followed."""
+
+    def __init__(self, config: AskConfig):
+        self.world = launched_world()
+        start_console(self.world)
+        quiet_libraries()
+        refuse_unusable(Path(config.output_file))
+        start_device(config.device, self.world)
+        self.config = config
+        self.model, vocab_file = load_trained(config.model_path)
+        self.max_seq_len = config.max_seq_len or trained_length(vocab_file.parent, self.model.config)
+        self.pieces = open_tokenizer(vocab_file, self.model.config, self.max_seq_len)
+        self.calibration = read_calibration(Path(config.model_path), self.num_classes)
+
+    @property
+    def num_classes(self) -> int:
+        return self.model.num_classes
+
+    @property
+    def labels(self) -> Labels:
+        return labels_of(self.model.config)
+
+    @property
+    def peers(self):
+        """Met when first asked for, after what each process reads by itself."""
+        return join_peers(self.world)
+
+    def read(self, name: str, labelled: bool) -> Pairs:
+        """A file, or of a set the part `dev` for labelled pairs and `test` for others. Raises InputError."""
+        labels = self.labels if labelled else None
+        columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
+        split, rules = "dev" if labelled else "test", RowRules.of(self.config)
+        pairs = PairSource("input_file", name, split, labels, columns, rules).read()
+        if self.world.is_first:
+            other = "" if name == self.config.input_file else f".{Path(name).name}"
+            path = Path(f"{self.config.output_file}{other}{ENDING}")
+            tell_rejected(name, pairs.bad, len(pairs), path)
+        return pairs
+
+    def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
+        """float32 [rows, classes], the same on every process; see ``logits_of`` and `pair_symmetry`."""
+        return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+
+    def _logits_of_texts(self, left: List[str], right: List[str]) -> np.ndarray:
+        rows = encode_texts(left, right, None, self.pieces, self.max_seq_len)
+        return logits_of(self.model, rows, self.config.batch_size, self.peers)

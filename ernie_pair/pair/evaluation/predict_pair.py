@@ -1,0 +1,35 @@
+"""The class of every pair of a file, in the recipe's two columns."""
+
+import logging
+
+from ernie_pair.inference.softmax import decide, refuse_threshold
+from ernie_pair.model_files.temperature import describe_decision
+from ernie_pair.pair.config.pair_config import PredictConfig
+from ernie_pair.pair.evaluation.inference_model import Trained
+from ernie_pair.pair.evaluation.prediction_file import prediction_lines, with_bad_rows
+from ernie_pair.pair.evaluation.result_file import results_of
+
+logger = logging.getLogger(__name__)
+
+
+def predict_pair(config: PredictConfig) -> None:
+    """Write the header, then one row per input row in its order. Raises InputError."""
+    results = results_of("predict", config)
+    if results.are_done():
+        return
+    trained = Trained(config)
+    refuse_threshold(config.threshold, trained.num_classes, config.model_path)
+    saved = trained.calibration
+    symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
+    threshold = saved.threshold if config.threshold is None else config.threshold
+    pairs = trained.read(config.input_file, labelled=False)
+    logits = trained.logits(pairs, symmetric)
+    if trained.world.is_first:
+        decisions = decide(logits, saved.temperature, threshold)
+        lines = prediction_lines(decisions, trained.labels.names, config.scores)
+        lines = with_bad_rows(lines, pairs.bad)
+        with results.published() as (draft,):
+            draft.write_text("".join(lines), encoding="utf-8")
+    trained.peers.barrier()
+    logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
+    logger.info("%d predictions: %s", len(logits), config.output_file)

@@ -1,0 +1,37 @@
+"""The result file of a command that asks a model, and the rule by which it may be written."""
+
+from pathlib import Path
+from typing import Sequence
+
+from data_tools.base.errors import InputError
+from data_tools.files.results import Results, files_of, settings_of
+from ernie_pair.pair.data.rejected import ENDING
+
+INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on")
+OUTPUTS = ("output_file", "report")
+
+
+def refuse_unusable(path: Path) -> None:
+    """Before the work: raises InputError where a file cannot come to lie."""
+    if path.is_dir():
+        raise InputError(f"--output_file {path} is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise InputError(f"--output_file {path}: its folder {path.parent} does not exist; make it first")
+
+
+def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
+    """Return the output_file of ``config``, and ``more``, as results of its model and its files of pairs.
+
+    ``but``: a file in the model's folder that is no input. Raises InputError where a file cannot come to lie.
+    """
+    refuse_unusable(Path(config.output_file))
+    inputs = {
+        name: [path for path in files_of(getattr(config, name)) if path.name != but]
+        for name in INPUTS
+        if hasattr(config, name)
+    }
+    named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
+    settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
+    also = [Path(config.output_file + ENDING)] if config.on_bad_row == "skip" else []
+    outputs = [Path(config.output_file), *more]
+    return Results(command, outputs, inputs, settings, config.overwrite, also=also)

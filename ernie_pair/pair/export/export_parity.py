@@ -1,0 +1,68 @@
+"""What a model and its exported form make of the same batches; an export is proved by their difference."""
+
+from typing import List
+
+import numpy as np
+import paddle
+
+from data_tools.base.errors import CheckpointError
+from data_tools.text.wordpiece import CONTINUATION, WordPiece
+from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batches
+from ernie_pair.pair.model.classifier import PairClassifier
+
+LARGEST_DIFFERENCE = 1e-4
+SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than the model is asked for
+NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
+
+
+def parity_batches(pieces: WordPiece, max_seq_len: int) -> List[Batch]:
+    """Batches of several lengths: of random ids with padding, and of texts, some longer than fits."""
+    rng = np.random.default_rng(0)
+    shapes = [(rows, min(length, max_seq_len)) for rows, length in SHAPES]
+    return [
+        *(_random_batch(rng, pieces, *shape) for shape in shapes),
+        *_text_batches(rng, pieces, max_seq_len),
+    ]
+
+
+def _random_batch(rng: np.random.Generator, pieces: WordPiece, rows: int, length: int) -> Batch:
+    kept = rng.integers(2, length + 1, rows)
+    kept[0] = length
+    inside = np.arange(length) < kept[:, None]
+    ids, types = (rng.integers(0, most, (rows, length)) for most in (pieces.vocab_size, 2))
+    return Batch(np.where(inside, ids, pieces.pad_id), np.where(inside, types, 0), None)
+
+
+def _text_batches(rng: np.random.Generator, pieces: WordPiece, max_seq_len: int) -> List[Batch]:
+    words = [token for token in pieces.tokens if not token.startswith(("[", CONTINUATION))]
+    left, right = (
+        ["".join(rng.choice(words, size)) for size in rng.integers(1, max_seq_len + 1, NUM_PAIRS)]
+        for _ in "ab"
+    )
+    rows = encode_texts(left, right, None, pieces, max_seq_len)
+    return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, PAIRS_PER_BATCH)]
+
+
+def answers_of(model: PairClassifier, batches: List[Batch]) -> List[np.ndarray]:
+    """Of the dynamic model, float32 [B, C] each."""
+    model.eval()
+    with paddle.no_grad():
+        return [model(*map(paddle.to_tensor, batch[:2])).numpy() for batch in batches]
+
+
+def largest_difference(backend, batches: List[Batch], expected: List[np.ndarray]) -> float:
+    """Of any logit of any batch. Raises CheckpointError when it is above 1e-4, no number, or no answer."""
+    try:
+        answers = [backend.logits(batch.input_ids, batch.token_type_ids) for batch in batches]
+    except (RuntimeError, ValueError) as error:  # of Paddle Inference: MobileBERT's three-token windows
+        reason = " ".join((str(error).strip().splitlines() or [""])[0].split())[:150]
+        raise CheckpointError(
+            f"the {backend.name} model does not run ({reason}): nothing is exported; pass another --format"
+        ) from None
+    worst = float(np.max([np.abs(answer - wanted).max() for answer, wanted in zip(answers, expected)]))
+    if not worst <= LARGEST_DIFFERENCE:
+        raise CheckpointError(
+            f"the {backend.name} model differs from the trained one by {worst:.3g}, more than "
+            f"{LARGEST_DIFFERENCE}: nothing is exported; export with the tested versions (constraints.txt)"
+        )
+    return worst

@@ -1,0 +1,185 @@
+"""`ernie-pair config`: a few questions, most with a default, make the file of `ernie-pair launch`."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, Optional
+
+import yaml
+
+from data_tools.base.cli import option, refuse_empty
+from data_tools.base.errors import InputError
+from data_tools.base.yaml_flags import LAUNCH
+from data_tools.files.atomic_files import published
+from data_tools.files.results import followed, refuse_existing
+from ernie_pair.device.device import default_device
+from ernie_pair.model_files.config_json import FAMILIES, family_of, find_config, read_config
+from ernie_pair.pair.data.pair_file import refuse_missing
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.launch.launch_config import ADDRESS, GPUS, read_launch
+
+Understand = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class QuestionsConfig:
+    """Answer a few questions to make the file that `ernie-pair launch` starts a training run from."""
+
+    output_file: str = option("pair.yaml", help="the answers go here")
+    overwrite: bool = option(False, help="replace that file if it is there")
+
+    def __post_init__(self):
+        refuse_empty(self, "output_file")
+
+
+def write_launch_file(config: QuestionsConfig) -> None:
+    """Ask on the terminal, or read the answers from a pipe, a line each. Raises InputError."""
+    path = Path(config.output_file)
+    refuse_existing([path], config.overwrite)
+    ask = Asker()
+    block = _processes(ask)
+    answers = {LAUNCH: block, **_training(ask, block), **_places(ask)}
+    text = yaml.safe_dump(answers, sort_keys=False, allow_unicode=True)
+    with published(followed(path)) as (draft,):
+        draft.write_text(f"# ernie-pair launch {path} [--flags that win]\n{text}", encoding="utf-8")
+        read_launch([str(draft)])  # what single answers do not show
+    sys.stdout.write(f"{path} is written; start it: ernie-pair launch {path}\n")
+
+
+class Asker:
+    """Asks until an answer is understood; a wrong one that comes from a pipe is an error at once."""
+
+    def __init__(self):
+        self.is_terminal = sys.stdin.isatty()
+
+    def __call__(self, question: str, default: Optional[str], understand: Understand):
+        while True:
+            sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
+            sys.stdout.flush()
+            line = sys.stdin.readline()
+            if not self.is_terminal:
+                sys.stdout.write(line or "\n")
+            if not line and default is None:
+                raise InputError(f"the answers end before {question!r}; it needs one")
+            try:
+                return understand(line.strip() or default or "")
+            except InputError as error:
+                if not self.is_terminal:
+                    raise
+                sys.stdout.write(f"  {error}\n")
+
+
+def _processes(ask: Asker) -> Dict[str, object]:
+    """The block `launch:`."""
+    block: Dict[str, object] = {}
+    device = ask("Run on cpu or gpu?", default_device(), one_of("cpu", "gpu"))
+    if device == "gpu":
+        block["gpus"] = ask("Which GPUs of each machine, 0,1 for example?", "0", _gpus)
+    else:
+        block["processes"] = ask("How many processes on each machine?", "1", at_least(1))
+    block["nnodes"] = ask("How many machines?", "1", at_least(1))
+    if block["nnodes"] > 1:
+        block["master"] = ask("Address of the first machine, host:port?", None, _address)
+    return block
+
+
+def _training(ask: Asker, block: Dict[str, object]) -> Dict[str, object]:
+    """How an update is made, as the flags of training say it."""
+    flags: Dict[str, object] = {"device": "gpu" if "gpus" in block else "cpu"}
+    if "gpus" in block:
+        precision = one_of("no", "float16", "bfloat16")
+        dtype = ask("Mixed precision: no, float16 or bfloat16?", "no", precision)
+        flags.update({} if dtype == "no" else {"use_amp": True, "amp_dtype": dtype})
+    flags["batch_size"] = ask("How many pairs in one forward pass of a process?", "64", at_least(1))
+    accumulation = ask("How many forward passes in one update?", "1", at_least(1))
+    flags["gradient_accumulation_steps"] = accumulation
+    if "gpus" in block and ("," in block["gpus"] or block["nnodes"] > 1):
+        sharding = "Split the optimizer state over the GPUs: none or stage2?"
+        flags["sharding"] = ask(sharding, "none", one_of("none", "stage2"))
+        # What --sharding_offload needs; see `update_config`.
+        if (flags["sharding"], flags.get("amp_dtype"), accumulation) == ("stage2", "float16", 1):
+            offload = "Keep it in the CPU's memory, with float16 weights (O2): yes or no?"
+            if ask(offload, "no", one_of("yes", "no")) == "yes":
+                flags.update(sharding_offload=True, amp_level="O2")
+    return flags
+
+
+def _places(ask: Asker) -> Dict[str, object]:
+    """What is trained, on what, and where the result goes."""
+    model = ask("Which model: a folder, or a name such as ernie-gram-zh?", "ernie-gram-zh", _model)
+    family = ask("Its family, ernie_gram, ernie, bert and so on?", _family_of(model), one_of(*FAMILIES))
+    train = ask("Training pairs: a file, or a set such as lcqmc?", None, _pairs("train"))
+    is_set = PairSource("train_file", train, "train", None).is_file is False
+    dev = ask("Pairs that choose the best model?", train if is_set else None, _pairs("dev"))
+    output_dir = ask("Folder for the results?", "output", _folder)
+    return {
+        "model_name_or_path": model,
+        "model_type": family,
+        "train_file": train,
+        "dev_file": dev,
+        "output_dir": output_dir,
+    }
+
+
+def one_of(*words: str) -> Understand:
+    def understand(answer: str) -> str:
+        if answer not in words:
+            raise InputError(f"{answer!r} is none of {', '.join(words)}; answer with one of them")
+        return answer
+
+    return understand
+
+
+def at_least(least: int) -> Understand:
+    def understand(answer: str) -> int:
+        if not (answer.isascii() and answer.isdigit() and int(answer) >= least):
+            raise InputError(f"{answer!r} is no whole number of {least} or more; answer with one")
+        return int(answer)
+
+    return understand
+
+
+def _gpus(answer: str) -> str:
+    numbers = answer.replace(" ", "")
+    if not GPUS.fullmatch(numbers) or len(set(numbers.split(","))) < len(numbers.split(",")):
+        raise InputError(f"{answer!r} is no list of different GPUs; answer with 0,1 for example")
+    return numbers
+
+
+def _address(answer: str) -> str:
+    if not ADDRESS.fullmatch(answer):
+        raise InputError(f"{answer!r} is no address; answer with 10.0.0.1:8090 for example")
+    return answer
+
+
+def _model(answer: str) -> str:
+    if ("/" in answer or Path(answer).exists()) and not Path(answer).is_dir():
+        raise InputError(f"{answer} is not a folder; answer with the folder or the name of a model")
+    return answer
+
+
+def _family_of(model: str) -> str:
+    config = find_config(Path(model)) if Path(model).is_dir() else None
+    if config is not None:
+        return family_of(read_config(config)) or "ernie_gram"
+    words = model.replace("-", "_")
+    return next(
+        (family for family in sorted(FAMILIES, key=len, reverse=True) if family in words), "ernie_gram"
+    )
+
+
+def _pairs(split: str) -> Understand:
+    def understand(answer: str) -> str:
+        if not answer:
+            raise InputError("it needs an answer; give a file, or a set such as lcqmc")
+        if PairSource(f"{split}_file", answer, split, None).is_file:
+            refuse_missing(Path(answer))
+        return answer
+
+    return understand
+
+
+def _folder(answer: str) -> str:
+    if Path(answer).is_file():
+        raise InputError(f"{answer} is a file; answer with the name of a folder")
+    return answer

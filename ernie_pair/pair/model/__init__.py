@@ -1,0 +1,1 @@
+"""The sentence-pair classifier on an encoder."""

@@ -1,0 +1,268 @@
+"""The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
+
+Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there
+and theirs load here. Pooled by mean it is no model of PaddleNLP's: its config.json names a class that
+PaddleNLP has not, and the encoder's pooler is kept as it came, frozen and not asked. B batch,
+S sequence, D hidden, C classes.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+import paddle
+from paddle import nn
+from paddle.nn import functional as F
+
+from data_tools.base.errors import InputError
+from ernie_pair.model_files.config_json import CONFIG, FAMILIES, family_of
+from ernie_pair.model_files.config_values import NO_MODEL
+from ernie_pair.model_files.source import (
+    VOCAB,
+    ModelSource,
+    match_parameters,
+    open_model,
+    refuse_other_family,
+)
+from ernie_pair.model_files.tokenizer_json import TOKENIZER, read_tokenizer, tokenizer_json
+from ernie_pair.pair.data.labels import num_classes_of
+from ernie_pair.pair.model.encoders import ENCODERS, hidden_states, new_encoder, own_head, settings_of
+from ernie_pair.processes.world import seed_of
+from ernie_pair.weights.bf16 import set_weight, widened
+from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
+
+WEIGHTS = "model_state.pdparams"
+HEADS = ("classifier.", "pre_classifier.")
+POOLINGS = ("cls", "mean")
+# Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
+MEAN_CLASS = "MeanPooledPairClassifier"
+
+
+class PairClassifier(nn.Layer):
+    """``config`` is the dictionary of a config.json; a number in ``dropout`` replaces its rates.
+
+    ``pooling``: cls is what PaddleNLP's classifier of this family takes, the pooled output or the state
+    of the first token; mean is the mean of the last hidden states over what is no padding. Empty: as
+    ``config`` says.
+    """
+
+    def __init__(
+        self, family: str, config: Dict[str, object], dropout: Optional[float] = None, pooling: str = ""
+    ):
+        super().__init__()
+        self.family, self.way = family, ENCODERS[family]
+        self.pooling = pooling or pooling_of(config)
+        self.config = _settings_of(family, config, dropout, self.pooling)
+        self.num_classes, self.pad_id = self.config["num_labels"], self.config.get("pad_token_id", 0)
+        self.head = self.way.head if self.pooling == "cls" else "mean"
+        self.attribute = self.way.attribute or family
+        self.add_sublayer(self.attribute, new_encoder(family, self.config))
+        self.dropout = nn.Dropout(_dropout_of_head(self.config, self.encoder.config))
+        self._add_head()
+        for name, parameter in self.named_parameters():
+            parameter.stop_gradient = self.is_idle(name)
+        self.resting: List[nn.Layer] = []  # what stays in evaluation mode
+
+    @property
+    def encoder(self):
+        return getattr(self, self.attribute)
+
+    def _add_head(self) -> None:
+        made_of = self.encoder.config
+        if self.head in ("pooled", "relu", "mean"):
+            self.classifier = nn.Linear(
+                made_of.hidden_size,
+                self.num_classes,
+                weight_attr=nn.initializer.Normal(std=getattr(made_of, "initializer_range", 0.02)),
+                bias_attr=nn.initializer.Constant(0.0),
+            )
+            return
+        if self.head == "dense":
+            self.pre_classifier = nn.Linear(made_of.hidden_size, made_of.hidden_size)
+            self.pre_classifier.apply(self.encoder._init_weights)
+        is_own = self.head == "own"
+        linear = (
+            own_head(self.family, self.encoder)
+            if is_own
+            else nn.Linear(made_of.hidden_size, self.num_classes)
+        )
+        linear.apply(self.encoder._init_weights)
+        self.classifier = linear
+
+    def is_idle(self, name: str) -> bool:
+        """Does no logit depend on the parameter?"""
+        unused = self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
+        return name.startswith(tuple(f"{self.attribute}.{part}" for part in unused))
+
+    def forward(self, input_ids, token_type_ids):
+        """int64 [B, S] twice -> logits [B, C]. Padding is masked by its id."""
+        states_BSD, pooled_BD = hidden_states(
+            self.family, self.encoder, input_ids, token_type_ids, self.pad_id
+        )
+        if self.head == "own":
+            return self.classifier(states_BSD)
+        return self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
+
+    def _pooled(self, states_BSD, pooled_BD, input_ids):
+        if self.head == "mean":
+            is_text_BS1 = (input_ids != self.pad_id).astype(states_BSD.dtype).unsqueeze(-1)
+            return (states_BSD * is_text_BS1).sum(axis=1) / is_text_BS1.sum(axis=1)
+        if self.head == "first":
+            return states_BSD[:, 0]
+        if self.head == "dense":
+            return F.relu(self.pre_classifier(states_BSD[:, 0]))
+        return F.relu(pooled_BD) if self.head == "relu" else pooled_BD
+
+    def train(self) -> None:
+        """Training mode, except for what is resting."""
+        super().train()
+        for layer in self.resting:
+            layer.eval()
+
+    def layers(self) -> List[nn.Layer]:
+        """Those of the encoder, from the embeddings up; shared ones stand once."""
+        found = self.encoder
+        for name in self.way.layers.split("."):
+            found = getattr(found, name)
+        return list(found)
+
+    def embeddings(self) -> List[nn.Layer]:
+        """What the first layer of the encoder is given by."""
+        return [part for name, part in self.encoder.named_children() if name not in ("encoder", "pooler")]
+
+    def depth_of(self, name: str) -> int:
+        """0: parameters of the embeddings, 1 to L: of a layer, L + 1: of the head, its pooler included."""
+        num_layers, prefix = len(self.layers()), f"{self.attribute}."
+        inside = name[len(prefix) :]
+        if not name.startswith(prefix) or inside.startswith("pooler."):
+            return num_layers + 1
+        if inside.startswith(f"{self.way.layers}."):
+            return 1 + int(inside[len(self.way.layers) + 1 :].split(".")[0])
+        is_last_norm = inside.startswith("encoder.") and "embedding" not in inside
+        return num_layers if is_last_norm else 0
+
+    def set(self, arrays: Arrays) -> None:
+        """Take the values of {parameter.name: array}."""
+        for parameter in self.parameters():
+            if parameter.name in arrays:
+                set_weight(parameter, arrays[parameter.name])
+
+    def write(self, folder: Path, vocab_file: Path, max_seq_len: int = 0) -> None:
+        """Fill ``folder`` so that PaddleNLP's from_pretrained, and ``load_trained``, read it.
+
+        ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
+        """
+        lower_case = read_tokenizer(vocab_file.parent, self.config).lower_case
+        tokenizer = tokenizer_json(self.family, lower_case, max_seq_len)
+        # As plain arrays: tensors would carry along names that differ from process to process.
+        paddle.save(widened(self.state_dict()), str(folder / WEIGHTS))
+        shutil.copyfile(vocab_file, folder / VOCAB)
+        for name, value in ((CONFIG, self.config), (TOKENIZER, tokenizer)):
+            (folder / name).write_text(
+                json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
+
+
+def new_model(
+    source: ModelSource, family: str, seed: int, dropout: float, pooling: str = ""
+) -> PairClassifier:
+    """Random weights, the same for the same ``seed``. Raises InputError, and CheckpointError."""
+    refuse_other_family(source, family, FAMILIES)
+    paddle.seed(seed_of(seed))
+    try:
+        return PairClassifier(family, source.config, dropout, pooling)
+    except NO_MODEL as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({reason}); correct it") from None
+
+
+def load_start(model: PairClassifier, source: ModelSource) -> str:
+    """Give ``model`` the weights of ``source`` where there are any, and say what it starts from.
+
+    A file without classifier leaves the classifier as it is, and so does one whose classifier was given
+    another pooling; the heads of pretraining are passed over; anything else must fit name by name.
+    Raises CheckpointError otherwise.
+    """
+    if source.weights is None:
+        return "start from random weights (--from_scratch true)"
+    refuse_other_family(source, model.family, FAMILIES)
+    found = _with_prefix(read_weights(source.weights), model)
+    is_other_head = pooling_of(source.config) != model.pooling
+    headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
+    unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
+    if model.way.head == "own":
+        unused += (f"{model.attribute}.pooler.",)
+    _set_matching(model, found, source.weights, may_miss=HEADS if headless else (), may_have=unused)
+    passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
+    notes = ["the classifier is new" if headless else "with its classifier"]
+    notes += [f"{passed_over} weights of the pretraining heads are passed over"] if passed_over else []
+    return f"start from the weights {source.weights}: {', '.join(notes)}"
+
+
+def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
+    """A trained classifier, ready to be asked, and its vocabulary. Every weight must be in the file."""
+    if not Path(model_path).is_dir():
+        raise InputError(
+            f"--model_path {model_path} is not a folder; give OUT/best-accuracy-... of a training run"
+        )
+    source = open_model(model_path, model_type="", from_scratch=False)
+    family = family_of(source.config)
+    if family is None:
+        raise InputError(
+            f"{model_path}/{CONFIG}: neither model_type nor architectures names one of {', '.join(FAMILIES)}"
+        )
+    model = new_model(source, family, seed=0, dropout=0.0)
+    _set_matching(model, read_weights(source.weights), source.weights)
+    model.eval()
+    return model, source.vocab_file
+
+
+def pooling_of(config: Dict[str, object]) -> str:
+    """cls unless a config.json says otherwise. Raises InputError."""
+    pooling = config.get("pooling", "cls")
+    if pooling not in POOLINGS:
+        raise InputError(f"{CONFIG}: pooling is {pooling!r}; write one of {', '.join(POOLINGS)}")
+    return pooling
+
+
+def _settings_of(
+    family: str, config: Dict[str, object], dropout: Optional[float], pooling: str
+) -> Dict[str, object]:
+    settings = {key: value for key, value in config.items() if key not in ("num_classes", "pooling")}
+    settings["num_labels"] = num_classes_of(config)
+    settings["architectures"] = [f"{FAMILIES[family]}ForSequenceClassification"]
+    if pooling == "mean":
+        settings["pooling"] = pooling
+        settings["architectures"] = [MEAN_CLASS]
+    settings = settings_of(family, settings)
+    if dropout is not None:
+        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+        for key in (*rates, "classifier_dropout_prob") if family == "albert" else rates:
+            settings[key] = dropout
+    return settings
+
+
+def _dropout_of_head(settings: Dict[str, object], made_of) -> float:
+    chosen = settings.get("classifier_dropout")
+    return made_of.hidden_dropout_prob if chosen is None else chosen
+
+
+def _with_prefix(found: Arrays, model: PairClassifier) -> Arrays:
+    """An encoder saved by itself names its weights without the family; give them their full names."""
+    if "embeddings.word_embeddings.weight" not in found:
+        return found
+    whole = HEADS + model.way.pretraining_heads
+    return {
+        name if name.startswith(whole) else f"{model.attribute}.{name}": array
+        for name, array in found.items()
+    }
+
+
+def _set_matching(
+    model: PairClassifier, found: Arrays, where: Path, may_miss: tuple = (), may_have: tuple = ()
+) -> None:
+    parameters = dict(model.named_parameters())
+    tables = {name for name, _ in model.named_buffers()}  # of positions: the same in every model
+    found = as_float32({name: array for name, array in found.items() if name not in tables}, str(where))
+    model.set(match_parameters(parameters, found, str(where), may_miss=may_miss, may_have=may_have))

@@ -1,0 +1,120 @@
+"""PaddleNLP's encoders, as far as they differ in how they are asked and what their classifiers do.
+
+B batch, S sequence, D hidden.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from paddle import nn
+from paddlenlp import transformers
+
+from data_tools.base.errors import InputError
+from ernie_pair.model_files.config_json import CONFIG, FAMILIES, whole_number
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """``head``: what XForSequenceClassification of PaddleNLP makes of the encoder's output.
+
+    pooled   dropout and a linear layer on the pooled output
+    relu     the same on its positive part
+    first    the same on the hidden state of the first token
+    dense    a linear layer and ReLU on that before
+    own      a class of its own on the hidden states, with dropout inside
+    """
+
+    attribute: str = ""  # what it is called in the weights; empty: the name of the family
+    head: str = "pooled"
+    takes_types: bool = True
+    makes_mask: bool = True  # from the padding; otherwise it wants one, [B, S] of 0 and 1
+    gives_pooled: bool = True  # a tuple of hidden states and pooled output; otherwise the states alone
+    layers: str = "encoder.layers"
+    idle: Tuple[str, ...] = ()  # parts that no output depends on
+    pretraining_heads: Tuple[str, ...] = ("cls.",)
+
+
+ENCODERS: Dict[str, Encoder] = {
+    **dict.fromkeys(("ernie", "bert", "roformer", "ppminilm", "skep"), Encoder()),
+    "ernie_gram": Encoder(idle=("embeddings.rel_pos_embeddings.",)),
+    "roberta": Encoder(head="own", pretraining_heads=("lm_head.",)),
+    "electra": Encoder(
+        head="own",
+        gives_pooled=False,
+        pretraining_heads=("discriminator_", "generator_", "bias_mts."),
+    ),
+    "nezha": Encoder(makes_mask=False, layers="encoder.layer"),
+    "roformerv2": Encoder(head="first", gives_pooled=False),
+    "tinybert": Encoder(head="relu", idle=("fit_dense",)),
+    "albert": Encoder(
+        attribute="transformer",
+        makes_mask=False,
+        layers="encoder.albert_layer_groups",
+        pretraining_heads=("predictions.", "sop_classifier."),
+    ),
+    "megatronbert": Encoder(layers="encoder.layer"),
+    **dict.fromkeys(("mobilebert", "squeezebert"), Encoder(makes_mask=False)),
+    "distilbert": Encoder(head="dense", takes_types=False, gives_pooled=False, pretraining_heads=("vocab_",)),
+}
+
+
+def settings_of(family: str, config: Dict[str, object]) -> Dict[str, object]:
+    """``config`` with what PaddleNLP would otherwise take to be another size. Raises InputError."""
+    settings = {**config, "model_type": family}
+    if family == "ernie_gram":
+        settings.setdefault("embedding_size", settings.get("hidden_size", 768))
+    if ENCODERS[family].takes_types and whole_number(settings, "type_vocab_size", 2) == 1:
+        raise InputError(f"{CONFIG}: type_vocab_size 1 has no type for the second text; take another model")
+    return settings
+
+
+def new_encoder(family: str, settings: Dict[str, object]) -> nn.Layer:
+    """Of random weights; what it is made of is its ``config``."""
+    model_class = getattr(transformers, f"{FAMILIES[family]}Model")
+    config = model_class.config_class.from_dict(settings)
+    # PaddleNLP's classifier leaves this pooler away.
+    encoder = model_class(config, add_pooling_layer=False) if family == "roberta" else model_class(config)
+    if family == "nezha":
+        _share_positions(encoder)
+    return encoder
+
+
+def _share_positions(encoder: nn.Layer) -> None:
+    """One table for all layers, which PaddleNLP makes anew for each: 64 MiB at 64 per head."""
+    attentions = [layer.attention for layer in encoder.encoder.layer]
+    table = _Positions(attentions[0].relative_positions_embeddings)
+    for attention in attentions:
+        del attention.relative_positions_embeddings
+        attention.relative_positions_embeddings = table
+
+
+class _Positions(nn.Layer):
+    """NeZha's table of relative positions: it goes along in an export, and no forward pass copies it."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.register_buffer("table", table, persistable=False)
+
+    def detach(self):
+        return self
+
+    def clone(self):
+        return self.table
+
+
+def own_head(family: str, encoder: nn.Layer) -> nn.Layer:
+    """PaddleNLP's class that makes logits of hidden states, with random weights."""
+    modeling = sys.modules[type(encoder).__module__]
+    return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")(encoder.config)
+
+
+def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int):
+    """int64 [B, S] twice -> hidden states [B, S, D] and the pooled output [B, D], or None for it."""
+    way = ENCODERS[family]
+    asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
+    if not way.makes_mask:
+        dtype = encoder.embeddings.word_embeddings.weight.dtype
+        asked = {**asked, "attention_mask": (input_ids != pad_id).astype(dtype)}
+    answer = encoder(input_ids, **asked)
+    return (answer[0], answer[1]) if way.gives_pooled else (answer, None)

@@ -1,0 +1,1 @@
+"""One optimizer step: loss, FGM, precision, data parallel, ZeRO stage 2."""

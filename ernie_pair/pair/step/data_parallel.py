@@ -1,0 +1,61 @@
+"""Plain data parallelism: every process holds all gradients and the whole state of the optimizer."""
+
+from contextlib import contextmanager
+from typing import Iterable, Iterator, Tuple
+
+import paddle
+from paddle.nn.clip import _squared_l2_norm  # of one pass, where (g * g).sum() makes three
+
+from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
+from ernie_pair.weights.weight_files import Arrays
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+class Replicas:
+    """One process, or several that average their gradients in the last pass of an update."""
+
+    def __init__(self, model, optimizer, peers):
+        self.model, self.optimizer, self.peers = model, optimizer, peers
+        self.forward = peers.share_gradients(model)
+        self.loss_factor = peers.size  # of a process's part of the loss: Paddle divides the sum by it
+
+    @contextmanager
+    def passing(self, is_last: bool) -> Iterator[None]:
+        """Around a pass: the gradients add up on this process, and in the last one over all."""
+        with self.peers.passing(self.forward, is_last):
+            yield
+        if is_last:
+            self.peers.average_gradients(self.model)
+
+    def unscale(self, loss_scale) -> None:
+        loss_scale.unscale_(self.optimizer)
+
+    def squares(self) -> float:
+        """What this process adds to the squared norm of the gradient: all have the same, the first tells."""
+        return squares_of(p.grad for p in self.model.parameters()) if self.peers.rank == 0 else 0.0
+
+    def step(self, rate: float) -> None:
+        self.optimizer.set_lr(rate)
+        self.optimizer.step()
+
+    def clear(self) -> None:
+        self.optimizer.clear_grad()
+
+    def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
+        """What this process puts into a checkpoint, with ``more``, which all have."""
+        if self.peers.rank == 0:
+            yield OPTIMIZER_FILE, {**optimizer_arrays(self.model, self.optimizer), **more}
+
+    def restore(self, arrays: Arrays, where: str) -> None:
+        """Take the state of all parameters. Raises CheckpointError naming ``where``, with nothing set."""
+        restore_optimizer(self.model, self.optimizer, arrays, where)
+
+
+def squares_of(gradients: Iterable) -> float:
+    """The sum of all squares, added up in float32; None is no gradient."""
+    given = [gradient for gradient in gradients if gradient is not None]
+    wide = [
+        gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in given
+    ]
+    return paddle.add_n(list(map(_squared_l2_norm, wide))).item() if wide else 0.0

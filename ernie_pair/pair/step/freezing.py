@@ -1,0 +1,45 @@
+"""What of the encoder stays as it came: without gradients, without optimizer state, without dropout.
+
+Embeddings and the layers above them freeze from below, so nothing of what they compute is kept for a
+backward pass. They run as in evaluation: what comes out of them is the same in every epoch.
+"""
+
+from typing import Optional
+
+from data_tools.base.errors import InputError
+from ernie_pair.pair.config.encoder_flags import EncoderConfig
+from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.step.optimizer import trained_parameters
+
+
+def freeze(model: PairClassifier, config: EncoderConfig) -> str:
+    """Stop the gradients of what the flags name, and say how many parameters train. Raises InputError.
+
+    The pooler, if there is one, trains with the head.
+    """
+    layers = model.layers()
+    num_frozen = num_frozen_layers(config, len(layers))
+    model.resting = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
+    for name, parameter in model.named_parameters():
+        is_frozen = num_frozen is not None and model.depth_of(name) <= num_frozen
+        parameter.stop_gradient = is_frozen or model.is_idle(name)
+    every = sum(int(parameter.size) for parameter in model.parameters())
+    trained = sum(int(parameter.size) for parameter in trained_parameters(model).values())
+    share = f"{trained:,} of {every:,} parameters train ({trained / every:.1%})"
+    if num_frozen is None:
+        return share
+    return (
+        f"{share}; the embeddings and {num_frozen} of {len(layers)} layers are frozen, and drop nothing out"
+    )
+
+
+def num_frozen_layers(config: EncoderConfig, num_layers: int) -> Optional[int]:
+    """Return how many layers above the embeddings are frozen; None: not even these. Raises InputError."""
+    if config.freeze_layers > num_layers:
+        raise InputError(
+            f"--freeze_layers {config.freeze_layers} is more than the {num_layers} layers of the model; "
+            f"use --freeze encoder, or {num_layers} at most"
+        )
+    if config.freeze == "encoder":
+        return num_layers
+    return config.freeze_layers if config.freeze == "embeddings" or config.freeze_layers else None

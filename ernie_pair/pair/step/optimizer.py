@@ -1,0 +1,131 @@
+"""AdamW over the trained parameters of a pair classifier, and its state under structured names.
+
+classifier.weight.moment1, .moment2           as the parameter
+classifier.weight.beta1_pow_acc, .beta2_pow_acc   [1]
+classifier.weight.master                      float32, of a parameter that is held in 16 bits
+
+A parameter that does not train has no state.
+"""
+
+from typing import Dict, Optional
+
+import numpy as np
+import paddle
+
+from ernie_pair.weights.bf16 import HALVES
+from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
+
+BETAS = {"beta1_pow_acc": 0.9, "beta2_pow_acc": 0.999}  # before the first update
+MOMENTS = ("moment1", "moment2")
+MASTER = "master"
+Parameters = Dict[str, paddle.Tensor]
+
+
+def new_optimizer(model, config, *, multi_precision: bool = False, grad_clip=None) -> paddle.optimizer.AdamW:
+    """Biases and norms do not decay; ``config.layer_decay`` lowers the rate layer by layer.
+
+    The head learns at the full rate, encoder layer i of L at rate * layer_decay^(L - i), the embeddings
+    at rate * layer_decay^(L + 1). ``multi_precision`` keeps float32 masters of parameters in 16 bits.
+    The rate is 0 until ``set_lr``.
+    """
+    trained = trained_parameters(model)
+    factors = rate_factors(model, config.layer_decay)
+    for name, parameter in trained.items():
+        parameter.optimize_attr = {**parameter.optimize_attr, "learning_rate": factors[name]}
+    decayed = {p.name for name, p in trained.items() if decays(name)}
+    return paddle.optimizer.AdamW(
+        learning_rate=0.0,
+        beta1=BETAS["beta1_pow_acc"],
+        beta2=BETAS["beta2_pow_acc"],
+        parameters=list(trained.values()),
+        weight_decay=config.weight_decay,
+        apply_decay_param_fun=decayed.__contains__,
+        grad_clip=grad_clip,
+        multi_precision=multi_precision,
+        name=paddle.utils.unique_name.generate("adamw"),
+    )
+
+
+def trained_parameters(model) -> Parameters:
+    """{structured name: parameter} of those that are not frozen, in the order of the model."""
+    return {name: p for name, p in model.named_parameters() if not p.stop_gradient}
+
+
+def decays(name: str) -> bool:
+    """Does weight decay pull at it?"""
+    return not ("bias" in name.lower() or "norm" in name.lower())
+
+
+def rate_factors(model, layer_decay: float) -> Dict[str, float]:
+    """{structured name: by what the learning rate is multiplied}, of frozen parameters too."""
+    head = len(model.layers()) + 1
+    return {name: layer_decay ** (head - model.depth_of(name)) for name, _ in model.named_parameters()}
+
+
+def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arrays:
+    """{structured name.slot: array}, whole even before the first update, or the first after a restore.
+
+    ``held``: the parameters whose state this process has; None: all that are trained.
+    """
+    state = {**optimizer._accumulators_holder, **optimizer.state_dict()}
+    masters = state.get("master_weights", {})
+    arrays: Arrays = {}
+    for name, parameter in (trained_parameters(model) if held is None else held).items():
+        if is_master_kept(optimizer, parameter):
+            master = masters.get(parameter.name)
+            master = parameter.astype("float32") if master is None else master
+            arrays[f"{name}.{MASTER}"] = master.numpy()
+        for slot, first in _first_values(parameter).items():
+            kept = state.get(slot_name(optimizer, parameter, slot))
+            arrays[f"{name}.{slot}"] = first if kept is None else kept.numpy()
+    return arrays
+
+
+def restore_optimizer(
+    model, optimizer, arrays: Arrays, where: str, held: Optional[Parameters] = None
+) -> None:
+    """Take what ``optimizer_arrays`` gave of all parameters; ``held`` are those that this process keeps.
+
+    Before anything is set raises CheckpointError naming ``where``.
+    """
+    trained = trained_parameters(model) if held is None else held
+    refuse_mismatch(state_shapes(model, optimizer), arrays, where)
+    masters = {}
+    for name, parameter in trained.items():
+        if is_master_kept(optimizer, parameter):
+            masters[parameter.name] = paddle.to_tensor(arrays[f"{name}.{MASTER}"])
+            masters[parameter.name].name = f"{parameter.name}_fp32_master_0"
+    optimizer._master_weights.update(masters)  # they name the rest of the state
+    state = {
+        slot_name(optimizer, p, slot): paddle.to_tensor(arrays[f"{name}.{slot}"])
+        for name, p in trained.items()
+        for slot in (*MOMENTS, *BETAS)
+    }
+    optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
+
+
+def state_shapes(model, optimizer) -> Dict[str, tuple]:
+    """What ``optimizer_arrays`` holds, as {structured name.slot: shape}."""
+    shapes = {}
+    for name, parameter in trained_parameters(model).items():
+        shape = tuple(parameter.shape)
+        if is_master_kept(optimizer, parameter):
+            shapes[f"{name}.{MASTER}"] = shape
+        shapes.update({f"{name}.{slot}": shape for slot in MOMENTS})
+        shapes.update({f"{name}.{slot}": (1,) for slot in BETAS})
+    return shapes
+
+
+def is_master_kept(optimizer, parameter) -> bool:
+    return bool(optimizer._multi_precision) and parameter.dtype in HALVES
+
+
+def _first_values(parameter) -> Arrays:
+    zeros = {slot: np.zeros(parameter.shape, dtype=np.float32) for slot in MOMENTS}
+    return {**zeros, **{slot: np.full(1, value, dtype=np.float32) for slot, value in BETAS.items()}}
+
+
+def slot_name(optimizer, parameter, slot: str) -> str:
+    """Paddle's own name of it; another optimizer of the same model has other ones."""
+    owner = optimizer._master_weights.get(parameter.name, parameter)
+    return f"{owner.name}_{optimizer._name}_{slot}_0"

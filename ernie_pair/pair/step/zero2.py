@@ -1,0 +1,221 @@
+"""ZeRO stage 2 by Paddle's group sharding: gradients and optimizer state are split over the processes.
+
+Each parameter has an owner, who alone keeps its gradient and its state, moves it, and sends it to all.
+Every backward pass sums the gradients at their owners; `GroupShardedStage2` divides float16 gradients by
+the number of processes in the pass and others in the update, and where both kinds occur (O2: norms stay
+float32) it does both or, with offload, neither. So it is told of one process, and each takes its part of
+the loss instead.
+
+With offload the owner keeps its parameters' float32 masters, gradients and moments in the CPU's memory, as
+one flat tensor. Paddle updates that tensor as if it were a parameter: it has no name of a norm or a bias,
+so Paddle does not decay it, and `_Offloaded.decay` does.
+"""
+
+from contextlib import contextmanager, nullcontext
+from typing import ContextManager, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import paddle
+
+from data_tools.base.errors import InputError
+from ernie_pair.pair.step.data_parallel import squares_of
+from ernie_pair.pair.step.optimizer import (
+    BETAS,
+    MASTER,
+    MOMENTS,
+    decays,
+    optimizer_arrays,
+    restore_optimizer,
+    slot_name,
+    state_shapes,
+    trained_parameters,
+)
+from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
+
+PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"
+
+
+class Shards:
+    """Stands in for `Replicas`; ``optimizer`` is Paddle's own, without a wrapper."""
+
+    loss_factor = 1  # Paddle adds up what the processes have
+
+    def __init__(self, model, optimizer, peers, *, offload: bool, weight_decay: float):
+        if peers.size == 1:
+            raise InputError(
+                "--sharding stage2 splits the state over several processes, and this is one; launch with "
+                "--gpus 0,1, or use --sharding none"
+            )
+        self.model, self.inner, self.peers = model, optimizer, peers
+        self.forward, self.optimizer = _wrapped(model, optimizer, offload)
+        self.forward._world_size_scaling = 1.0
+        owners = self.optimizer.param2rank
+        mine = {n: p for n, p in trained_parameters(model).items() if owners[p.name] == peers.rank}
+        self.state = _Offloaded(self.optimizer, mine, weight_decay) if offload else _Held(optimizer, mine)
+
+    def passing(self, is_last: bool) -> ContextManager:
+        """Every pass sums its gradients at their owners."""
+        return nullcontext()
+
+    def unscale(self, loss_scale) -> None:
+        """Of what this process owns. (GroupShardedScaler misses the first update of an offloaded state.)"""
+        with self.state.on_its_device():
+            loss_scale.unscale_(self.inner)
+
+    def squares(self) -> float:
+        """What this process adds to the squared norm of the gradient: that of what it owns."""
+        with self.state.on_its_device():
+            return squares_of(self.state.gradients())
+
+    def step(self, rate: float) -> None:
+        self.optimizer.set_lr(rate)
+        self.state.decay(rate)
+        self.optimizer.step()
+
+    def clear(self) -> None:
+        self.optimizer.clear_grad()
+
+    def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
+        """This process's part of the state; the first has ``more`` too."""
+        arrays = self.state.arrays(self.model)
+        name = PART_FILE.format(part=self.peers.rank, parts=self.peers.size)
+        yield name, {**arrays, **(more if self.peers.rank == 0 else {})}
+
+    def restore(self, arrays: Arrays, where: str) -> None:
+        """Take this process's part of the state of all parameters, however it was split before."""
+        refuse_mismatch(state_shapes(self.model, self.inner), arrays, where)
+        self.state.restore(self.model, arrays, where)
+
+
+def _wrapped(model, optimizer, offload: bool):
+    from paddle.distributed.sharding import group_sharded_parallel
+
+    forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g", offload=offload)
+    return forward, sharded
+
+
+class _Held:
+    """The state of the parameters ``mine``, on the GPU and in Paddle's own optimizer."""
+
+    def __init__(self, optimizer, mine: Dict[str, paddle.Tensor]):
+        self.optimizer, self.mine = optimizer, mine
+
+    def on_its_device(self) -> ContextManager:
+        return nullcontext()
+
+    def gradients(self) -> Iterator:
+        return (parameter.grad for parameter in self.mine.values())
+
+    def decay(self, rate: float) -> None:
+        """Paddle's optimizer does it."""
+
+    def arrays(self, model) -> Arrays:
+        return optimizer_arrays(model, self.optimizer, self.mine)
+
+    def restore(self, model, arrays: Arrays, where: str) -> None:
+        restore_optimizer(model, self.optimizer, arrays, where, self.mine)
+
+
+class Place(NamedTuple):
+    """Where a parameter lies in a flat tensor."""
+
+    start: int
+    shape: Tuple[int, ...]
+
+    @property
+    def inside(self) -> slice:
+        return slice(self.start, self.start + int(np.prod(self.shape)))
+
+
+class _Offloaded:
+    """The same in the CPU's memory, as one flat tensor of masters."""
+
+    def __init__(self, sharded, mine: Dict[str, paddle.Tensor], weight_decay: float):
+        self.optimizer, self.weight_decay = sharded._optim, weight_decay
+        self.buffer = sharded.offload_params.buffer
+        # Paddle does this in the first update: too late for the loss scale of that update.
+        self.optimizer._parameter_list = self.optimizer._param_groups = [self.buffer]
+        names = {parameter.name: name for name, parameter in mine.items()}
+        self.masters = {names[master.name]: master for master in sharded.offload_params._params}
+        gaps = [sharded.offload_param2align[master.name] for master in self.masters.values()]
+        self.places = places_of({name: tuple(m.shape) for name, m in self.masters.items()}, gaps)
+
+    @contextmanager
+    def on_its_device(self) -> Iterator[None]:
+        device = paddle.get_device()
+        paddle.set_device("cpu")
+        try:
+            yield
+        finally:
+            paddle.set_device(device)
+
+    def gradients(self) -> List:
+        return [self.buffer.grad]
+
+    def decay(self, rate: float) -> None:
+        """What AdamW does to a parameter before it moves it."""
+        with self.on_its_device(), paddle.no_grad():
+            for name in filter(decays, self.masters):
+                self.masters[name].scale_(1.0 - rate * self.weight_decay)
+
+    def arrays(self, model) -> Arrays:
+        flat = {MASTER: self.buffer.numpy()}
+        for slot in MOMENTS:
+            kept = self._kept(slot)
+            flat[slot] = np.zeros_like(flat[MASTER]) if kept is None else kept.numpy()
+        arrays = {
+            f"{name}.{slot}": array
+            for slot, whole in flat.items()
+            for name, array in cut_flat(whole, self.places).items()
+        }
+        for slot, first in BETAS.items():
+            kept = self._kept(slot)
+            power = np.full(1, first, np.float32) if kept is None else kept.numpy()
+            arrays.update({f"{name}.{slot}": power for name in self.places})
+        wanted = state_shapes(model, self.optimizer)  # no masters of norms, which are not narrow
+        return {name: array for name, array in arrays.items() if name in wanted}
+
+    def restore(self, model, arrays: Arrays, where: str) -> None:
+        weights = dict(model.named_parameters())
+        parts = {MASTER: {name: _master_of(weights[name], name, arrays) for name in self.places}}
+        for slot in MOMENTS:
+            parts[slot] = {name: arrays[f"{name}.{slot}"] for name in self.places}
+        size = self.buffer.shape[0]
+        flat = {slot: lay_flat(values, self.places, size) for slot, values in parts.items()}
+        flat.update({slot: arrays[f"{next(iter(self.places))}.{slot}"] for slot in BETAS})
+        with self.on_its_device(), paddle.no_grad():
+            self.buffer.set_value(flat.pop(MASTER))
+            tensors = {slot: paddle.to_tensor(array) for slot, array in flat.items()}
+        state = {slot_name(self.optimizer, self.buffer, slot): tensor for slot, tensor in tensors.items()}
+        self.optimizer.set_state_dict({**state, "master_weights": self.optimizer._master_weights})
+
+    def _kept(self, slot: str):
+        name = slot_name(self.optimizer, self.buffer, slot)
+        return self.optimizer.state_dict().get(name, self.optimizer._accumulators_holder.get(name))
+
+
+def _master_of(parameter, name: str, arrays: Arrays) -> np.ndarray:
+    """A parameter that is not narrow is its own master, and has been restored."""
+    kept = arrays.get(f"{name}.{MASTER}")
+    return parameter.numpy() if kept is None else kept
+
+
+def places_of(shapes: Dict[str, Tuple[int, ...]], gaps: Sequence[int]) -> Dict[str, Place]:
+    """Of parameters that lie one after another, each with a gap behind it."""
+    places, start = {}, 0
+    for (name, shape), gap in zip(shapes.items(), gaps):
+        places[name] = Place(start, shape)
+        start = places[name].inside.stop + gap
+    return places
+
+
+def cut_flat(flat: np.ndarray, places: Dict[str, Place]) -> Arrays:
+    return {name: flat[place.inside].reshape(place.shape) for name, place in places.items()}
+
+
+def lay_flat(arrays: Arrays, places: Dict[str, Place], size: int) -> np.ndarray:
+    """The reverse, float32 [size]; the gaps are 0."""
+    flat = np.zeros(size, np.float32)
+    for name, place in places.items():
+        flat[place.inside] = arrays[name].ravel()
+    return flat

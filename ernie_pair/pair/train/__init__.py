@@ -1,0 +1,1 @@
+"""Train a sentence-pair classifier: the job, its data, its run, the Python trainer."""

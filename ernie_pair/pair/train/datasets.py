@@ -1,0 +1,144 @@
+"""What a training run learns from and is measured on: from files or sets to batches of ids."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import Batch, Rows
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pair.audit.audit_warnings import warn_before_training
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
+from ernie_pair.pair.data.class_weights import class_weights_of
+from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_updates
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs
+from ernie_pair.pair.data.labels import Labels, labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
+from ernie_pair.pair.data.row_cache import cached_rows
+from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
+from ernie_pair.pair.metrics import refuse_undefined
+from ernie_pair.processes.world import World
+
+logger = logging.getLogger(__name__)
+
+
+class PairData(NamedTuple):
+    """``updates(consumed)`` are the batches of this rank from there on; ``num_rows`` is 0 for a stream."""
+
+    updates: Callable[[int], Iterator[List[Batch]]]
+    num_rows: int
+    dev: Rows
+    hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
+    class_weights: Optional[np.ndarray] = None  # float32 [C]; see `Objective`
+
+
+def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
+    """Both files; see ``open_pairs``."""
+    labels, columns = labels_of(source.config), Columns(config.text_a, config.text_b, config.label)
+    rules = RowRules.of(config)
+    sources = {
+        split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns, rules)
+        for split in ("train", "dev")
+    }
+    return open_pairs(config, sources, source, world)
+
+
+def open_pairs(
+    config: PairConfig, sources: Dict[str, PairSource], source: ModelSource, world: World
+) -> PairData:
+    """Train and dev, with a line about each and about what is wrong with them. Raises InputError."""
+    pieces = open_tokenizer(source.vocab_file, source.config, config.max_seq_len)
+    labels = labels_of(source.config)
+    make = _stream if config.streaming else _hold
+    data = make(config, sources, pieces, labels, world)
+    return data._replace(hashes={**data.hashes, "vocabulary": pieces.sha256})
+
+
+def _hold(
+    config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+) -> PairData:
+    cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
+    in_order = [sources["train"], sources["dev"]]
+    check = partial(_refuse_labels, config, len(labels.names), in_order)
+    train, dev = cached_rows(cache_dir, in_order, pieces, config.max_seq_len, check)
+    for (split, source), rows in zip(sources.items(), (train, dev)):
+        _describe(source, rows, labels)
+        told = _rejected(config, split) if world.is_first else None
+        tell_rejected(source.name, rows.bad, len(rows), told)
+    if world.is_first:
+        warn_before_training(cache_dir, sources)
+    updates = partial(
+        *(training_updates, train, config.seed, config.batch_size, world),
+        bucket=config.bucket,
+        passes=config.gradient_accumulation_steps,
+    )
+    hashes = {source.flag: source.sha256() for source in sources.values()}
+    weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)
+    if weights is not None:
+        logger.info("a pair counts %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
+    return PairData(updates, len(train), dev, hashes, weights)
+
+
+def _stream(
+    config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+) -> PairData:
+    train, dev = sources["train"], sources["dev"]
+    if isinstance(train, GivenPairs):
+        train.refuse_one_shot()
+    elif not train.is_file:
+        raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
+    next(train.rows())  # its layout is understood, or the run ends here
+    cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
+    check = partial(_refuse_labels, config, len(labels.names), [dev])
+    weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
+    (dev_rows,) = cached_rows(cache_dir, [dev], pieces, config.max_seq_len, check)
+    logger.info("%s: streamed, its rows neither counted nor audited", train.name)
+    _describe(dev, dev_rows, labels)
+    tell_rejected(dev.name, dev_rows.bad, len(dev_rows), _rejected(config, "dev") if world.is_first else None)
+    rules = StreamRules(
+        *(config.seed, config.pairs_per_update(world.size), config.shuffle_buffer, config.bucket),
+        *(config.max_seq_len, config.gradient_accumulation_steps),
+    )
+    rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
+    updates = partial(streamed_updates, train, pieces, rules, world, rejects=rejects)
+    hashes = {train.flag: train.sha256_of_ends(), dev.flag: dev.sha256()}
+    return PairData(updates, 0, dev_rows, hashes, weights)
+
+
+def _refuse_labels(
+    config: PairConfig,
+    num_classes: int,
+    sources: List[PairSource],
+    labels: List[np.ndarray],
+) -> None:
+    """Raises InputError where the last of ``sources``, dev, or the first cannot be used as the flags say."""
+    refuse_undefined(config.best_metric, labels[-1], num_classes, sources[-1].name)
+    if len(sources) > 1:
+        class_weights_of(config.class_weights, num_classes, labels[0], sources[0].name)
+
+
+def _rejected(config: PairConfig, split: str) -> Path:
+    return Path(config.output_dir) / f"{split}{ENDING}"
+
+
+def _describe(source: PairSource, rows: Rows, labels: Labels) -> None:
+    counts = np.bincount(rows.labels, minlength=len(labels.names)).tolist()
+    shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
+    if rows.num_cut:
+        logger.info("%s: %d pairs are longer than --max_seq_len and are cut", source.name, rows.num_cut)
+
+
+def _shown(labels: Labels) -> List[str]:
+    """of class 1, or of same (1)"""
+    return [
+        f"of class {number}" if name == str(number) else f"{name} ({number})"
+        for number, name in enumerate(labels.names)
+    ]

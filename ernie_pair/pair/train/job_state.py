@@ -1,0 +1,50 @@
+"""What a checkpoint of pair training holds, and how it comes back.
+
+model.safetensors                       the weights, under structured names
+optimizer.safetensors                   the state of each, `classifier.weight.moment1`, and the loss scale
+optimizer-00000-of-00002.safetensors    with --sharding: a process's part; the first's has the scale
+"""
+
+from fnmatch import fnmatch
+from typing import Iterator, Tuple
+
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
+from ernie_pair.model_files.source import match_parameters
+from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
+from ernie_pair.pair.step.optimizer import state_shapes
+from ernie_pair.weights.bf16 import widened
+from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
+
+MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"
+SCALE_STATE = (SCALE, FINITE, INFINITE)
+
+
+def state_files(job) -> Iterator[Tuple[str, Arrays]]:
+    """The files of this process; their names differ between the processes."""
+    if job.peers.rank == 0:
+        yield MODEL_FILE, widened(dict(job.model.named_parameters()))
+    yield from job.shared.files({} if job.loss_scale is None else job.loss_scale.arrays())
+
+
+def restore(job, checkpoint: Checkpoint) -> None:
+    """Take what the processes of a run wrote, however many they were and are.
+
+    Everything is matched before anything is set. Raises CheckpointError.
+    """
+    weights = from_safetensors(checkpoint.read(MODEL_FILE), f"{checkpoint.folder}/{MODEL_FILE}")
+    chosen = match_parameters(
+        dict(job.model.named_parameters()), weights, f"{checkpoint.folder}/{MODEL_FILE}"
+    )
+    parts = sorted(name for name in checkpoint.files if fnmatch(name, ANY_OPTIMIZER))
+    where = f"{checkpoint.folder}/{parts[0] if len(parts) == 1 else ANY_OPTIMIZER}"
+    state: Arrays = {}
+    for name in parts:
+        state.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
+    # The loss scale may be switched on by --allow_change: then it starts afresh.
+    scale = {name: state.pop(name) for name in SCALE_STATE if name in state}
+    refuse_mismatch(state_shapes(job.model, job.optimizer), state, where)
+    job.skipped_updates = checkpoint.state().skipped_updates
+    job.model.set(chosen)
+    job.shared.restore(state, where)
+    if job.loss_scale is not None and len(scale) == len(SCALE_STATE):
+        job.loss_scale.restore(scale)

@@ -1,0 +1,80 @@
+"""What a run is known by: what must stay for a checkpoint to be gone on from, and what may change.
+
+The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
+"""
+
+import hashlib
+import json
+from typing import Dict
+
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.config.step_flags import SAME_UPDATE
+from ernie_pair.pair.metrics import LOWER_IS_BETTER
+from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.processes.world import World
+
+# No --allow_change makes the weights, or the best metric so far, fit these.
+FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
+STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
+
+
+def fingerprint_of(
+    config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
+) -> Dict[str, object]:
+    """What must not change between a checkpoint and the run that goes on from it."""
+    model = json.dumps(source.config, sort_keys=True).encode()
+    flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
+    flags += ("text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE)
+    flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
+    return {
+        **{name: getattr(config, name) for name in flags},
+        **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
+        "best_metric": config.best_metric + _if_turned_round(config),
+        "pooling": job.model.pooling,
+        "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_update(world.size),
+        "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
+        f"{STEPS} ({flags_of_steps})": job.total_steps,
+        "config.json (sha256, of --model_name_or_path)": hashlib.sha256(model).hexdigest(),
+        **{_key_of_file(name): value for name, value in hashes.items()},
+    }
+
+
+def _key_of_file(name: str) -> str:
+    return f"{name} (sha256, of --model_name_or_path)" if name == "vocabulary" else f"--{name} (sha256)"
+
+
+def _upgrade(saved: Fingerprint) -> Fingerprint:
+    return {STEPS if name == STEPS_BEFORE else name: value for name, value in saved.items()}
+
+
+def _cure(name: str, old: object) -> str:
+    if name == STEPS:
+        return "pass the old value (the learning rate falls to 0 at the last step: it would be another)"
+    return "pass the old value"
+
+
+RULES = RunRules(FIXED, _upgrade, _cure)
+
+
+def _if_turned_round(config: PairConfig) -> str:
+    if config.lower_is_better == (config.best_metric in LOWER_IS_BETTER):
+        return ""
+    return f" ({'lower' if config.lower_is_better else 'greater'} is better)"
+
+
+def _order_of(config: PairConfig) -> str:
+    sorted_ = "in buckets of like length" if config.bucket else "of any length"
+    return sorted_ + (f", streamed through {config.shuffle_buffer} rows" if config.streaming else "")
+
+
+def topology_of(config: PairConfig, world: World) -> Dict[str, object]:
+    """What may change on resume, with a line about it."""
+    names = ("batch_size", "gradient_accumulation_steps", "sharding")
+    return {
+        "processes": world.size,
+        **{name: getattr(config, name) for name in names},
+        "threads": cpu_threads(),
+    }

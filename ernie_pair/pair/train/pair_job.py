@@ -1,0 +1,203 @@
+"""What an update and an evaluation of the pair classifier are."""
+
+import math
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+import paddle
+
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.engine.lr_schedule import learning_rate
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.data.encoded_pairs import Batch, Rows
+from ernie_pair.pair.metrics import find_single_class, measure
+from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.step.amp import Precision, loss_scale_of
+from ernie_pair.pair.step.data_parallel import Replicas
+from ernie_pair.pair.step.fgm import Perturbation
+from ernie_pair.pair.step.loss import Objective
+from ernie_pair.pair.step.optimizer import new_optimizer
+from ernie_pair.pair.step.zero2 import Shards
+from ernie_pair.pair.train import job_state
+from ernie_pair.processes.world import seed_of
+
+Measure = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
+
+
+class Sums(NamedTuple):
+    """Of the passes of an update, to be added up over the processes."""
+
+    loss: float = 0.0  # each pass counted by the weight of its rows
+    divergence: float = 0.0  # the same
+    share_correct: float = 0.0
+    adversarial_loss: float = 0.0
+    tokens: int = 0
+    places: int = 0
+
+
+class PairJob:
+    """Satisfies ``ernie_pair.engine.loop.Job``.
+
+    ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
+    schedule; ``class_weights``: float32 [C], None where all classes count the same.
+    """
+
+    def __init__(
+        self,
+        config: PairConfig,
+        model: PairClassifier,
+        valid: Rows,
+        total_steps: int,
+        peers,
+        *,
+        measure: Measure = measure,
+        class_weights: Optional[np.ndarray] = None,
+    ):
+        self.config, self.model, self.peers, self.measure = config, model, peers, measure
+        self.total_steps, self.splits = total_steps, {"valid": valid}
+        self.precision, self.loss_scale = Precision(config, model), loss_scale_of(config)
+        clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
+        self.optimizer = new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+        self.shared = _shared(config, model, self.optimizer, peers)
+        self.objective = Objective(config.rdrop_alpha, class_weights)
+        self.perturbation = _perturbation(config, model, peers)
+        self.skipped_updates = 0
+        self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
+
+    def learning_rate(self, step: int) -> float:
+        """Linear up over ``warmup_rate`` of the updates, then down; 0 comes one update after the last."""
+        return learning_rate(step, **self.rates)
+
+    @property
+    def rates(self) -> Dict[str, float]:
+        """The schedule, as keyword arguments of ``learning_rate``."""
+        return {
+            "max_lr": self.config.learning_rate,
+            "min_lr": 0.0,
+            "warmup_steps": round(self.config.warmup_rate * self.total_steps),
+            "decay_steps": self.total_steps + 1,
+        }
+
+    def update(self, batches: List[Batch], step: int, votes: int) -> Tuple[Dict[str, float], int]:
+        """Move the weights once; loss and accuracy are means over the batches of all processes.
+
+        With --on_nan skip they stay where the loss or the gradient is not finite, and with a scaled loss
+        where the gradient is not: on all processes alike. The schedule does not count such an update.
+        """
+        rate = self.learning_rate(step - self.skipped_updates)
+        self.model.train()
+        weight = self._weight_of_all(batches)
+        sums = self._all_passes(batches, step, weight)
+        if self.loss_scale is not None:
+            self.shared.unscale(self.loss_scale)
+        *sums, squares, votes = self.peers.total(np.array([*sums, self.shared.squares(), votes]))
+        metrics = self._metrics(Sums(*sums), len(batches), weight)
+        norm = math.sqrt(squares)
+        self._move(rate, metrics["loss"], norm)
+        metrics.update(learning_rate=rate, gradient_norm=norm)
+        if self.loss_scale is not None:
+            metrics["loss_scale"] = self.loss_scale.value
+        if self.loss_scale is not None or self.config.on_nan == "skip":
+            metrics["skipped_updates"] = self.skipped_updates
+        return metrics, int(votes)
+
+    def _weight_of_all(self, batches: List[Batch]) -> float:
+        """What the rows of the global batch count; known before the first pass."""
+        if self.objective.class_weights is None:
+            return float(len(batches) * self.peers.size)
+        mine = sum(map(self.objective.weight_of, batches))
+        return float(self.peers.total(np.array([mine]))[0]) or 1.0
+
+    def _all_passes(self, batches: List[Batch], step: int, weight: float) -> Sums:
+        """Forward and backward over the micro batches; with FGM once more, the embedding moved."""
+        if self.perturbation is None:
+            return self._go_through(batches, step, weight)
+        sums = self._go_through(batches, step, weight, is_last_round=False)
+        with self.perturbation.applied():
+            moved = self._go_through(batches, step, weight, first_pass=len(batches))
+        return sums._replace(adversarial_loss=moved.loss)
+
+    def _go_through(
+        self,
+        batches: List[Batch],
+        step: int,
+        weight_of_all: float,
+        first_pass: int = 0,
+        is_last_round: bool = True,
+    ) -> Sums:
+        """Dropout is drawn anew in every pass; the gradients add up to that of the mean over all rows."""
+        sums = np.zeros(len(Sums._fields))
+        for number, batch in enumerate(batches):
+            paddle.seed(seed_of(self.config.seed, self.peers.rank, step, first_pass + number))
+            weight = self.objective.weight_of(batch)
+            with self.shared.passing(is_last_round and number == len(batches) - 1):
+                answer = self.objective(self._forward, batch)
+                part = weight * self.shared.loss_factor / weight_of_all
+                loss = answer.loss if part == 1.0 else answer.loss * part
+                (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
+            tokens = np.count_nonzero(batch.input_ids != self.model.pad_id)
+            sums += Sums(
+                loss=weight * float(answer.loss),
+                divergence=weight * answer.divergence,
+                share_correct=answer.share_correct,
+                tokens=tokens,
+                places=batch.input_ids.size,
+            )
+        return Sums(*sums)
+
+    def _forward(self, input_ids, token_type_ids):
+        with self.precision.casting():
+            return self.shared.forward(input_ids, token_type_ids)
+
+    def _move(self, rate: float, loss: float, norm: float) -> None:
+        is_sound = math.isfinite(norm) or (self.loss_scale is None and self.config.on_nan == "stop")
+        if self.config.on_nan == "skip":
+            is_sound = is_sound and math.isfinite(loss)
+        if is_sound:
+            self.shared.step(rate)
+        else:
+            self.skipped_updates += 1
+        if self.loss_scale is not None:
+            self.loss_scale.judge(is_sound)
+        self.shared.clear()
+
+    def _metrics(self, sums: Sums, num_batches: int, weight: float) -> Dict[str, float]:
+        metrics = {
+            "loss": sums.loss / weight,
+            "accuracy": sums.share_correct / (num_batches * self.peers.size),
+            "padding_share": 1 - sums.tokens / sums.places,
+        }
+        if self.objective.rdrop_alpha:
+            metrics["divergence"] = sums.divergence / weight
+        if self.perturbation is not None:
+            metrics["adversarial_loss"] = sums.adversarial_loss / weight
+        return {name: float(value) for name, value in metrics.items()}
+
+    def evaluate(self, split: str) -> Dict[str, float]:
+        """What ``measure`` says of ``split``; every row counts the same there, whatever the class weights."""
+        rows = self.splits[split]
+        with self.precision.casting():
+            logits = logits_of(self.model, rows, self.config.batch_size, self.peers)
+        self.single_class = find_single_class(logits, rows.labels)
+        return self.measure(logits, rows.labels)
+
+    def state_files(self) -> Iterator[Tuple[str, Content]]:
+        """What this process puts into a checkpoint; see `job_state`."""
+        return job_state.state_files(self)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take it back, all processes together. Raises CheckpointError with nothing set."""
+        job_state.restore(self, checkpoint)
+
+
+def _shared(config: PairConfig, model: PairClassifier, optimizer, peers):
+    if config.sharding == "none":
+        return Replicas(model, optimizer, peers)
+    return Shards(model, optimizer, peers, offload=config.sharding_offload, weight_decay=config.weight_decay)
+
+
+def _perturbation(config: PairConfig, model: PairClassifier, peers) -> Optional[Perturbation]:
+    if not config.fgm_epsilon:
+        return None
+    return Perturbation(model.encoder.embeddings.word_embeddings.weight, config.fgm_epsilon, peers.average)

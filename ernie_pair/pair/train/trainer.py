@@ -1,0 +1,305 @@
+"""Training, evaluation and prediction from Python; the engine is that of the commands."""
+
+import contextlib
+import logging
+from dataclasses import replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from data_tools.base.errors import InputError, Stopped
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
+from ernie_pair.inference.token_rows import WINDOW
+from ernie_pair.model_files.pair_symmetry import score_pairs
+from ernie_pair.model_files.source import open_model
+from ernie_pair.model_files.temperature import Calibration, read_calibration
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs, examples_of, held, is_one_shot
+from ernie_pair.pair.data.labels import labels_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import BadRow, chunks_of
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import tell_rejected
+from ernie_pair.pair.metrics import METRICS
+from ernie_pair.pair.model.classifier import PairClassifier, load_start
+from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.process_group import join_peers
+from ernie_pair.pair.train.callbacks import PairCallback
+from ernie_pair.pair.train.datasets import open_pairs
+from ernie_pair.pair.train.initial_model import given_start, open_start
+from ernie_pair.pair.train.train_pair import PairRun
+from ernie_pair.pair.train.user_metrics import ComputeMetrics, Measure, refuse_unknown
+from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
+from ernie_pair.processes.world import launched_world
+
+# A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
+# from a list, a generator or any other iterable.
+PairDataset = Union[str, Path, Iterable]
+
+
+class TrainResult(NamedTuple):
+    """What a run ended with: its last update, and its best model with the metrics of that one."""
+
+    step: int
+    metrics: Dict[str, float]
+    best_metric: Optional[float]
+    best_model: Optional[Path]
+    is_done: bool  # False: stopped early, or by a callback
+
+
+class Predictions(NamedTuple):
+    """In the order of the rows. Without labels, ``labels`` is None and ``metrics`` empty.
+
+    With on_bad_row="skip" a row that is no pair has the class and the label -1, NaN for numbers and no name.
+    """
+
+    predictions: np.ndarray  # int64 [N]: classes
+    logits: np.ndarray  # float32 [N, C]
+    labels: Optional[np.ndarray]  # int64 [N]
+    metrics: Dict[str, float]  # of the likeliest classes
+    probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
+    names: List[str]  # of the predicted classes
+
+
+class PairTrainer:
+    """A pair classifier that learns from ``train_dataset`` and is chosen by ``eval_dataset``.
+
+        from ernie_pair import PairConfig, PairTrainer
+
+        config = PairConfig("output", epochs=3, batch_size=64, early_stopping_patience=5)
+        trainer = PairTrainer("ernie-gram-zh", config, "train.tsv", "dev.tsv")
+        print(trainer.train().metrics)
+        print(trainer.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")]).predictions)
+
+    ``model``: a name or a folder as the command takes it, or a PairClassifier with its ``vocab_file``; that
+    one keeps its own dropout, whatever ``config`` says. A dataset: a file or set as the command takes it, a
+    Hugging Face dataset, a pandas DataFrame, or a list, a generator or another iterable of dictionaries or of
+    (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
+    pairs are not, and must be such that they can be read again. ``compute_metrics`` is given
+    an EvalPrediction and returns a dictionary that is added to the built-in metrics; best_metric may be one
+    of its names. ``callbacks``: see PairCallback.
+
+    In a process of `paddle.distributed.launch` or `notebook_launcher` all processes make the same calls.
+    Whatever a person can mend raises InputError or its kin; errors come at the call, on all processes.
+    """
+
+    def __init__(
+        self,
+        model: Union[str, Path, PairClassifier],
+        config: PairConfig,
+        train_dataset: Optional[PairDataset] = None,
+        eval_dataset: Optional[PairDataset] = None,
+        *,
+        compute_metrics: Optional[ComputeMetrics] = None,
+        callbacks: Sequence[PairCallback] = (),
+        vocab_file: Union[str, Path, None] = None,
+    ):
+        self.config = _as_it_is(config, model) if isinstance(model, PairClassifier) else config
+        self.callbacks, self.compute_metrics = list(callbacks), compute_metrics
+        self.train_dataset = train_dataset if config.streaming else held(train_dataset)
+        self.eval_dataset = held(eval_dataset)
+        self.world = launched_world()
+        if not logging.getLogger("ernie_pair").handlers:
+            start_console(self.world)
+        quiet_libraries()
+        self._device = start_device(config.device, self.world)
+        self._open = partial(_start_of, model, config, vocab_file)
+        self._start = self._open()
+        self._has_begun, self._casting = False, contextlib.nullcontext
+        # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
+        self._folder = Path(model) if isinstance(model, (str, Path)) and Path(model).is_dir() else None
+
+    @property
+    def model(self) -> PairClassifier:
+        """After `train` the best one; before it, and in its callbacks, as it stands."""
+        return self._start.model
+
+    def train(self) -> TrainResult:
+        """Train, or go on from the newest checkpoint in ``config.output_dir``; nothing, if that is done.
+
+        Ctrl-C ends the update it is in, saves, and raises KeyboardInterrupt.
+        """
+        if self._has_begun:
+            self._start = self._open()  # an earlier call may have moved the weights
+        self._has_begun, self._folder = True, None
+        try:
+            with StopSignals(goes_on=True) as signals:
+                if self.world.size > 1:
+                    stop_with_the_launcher()
+                return self._train(signals)
+        except Stopped as stop:
+            if stop.exit_code == 130:
+                raise KeyboardInterrupt(str(stop)) from None
+            logging.getLogger(__name__).warning("%s", stop)
+            raise SystemExit(stop.exit_code) from None
+
+    def evaluate(
+        self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
+    ) -> Dict[str, float]:
+        """The metrics of the model on labelled pairs, equal on all processes. They are read once.
+
+        ``symmetric``: see ``predict``.
+        """
+        chosen = self._calibration().chosen_symmetry(symmetric, str(self._folder))
+        return self._evaluate(self.eval_dataset if eval_dataset is None else eval_dataset, chosen)
+
+    def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
+        logits, labels, _ = self._ask(self._pairs_of("dev", dataset), symmetric)
+        return self._measure()(logits, labels)
+
+    def predict(
+        self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
+    ) -> Predictions:
+        """The labels are used if the first row has one that is a class of the model.
+
+        ``threshold``: of two classes, the probability from which on a pair is of class 1; None: that of
+        calibration.json in the folder of the model, if there is one, otherwise the likelier class.
+        ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none (a, b)
+        alone, auto as calibration.json says. The pairs are read once, and are never all in memory.
+        """
+        saved = self._calibration()
+        refuse_no_threshold(threshold)
+        refuse_threshold(threshold, self.model.num_classes, "the model")
+        chosen = saved.chosen_symmetry(symmetric, str(self._folder))
+        first, dataset = _first_of(dataset)
+        labelled = _is_labelled(self._pairs_of("test", first))
+        logits, labels, bad = self._ask(self._pairs_of("test", dataset, labelled), chosen)
+        metrics = {} if labels is None else self._measure()(logits, labels)
+        decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
+        every = labels_of(self._start.source.config).names
+        names = [every[number] for number in decided.classes]
+        found = Predictions(decided.classes, logits, labels, metrics, decided.probabilities, names)
+        return _with_bad_rows(found, bad)
+
+    def _calibration(self) -> Calibration:
+        """What was saved beside the weights that the model has."""
+        if self._folder is None:
+            return Calibration()
+        return read_calibration(self._folder, self.model.num_classes)
+
+    def _train(self, signals: StopSignals) -> TrainResult:
+        config, start = self.config, self._start
+        sources = {
+            "train": self._pairs_of("train", self.train_dataset),
+            "dev": self._pairs_of("dev", self.eval_dataset),
+        }
+        if self.compute_metrics is None:
+            refuse_unknown(config.best_metric, METRICS)
+        data = open_pairs(config, sources, start.source, self.world)
+        own = {"compute_metrics": self.compute_metrics, "callbacks": self.callbacks}
+        run = PairRun(config, start, data, self.world, self._device, **own)
+        self._casting = run.job.precision.casting
+        return self._result(run, run.train(signals))
+
+    def _result(self, run: PairRun, state: TrainState) -> TrainResult:
+        best = run.best.folder()
+        metrics = run.best_metrics
+        if best is not None:
+            self._folder = best
+            load_start(self.model, open_model(str(best), model_type="", from_scratch=False))
+            metrics = metrics or self._evaluate(self.eval_dataset, "none")  # as in training
+        is_done = state.step == run.job.total_steps
+        return TrainResult(state.step, metrics, state.best_metric, best, is_done)
+
+    def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
+        """A source of pairs; see `PairSource`."""
+        if given is None:
+            name = {"train": "train_dataset", "dev": "eval_dataset"}[split]
+            raise InputError(f"there is no {name}; give it to PairTrainer")
+        config = self.config
+        labels = labels_of(self._start.source.config) if labelled else None
+        columns = Columns(config.text_a, config.text_b, config.label)
+        rules = RowRules.of(config)
+        if isinstance(given, (str, Path)):
+            return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
+        name = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}[split]
+        return GivenPairs(name, given, labels, columns, rules)
+
+    def _ask(self, source, symmetric: str) -> Tuple[np.ndarray, Optional[np.ndarray], List[BadRow]]:
+        """Logits [N, C] and labels [N] of the pairs, read window by window, and the rows that are none."""
+        bad: List[BadRow] = []
+        logits, labels = [], []
+        for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
+            logits.append(self._logits_of(pairs, symmetric))
+            labels.append(pairs.labels)
+        tell_rejected(source.name, bad, sum(map(len, logits)), None)
+        labelled = source.labels is not None
+        return np.concatenate(logits), np.concatenate(labels) if labelled else None, bad
+
+    def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
+        return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
+
+    def _logits_of_texts(self, left: List[str], right: List[str]) -> np.ndarray:
+        source = self._start.source
+        pieces = open_tokenizer(source.vocab_file, source.config, self.config.max_seq_len)
+        rows = encode_texts(left, right, None, pieces, self.config.max_seq_len)
+        peers = join_peers(self.world)
+        peers.barrier()
+        with self._casting():
+            return logits_of(self.model, rows, self.config.batch_size, peers)
+
+    def _measure(self) -> Measure:
+        add = join_peers(self.world).add
+        return Measure(self.compute_metrics, self.config.best_metric, self.world, add)
+
+
+def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
+    """What is decided already is not for the flags to say."""
+    dropout = model.config.get("hidden_dropout_prob", config.dropout)
+    return replace(config, model_type=model.family, pooling=model.pooling, dropout=dropout)
+
+
+def _start_of(model, config: PairConfig, vocab_file):
+    if not isinstance(model, PairClassifier):
+        return open_start(config, str(model))
+    if vocab_file is None:
+        raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
+    return given_start(model, Path(vocab_file))
+
+
+def _first_of(dataset: PairDataset):
+    """Its first row, or the file that it is, and the whole of it."""
+    if isinstance(dataset, (str, Path)):
+        return dataset, dataset
+    examples = examples_of("dataset", dataset)
+    first = list(islice(examples, 1))
+    return first, chain(first, examples) if is_one_shot(dataset) else dataset
+
+
+def _with_bad_rows(found: Predictions, bad: Sequence[BadRow]) -> Predictions:
+    """``found`` with a row in the place of each that was left out."""
+    if not bad:
+        return found
+    count = len(found.logits) + len(bad)
+    places = np.setdiff1d(np.arange(count), [row.place for row in bad])
+
+    def spread(values: np.ndarray, empty) -> np.ndarray:
+        all_rows = np.full((count, *values.shape[1:]), empty, dtype=values.dtype)
+        all_rows[places] = values
+        return all_rows
+
+    names = iter(found.names)
+    has_pair = np.isin(np.arange(count), places)
+    return Predictions(
+        spread(found.predictions, -1),
+        spread(found.logits, np.nan),
+        None if found.labels is None else spread(found.labels, -1),
+        found.metrics,
+        spread(found.probabilities, np.nan),
+        [next(names) if is_pair else "" for is_pair in has_pair],
+    )
+
+
+def _is_labelled(source) -> bool:
+    try:
+        return next(source.rows()).label is not None
+    except InputError:  # what else is wrong is said when it is read without labels
+        return False

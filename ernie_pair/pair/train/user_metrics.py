@@ -1,0 +1,66 @@
+"""A person's own metrics beside those of `metrics.measure`."""
+
+import math
+from typing import Callable, Dict, Iterable, NamedTuple, Optional
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from ernie_pair.pair.metrics import measure
+from ernie_pair.processes.collectives import Add, together
+from ernie_pair.processes.world import World
+
+
+class EvalPrediction(NamedTuple):
+    """What compute_metrics is given; `logits, labels = prediction` takes it apart."""
+
+    predictions: np.ndarray  # the logits, float32 [N, C]
+    label_ids: np.ndarray  # int64 [N]
+
+
+ComputeMetrics = Callable[[EvalPrediction], Dict[str, float]]
+
+
+class Measure:
+    """``measure`` with what ``compute_metrics`` adds to it, or puts in place of a metric of that name.
+
+    Of several ranks the first asks ``compute_metrics``, and all get its answer. Raises InputError where
+    that is no dictionary of numbers, or ``best_metric`` is not in it, or is not finite.
+    """
+
+    def __init__(self, compute_metrics: Optional[ComputeMetrics], best_metric: str, world: World, add: Add):
+        self.compute_metrics, self.best_metric = compute_metrics, best_metric
+        self.world, self.add = world, add
+
+    def __call__(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+        metrics = measure(logits, labels)
+        if self.compute_metrics is not None:
+            metrics.update(together(self.add, self.world, lambda: self._own(logits, labels))[0])
+        refuse_unknown(self.best_metric, metrics)
+        return metrics
+
+    def _own(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+        if not self.world.is_first:
+            return {}
+        found = self.compute_metrics(EvalPrediction(logits, labels))
+        try:
+            own = {str(name): float(value) for name, value in found.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise InputError(
+                f"compute_metrics returned {found!r:.100}; return a dictionary of numbers"
+            ) from None
+        if not math.isfinite(own.get(self.best_metric, 0.0)):
+            raise InputError(
+                f"compute_metrics returned {self.best_metric} {own[self.best_metric]}, which chooses no best "
+                "model; return a finite number"
+            )
+        return own
+
+
+def refuse_unknown(best_metric: str, metrics: Iterable[str]) -> None:
+    """Raises InputError where ``best_metric`` is none of ``metrics``."""
+    if best_metric not in metrics:
+        raise InputError(
+            f"best_metric {best_metric} is none of {', '.join(metrics)}; take one of them, or have "
+            "compute_metrics return it"
+        )

@@ -1,0 +1,1 @@
+"""From static weights to a dynamic model folder, and back to a warm start."""

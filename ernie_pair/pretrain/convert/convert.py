@@ -1,0 +1,148 @@
+"""Static weights -> a folder of a dynamic model, with the proof that both compute the same."""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_tools.base.cli import option, refuse_empty
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.results import Results, files_of
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.model_files.config_json import CONFIG, find_config, read_config
+from ernie_pair.model_files.source import VOCAB, ModelSource, open_model
+from ernie_pair.pretrain.convert.parity import (
+    HEAD_OUTPUTS,
+    largest_differences,
+    random_ids,
+    run_dynamic,
+    run_static,
+)
+from ernie_pair.processes.world import World
+from ernie_pair.weights.weight_files import Arrays, read_weights
+
+LARGEST_DIFFERENCE = 1e-5
+SUFFIXES = (".safetensors", ".pdparams")
+WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", MADE}
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ConvertConfig:
+    """Convert static ERNIE weights into a folder that from_pretrained loads, and prove that both agree."""
+
+    static_model_path: str = option(
+        help="PREFIX of the weights, for example output/model_last/static_vars, or a folder of single files"
+    )
+    output_dir: str = option(help="the folder to make")
+    model_name_or_path: str = option(
+        "", help="where config.json and vocab.txt lie; empty: beside the weights"
+    )
+    overwrite: bool = option(False, help="replace another converted model that is there")
+
+    def __post_init__(self):
+        refuse_empty(self, "output_dir")
+
+
+def convert(config: ConvertConfig) -> None:
+    """Write ``output_dir`` and print the largest difference of every output.
+
+    Raises CheckpointError when a parameter is missing or left over on either side, or when an output
+    differs by more than 1e-5; then nothing is written. A head that the file does not hold at all is
+    left out, and that is said.
+    """
+    start_console(World())
+    weights_file = find_static_weights(Path(config.static_model_path))
+    source = _source_of(config, weights_file)
+    output_dir = Path(os.path.realpath(config.output_dir))
+    _refuse_loss(output_dir, source)
+    results = _results(config, output_dir, weights_file, source)
+    if results.are_done():
+        return
+    feed = random_ids(source.config)
+    found = read_weights(weights_file)
+    weights, static_outputs = run_static(source.config, found, str(weights_file), feed)
+    for output in HEAD_OUTPUTS.keys() - static_outputs.keys():
+        logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
+    publish_folder(
+        output_dir,
+        lambda draft: _fill(draft, source, weights, static_outputs, feed),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
+    logger.info("%d parameters of %s are now %s", len(weights), weights_file, output_dir)
+
+
+def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
+    inputs = {"static_model_path": files_of(str(weights_file)), "model_name_or_path": [source.vocab_file]}
+    outputs = [output_dir / name for name in sorted(WRITTEN - {MADE})]
+    settings = {"config.json": source.config}
+    return Results("convert", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+
+
+def find_static_weights(given: Path) -> Path:
+    """PREFIX.safetensors of this package, or the recipe's PREFIX.pdparams or folder PREFIX of single files.
+
+    The file itself may be given too. Raises InputError when there is none, CheckpointError when it
+    lies in a checkpoint that is damaged.
+    """
+    prefixes = (given, given / "static_vars") if given.is_dir() else (given,)
+    files = [prefix.with_name(prefix.name + suffix) for prefix in prefixes for suffix in SUFFIXES]
+    for path in (*files, *prefixes):
+        if (path.is_file() and path.suffix in SUFFIXES) or (path.is_dir() and _holds_single_files(path)):
+            if (path.parent / MANIFEST).is_file():
+                Checkpoint(path.parent).verify()
+            return path
+    raise InputError(
+        f"--static_model_path {given}: neither {given.name}.safetensors nor {given.name}.pdparams is in "
+        f"{given.parent}, and it is no folder of parameters; give for example OUT/model_last/static_vars"
+    )
+
+
+def _holds_single_files(folder: Path) -> bool:
+    return any(
+        name.startswith(("embedding_", "word_embedding")) for name in (p.name for p in folder.iterdir())
+    )
+
+
+def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
+    if config.model_name_or_path:
+        return open_model(config.model_name_or_path, model_type="", from_scratch=True)
+    folder = weights_file.parent
+    settings, vocab_file = find_config(folder), folder / VOCAB
+    missing = [CONFIG] * (settings is None) + [VOCAB] * (not vocab_file.is_file())
+    if missing:
+        raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")
+    return ModelSource(str(folder), read_config(settings), vocab_file, weights_file)
+
+
+def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
+    """Raises InputError when what would be replaced is an input, or not what this command writes."""
+    if output_dir.resolve() == source.vocab_file.parent.resolve():
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    if output_dir.exists() and not output_dir.is_dir():
+        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
+    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
+    others = found - {*WRITTEN, MADE}
+    if others:
+        raise InputError(
+            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
+        )
+
+
+def _fill(draft: Path, source: ModelSource, weights: Arrays, static_outputs: Arrays, feed: Arrays) -> None:
+    from ernie_pair.pretrain.convert.model_folder import write_model_folder
+
+    write_model_folder(draft, source, weights)
+    differences = largest_differences(static_outputs, run_dynamic(draft, source.config, feed))
+    for name, difference in differences.items():
+        logger.info("largest difference of %-15s %.3g", name, difference)
+    worst = max(differences.values())
+    if worst > LARGEST_DIFFERENCE:
+        raise CheckpointError(
+            f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
+            f"{source.name} is not written; check that config.json is the one it was trained with"
+        )

@@ -1,0 +1,58 @@
+"""A folder that PaddleNLP's models and tokenizers load with from_pretrained."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+
+from ernie_pair.model_files.config_json import CONFIG, FAMILIES, family_of
+from ernie_pair.model_files.source import VOCAB, ModelSource
+from ernie_pair.weights.weight_files import Arrays
+
+WEIGHTS = "model_state.pdparams"
+# PaddleNLP has no class for ErnieGram with heads: its encoder finds itself in the same file.
+WHOLE = {"ernie": "ErnieForPretraining", "ernie_gram": "ErnieGramModel"}
+LAST_HEAD = "cls.seq_relationship.bias"
+# PaddleNLP misses a tied parameter that stands under one of its names alone.
+DECODER = "cls.predictions.decoder"
+TIED = (
+    (f"{DECODER}_bias", f"{DECODER}.bias"),
+    ("{family}.embeddings.word_embeddings.weight", f"{DECODER}.weight"),
+)
+
+
+def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
+    """Write config.json, vocab.txt, tokenizer_config.json and model_state.pdparams into ``folder``.
+
+    ``weights``: {structured name: array} of the model of pretraining, heads included. The last file
+    is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
+    """
+    family = family_of(source.config) or "ernie"
+    architecture = WHOLE[family] if LAST_HEAD in weights else f"{FAMILIES[family]}Model"
+    config = {**source.config, "model_type": family, "architectures": [architecture]}
+    if family == "ernie_gram":  # PaddleNLP's default is 768, whatever hidden_size is
+        config.setdefault("embedding_size", config.get("hidden_size", 768))
+    _write_json(folder / CONFIG, config)
+    tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
+    _write_json(folder / "tokenizer_config.json", tokenizer)
+    # Twins beyond the model's rows mark the words of a corpus; no tokenizer makes them of a text.
+    lines = source.vocab_file.read_bytes().splitlines(keepends=True)
+    (folder / VOCAB).write_bytes(b"".join(lines[: config["vocab_size"]]))
+    with open(folder / WEIGHTS, "wb") as file:
+        pickle.dump(_with_tied_names(weights, family), file, protocol=4)
+
+
+def _with_tied_names(weights: Arrays, family: str) -> Arrays:
+    """In the order of names. A tied array is one object, of which a pickle holds one copy."""
+    arrays = {name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}
+    has_decoder = any(name.startswith(DECODER) for name in arrays)
+    for names in TIED if has_decoder else ():
+        names = [name.format(family=family) for name in names]
+        array = next(arrays[name] for name in names if name in arrays)
+        arrays.update(dict.fromkeys(names, array))
+    return {name: arrays[name] for name in sorted(arrays)}
+
+
+def _write_json(path: Path, value) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,65 @@
+"""The weights of a file as the parameters of the program, and what is told of them."""
+
+import logging
+import math
+from typing import Dict, NamedTuple
+
+from ernie_pair.model_files.source import ModelSource, match_parameters
+from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.weights.parameter_names import HEADS, structured_names
+from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
+
+PRETRAINING_HEADS, LM_HEAD = "cls.", "cls.predictions."
+NEAR_RANDOM = 0.9  # of ln(vocabulary), the loss of a model that knows nothing
+
+logger = logging.getLogger(__name__)
+
+
+class WarmStart(NamedTuple):
+    """``arrays``: {parameter.name: float32 array}, with the rows that the program adds."""
+
+    arrays: Arrays
+    has_lm_head: bool
+
+
+def read_start(parameters: Dict[str, object], source: ModelSource) -> WarmStart:
+    """Match the weights of ``source`` with the ``parameters`` of the program, {structured name: parameter}.
+
+    The encoder must fit name by name. The heads of pretraining may be missing, then they stay random;
+    other heads are passed over; both are logged. Raises CheckpointError.
+    """
+    where, vocab_size = str(source.weights), source.config["vocab_size"]
+    found = structured_names(read_weights(source.weights), parameters, where)
+    ours = as_float32(cut_vocabulary(found, vocab_size), where)
+    if any(ours[name].shape != found[name].shape for name in found):
+        logger.info("%s has more rows of the vocabulary than %d: the added ones are cut", where, vocab_size)
+    arrays = match_parameters(
+        parameters,
+        pad_vocabulary(ours, vocab_size),
+        where,
+        may_miss=PRETRAINING_HEADS,
+        may_have=HEADS,
+    )
+    new = [name for name, parameter in parameters.items() if parameter.name not in arrays]
+    _tell("not in the file, so new and random", new)
+    _tell("of no use here, so passed over", [name for name in found if name not in parameters])
+    return WarmStart(arrays, not any(name.startswith(LM_HEAD) for name in new))
+
+
+def _tell(what: str, names: list) -> None:
+    if names:
+        logger.info("%d weights are %s: %s", len(names), what, ", ".join(sorted(names)))
+
+
+def warn_of_random_weights(lm_loss: float, source: ModelSource) -> None:
+    """Said when the first validation of given weights is what random ones would show."""
+    chance = math.log(source.config["vocab_size"])
+    if lm_loss > NEAR_RANDOM * chance:
+        logger.warning(
+            "the first lm_loss %.2f is that of random weights (ln %d = %.2f): look whether %s belongs to "
+            "this config.json and vocab.txt",
+            lm_loss,
+            source.config["vocab_size"],
+            chance,
+            source.weights,
+        )

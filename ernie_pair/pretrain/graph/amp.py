@@ -1,0 +1,121 @@
+"""Mixed precision of the static program: what is cast, and how the loss is scaled."""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Iterator, Optional
+
+import numpy as np
+import paddle
+from paddle.distributed.fleet.meta_optimizers import AMPOptimizer
+
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+
+# Kept in float32, for a sum over many terms loses its small ones in half precision.
+FLOAT32_OPS = {
+    "softmax",
+    "softmax_with_cross_entropy",
+    "c_softmax_with_cross_entropy",
+    "layer_norm",
+    "reduce_sum",
+}
+NEVER = 2**31 - 1
+MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a narrow weight
+
+
+@dataclass(frozen=True)
+class Precision:
+    """``dtype`` float32 casts nothing and keeps the loss-scale machine, which skips what is not finite."""
+
+    dtype: str
+    level: str
+    init_loss_scaling: float
+    incr_every_n_steps: int
+    incr_ratio: float
+    decr_every_n_nan_or_inf: int
+    decr_ratio: float
+
+
+# The machine with a scale that is 1 for ever: of all it does, only skipping is left.
+SKIP_ALONE = Precision("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
+
+
+def precision_of(config: PretrainConfig) -> Optional[Precision]:
+    """What the flags ask for; None is float32 without the machine."""
+    if config.use_amp:
+        return Precision(
+            config.amp_dtype,
+            config.amp_level,
+            _first_scale(config),
+            config.incr_every_n_steps,
+            config.incr_ratio,
+            config.decr_every_n_nan_or_inf,
+            config.decr_ratio,
+        )
+    return SKIP_ALONE if config.on_nan == "skip" else None
+
+
+def _first_scale(config: PretrainConfig) -> float:
+    """bfloat16 needs none; but only where the scale is not 1 does Paddle look for infinities."""
+    if config.amp_dtype == "bfloat16":
+        return 2.0 if config.on_nan == "skip" else 1.0
+    return config.first_loss_scale
+
+
+@contextmanager
+def fleet_decorates(precision: Optional[Precision], *, for_gpu: bool) -> Iterator[None]:
+    """In this context fleet's AMP, which knows float16 at two levels alone, does what ``precision`` says."""
+    known = AMPOptimizer._init_wrapped_opt
+
+    def decorate(self) -> None:
+        if self.wrapped_opt is None:
+            self.wrapped_opt = _decorated(self.inner_opt, precision, for_gpu)
+            self.wrapped_opt._set_distributed(self.role_maker._worker_num() > 1)
+
+    AMPOptimizer._init_wrapped_opt = decorate
+    try:
+        yield
+    finally:
+        AMPOptimizer._init_wrapped_opt = known
+
+
+class _EveryOp(frozenset):
+    def __contains__(self, op: object) -> bool:
+        return True
+
+
+def _decorated(optimizer, precision: Precision, for_gpu: bool):
+    casts = precision.dtype != "float32"
+    dtype = precision.dtype if casts else "float16"
+    lists = paddle.static.amp.CustomOpLists(custom_black_list=FLOAT32_OPS, dtype=dtype)
+    if not casts:
+        lists.unsupported_list = _EveryOp()
+    elif for_gpu and not paddle.is_compiled_with_cuda():
+        # A CPU build lists no op as able; here the GPU's program is built to be looked at.
+        lists.unsupported_list = set(FLOAT32_OPS)
+    return paddle.static.amp.decorate(
+        optimizer,
+        lists,
+        level=precision.level,
+        dtype=dtype,
+        init_loss_scaling=precision.init_loss_scaling,
+        incr_every_n_steps=precision.incr_every_n_steps,
+        incr_ratio=precision.incr_ratio,
+        decr_every_n_nan_or_inf=precision.decr_every_n_nan_or_inf,
+        decr_ratio=precision.decr_ratio,
+        use_dynamic_loss_scaling=precision.dtype != "bfloat16",
+    )
+
+
+def widened(array: np.ndarray, dtype) -> np.ndarray:
+    """float32 of what a tensor of ``dtype`` gives to numpy: bfloat16 comes as uint16."""
+    if dtype == paddle.base.core.VarDesc.VarType.BF16:
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32, copy=False)
+
+
+def narrowed(array: np.ndarray, dtype) -> np.ndarray:
+    """The reverse, rounded to the nearest, to the even one of two."""
+    if dtype == paddle.base.core.VarDesc.VarType.BF16:
+        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return array.astype(np.float16 if dtype == paddle.base.core.VarDesc.VarType.FP16 else np.float32)

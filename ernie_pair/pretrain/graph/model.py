@@ -1,0 +1,147 @@
+"""The model of pretraining in the graph that is being built, and what its parameters are called."""
+
+from copy import deepcopy
+from typing import Dict, List, NamedTuple
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+from paddle import nn
+from paddlenlp.transformers import ErnieConfig, ErnieForPretraining, ErnieGramConfig, PretrainedConfig
+
+from data_tools.base.errors import InputError
+from ernie_pair.model_files.config_json import CONFIG, family_of
+from ernie_pair.model_files.config_values import NO_MODEL
+from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
+from ernie_pair.pretrain.graph.vocab_padding import NEVER, padded_size
+
+NO_LABEL = -1
+TASKS = ("lm", "sop")
+CLASSES = {
+    "ernie": (ErnieConfig, ErnieForPretraining),
+    "ernie_gram": (ErnieGramConfig, ErnieGramForPretraining),
+}
+
+
+class Outputs(NamedTuple):
+    """Static variables. P masked slots, B samples, V vocabulary."""
+
+    lm_logits_PV: paddle.Tensor
+    sop_logits_B2: paddle.Tensor
+    layers: List[str]  # the name of each encoder layer's output
+
+
+class Sums(NamedTuple):
+    """Sums over the labelled tokens and samples of one pass; float32 []."""
+
+    lm_loss: paddle.Tensor
+    lm_correct: paddle.Tensor
+    sop_loss: paddle.Tensor
+    sop_correct: paddle.Tensor
+
+
+def ernie_config(
+    settings: Dict, *, hidden_dropout_prob: float, attention_probs_dropout_prob: float
+) -> PretrainedConfig:
+    """The configuration of config.json with the dropout of this run; an ERNIE's where no family is named."""
+    dropout = {
+        "hidden_dropout_prob": hidden_dropout_prob,
+        "attention_probs_dropout_prob": attention_probs_dropout_prob,
+    }
+    family = family_of(settings) or "ernie"
+    if family not in CLASSES:
+        raise InputError(f"{CONFIG}: {family} is not pretrained here; give an {' or an '.join(CLASSES)}")
+    settings = {**settings, "model_type": family, **dropout}
+    if family == "ernie_gram":
+        _refuse_narrow_embeddings(settings)
+    return CLASSES[family][0].from_dict(settings)
+
+
+def _refuse_narrow_embeddings(settings: Dict) -> None:
+    hidden = settings.setdefault("hidden_size", 768)
+    if settings.setdefault("embedding_size", hidden) != hidden:
+        raise InputError(
+            f"{CONFIG}: embedding_size {settings['embedding_size']} is not hidden_size {hidden}, and "
+            "PaddleNLP's ErnieGram has no layer between the two; make them equal"
+        )
+
+
+def build_ernie(config: PretrainedConfig) -> nn.Layer:
+    """The model, with parameter names that depend on nothing built before.
+
+    Raises InputError when there is no such model.
+    """
+    family = config.model_type
+    try:
+        with paddle.utils.unique_name.guard():
+            model = CLASSES[family][1](config)
+    except NO_MODEL as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{CONFIG} makes no {family} model ({reason}); correct it") from None
+    if family == "ernie_gram":
+        _draw_weights(model)
+    return model
+
+
+def build_padded(config: PretrainedConfig) -> nn.Layer:
+    """``build_ernie`` with a vocabulary of a multiple of 8 rows, of which the added ones are never right."""
+    config, vocab_size = deepcopy(config), config.vocab_size
+    config.vocab_size = padded_size(vocab_size)
+    model = build_ernie(config)
+    if config.vocab_size > vocab_size:
+        values = np.zeros(config.vocab_size, np.float32)
+        values[vocab_size:] = NEVER
+        _start_from(nn.initializer.Assign(values), model.cls.predictions.decoder.bias)
+    return model
+
+
+def _draw_weights(model: nn.Layer) -> None:
+    """By initializer_range, which ErnieGramModel heeds in dynamic mode alone."""
+    draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
+    for layer in model.sublayers():
+        if isinstance(layer, (nn.Linear, nn.Embedding)):
+            _start_from(draw, layer.weight)
+
+
+def _start_from(initializer, parameter) -> None:
+    """Another start for ``parameter``: what the start-up program does last counts."""
+    block = paddle.static.default_startup_program().global_block()
+    initializer(block.var(parameter.name), block)
+
+
+def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
+    """The forward pass over the arrays of ``data_tools.samples.collate``.
+
+    The model itself adds -1e4 to the attention scores of padding, and numbers positions and the task:
+    no mask, no position and no task is fed.
+    """
+    layers: List[str] = []
+    hooks = [
+        layer.register_forward_post_hook(lambda _, __, output: layers.append(output.name))
+        for layer in encoder_of(model).encoder.layers
+    ]
+    lm_logits, sop_logits = model(
+        input_ids=feeds["input_ids"],
+        token_type_ids=feeds["token_type_ids"],
+        masked_positions=feeds["masked_positions"],
+    )
+    for hook in hooks:
+        hook.remove()
+    return Outputs(lm_logits, sop_logits, layers)
+
+
+def encoder_of(model: nn.Layer) -> nn.Layer:
+    return getattr(model, model.base_model_prefix)
+
+
+def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> Sums:
+    """Cross entropy and hits, summed over what has a label: filling slots count for nothing."""
+    lm = _sums(outputs.lm_logits_PV, feeds["masked_lm_labels"])
+    sop = _sums(outputs.sop_logits_B2, feeds["next_sentence_labels"])
+    return Sums(*lm, *sop)
+
+
+def _sums(logits: paddle.Tensor, labels: paddle.Tensor):
+    loss = F.cross_entropy(logits, labels, ignore_index=NO_LABEL, reduction="none")
+    hits = paddle.cast(paddle.argmax(logits, axis=-1) == labels, "float32")
+    return paddle.sum(loss), paddle.sum(hits)

@@ -1,0 +1,36 @@
+"""The run's settings as fleet's DistributedStrategy."""
+
+from typing import List
+
+import paddle
+import paddle.distributed.fleet as fleet
+
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.amp import precision_of
+from ernie_pair.pretrain.graph.gloo import needs_gloo, start_gloo
+
+
+def start_fleet(device: str, num_processes: int) -> None:
+    """Static mode from here on, and the processes of the run know each other."""
+    paddle.enable_static()
+    fleet.init(is_collective=True, log_level="ERROR")
+    if needs_gloo(device, num_processes):
+        start_gloo()
+
+
+def distributed_strategy(config: PretrainConfig, layers: List[str]) -> fleet.DistributedStrategy:
+    """Data parallel over all processes, and what the flags add to it.
+
+    ``layers``: the variable names of the encoder layers' outputs, where recompute cuts. Sharding is
+    not fleet's (`sharding.shard_optimizer`), nor are the settings of AMP (`precision.fleet_decorates`).
+    """
+    strategy = fleet.DistributedStrategy()
+    strategy.without_graph_optimization = True
+    strategy.amp = precision_of(config) is not None
+    if config.passes > 1:
+        strategy.gradient_merge = True
+        strategy.gradient_merge_configs = {"k_steps": config.passes, "avg": True}
+    if config.use_recompute:
+        strategy.recompute = True
+        strategy.recompute_configs = {"checkpoints": layers}
+    return strategy

@@ -1,0 +1,57 @@
+"""The rows that the program adds to the vocabulary, so that its matrices are a multiple of 8 wide.
+
+Half-precision matrix units want it. Files never hold those rows: they are cut on the way out and put
+back on the way in. Nothing in the graph knows of them, for the bias of an added token is -1e4: its
+probability is exactly 0 in float32 (and -1e4 is a float16), and so is every gradient of it: bias and
+moments stay as they are, and what stands in its row of the embedding moves nothing. Cutting the logits
+instead would copy [P, V] numbers in each pass and give the loss a width that is no multiple of 8.
+"""
+
+import numpy as np
+
+from ernie_pair.weights.weight_files import Arrays
+
+MULTIPLE = 8
+NEVER = -1e4
+DECODER = "cls.predictions.decoder"
+EMBEDDING = "embeddings.word_embeddings.weight"
+
+
+def padded_size(vocab_size: int) -> int:
+    return -(-vocab_size // MULTIPLE) * MULTIPLE
+
+
+def pad_rows(array: np.ndarray, rows: int, value: float = 0.0) -> np.ndarray:
+    """``array`` with rows of ``value`` at its end, ``rows`` in all."""
+    added = np.full((rows - len(array), *array.shape[1:]), value, array.dtype)
+    return np.concatenate([array, added])
+
+
+def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
+    """From a file to the program. Names are structured, or such with a slot: `NAME/moment1_0`."""
+    return {
+        name: pad_rows(array, padded_size(vocab_size), _fill_of(name))
+        if _has_a_row_per_token(name) and array.shape[:1] == (vocab_size,)
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def cut_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
+    """From the program, or a file that holds the added rows, to what a file of ours holds."""
+    padded = padded_size(vocab_size)
+    return {
+        name: array[:vocab_size] if _has_a_row_per_token(name) and array.shape[:1] == (padded,) else array
+        for name, array in arrays.items()
+    }
+
+
+def _has_a_row_per_token(name: str) -> bool:
+    parameter = name.partition("/")[0]
+    return parameter.endswith(EMBEDDING) or parameter.startswith(DECODER)
+
+
+def _fill_of(name: str) -> float:
+    """A bias, and its float32 copy beside a narrow one, is NEVER; a weight and a moment are 0."""
+    parameter, _, slot = name.partition("/")
+    return NEVER if parameter.endswith("bias") and "moment" not in slot else 0.0

@@ -1,0 +1,145 @@
+"""ernie-pair inspect-data data/text: see the samples that pretraining would read, before it does."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator, List, Tuple
+
+from data_tools.base.cli import option
+from data_tools.base.errors import InputError
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.twin_vocab import vocabulary_of
+from data_tools.ernie_dataset import ErnieDataset, masking_rule
+from data_tools.files.results import Results, settings_of
+from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
+from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.samples.masking_plugin import load_masking_fn
+from data_tools.samples.sample_map import build_sample_map
+from data_tools.text.wordpiece import WordPiece
+
+BAR = 40  # characters of the longest bar
+JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
+
+
+@dataclass(frozen=True)
+class InspectConfig(MaskingConfig):
+    """Show samples of a corpus with their masks marked, and measure them."""
+
+    prefix: str = option(
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder", positional=True
+    )
+    vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus")
+    output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
+    samples: int = option(2000, help="samples to measure")
+    show: int = option(3, help="samples to print")
+    max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
+    seed: int = option(1234, help="another seed shows other samples")
+    overwrite: bool = option(False, help="replace another report in the folder")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name, least in (("samples", 1), ("show", 0), ("max_seq_len", 8), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
+
+
+def inspect_data(config: InspectConfig) -> None:
+    """Print the samples and the report; write the report and its picture below ``output``.
+
+    Raises InputError when the corpus or the vocabulary cannot be used.
+    """
+    pieces = WordPiece.from_file(config.vocab_file)
+    corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
+    pieces = vocabulary_of([corpus], pieces)
+    results = _results(config, corpus)
+    are_there = config.output and results.are_done()
+    dataset = _dataset(config, corpus, pieces)
+    report = mask_report(dataset, pieces, range(config.samples), config.max_seq_len)
+    for number in range(min(config.show, config.samples)):
+        sample = dataset[number]
+        order = ORDER_NAMES[sample.sop_label]
+        print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(pieces, sample)}\n")
+    print("\n".join(report_lines(report, corpus, config)))
+    if config.output and not are_there:
+        _write(results, report)
+
+
+def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieDataset:
+    """The first samples of a run over all documents of ``corpus``."""
+    rows = build_sample_map(
+        corpus.docs,
+        corpus.lens,
+        range(corpus.num_documents),
+        num_samples=config.samples,
+        seed=config.seed,
+        **config.map_settings(config.max_seq_len),
+    )
+    rule = masking_rule(pieces, **config.rule_settings())
+    masking_fn = load_masking_fn(config.masking_fn)
+    return ErnieDataset(
+        corpus, rows, rule, seed=config.seed, binary_head=config.binary_head, masking_fn=masking_fn
+    )
+
+
+def report_lines(report: MaskReport, corpus: Corpus, config: InspectConfig) -> Iterator[str]:
+    """The report for the terminal."""
+    sizes = f"{corpus.num_documents} documents, {len(corpus)} sentences, {len(corpus.ids)} tokens"
+    yield f"corpus         {sizes}"
+    yield f"samples        {report.samples}, {report.tokens} tokens, {report.masked} masked"
+    yield f"mask rate      {report.mask_rate:.2%} of the tokens; {config.masked_lm_prob:.2%} asked for"
+    yield "shown instead  " + ", ".join(f"{name} {share:.1%}" for name, share in report.shown.items())
+    levels = (f"{name} {share:.1%} ({report.level_rates[name]:.1%})" for name, share in report.levels.items())
+    yield "masked levels  " + ", ".join(levels) + "; in brackets: of all tokens of that level"
+    yield "sentence order " + ", ".join(f"{name} {count}" for name, count in report.sentence_order.items())
+    yield f"[UNK]          {report.unknown:.3%} of the tokens"
+    yield f"padding        {report.padding:.1%} of a batch padded to {config.max_seq_len} tokens"
+    yield f"few masks      {report.samples_with_few_masks} samples have less than half of the asked share"
+    yield from (f"  sample {few['sample']}: {few['masked']} of {few['tokens']}" for few in report.few_masks)
+    yield "masked words   " + ", ".join(f"{word} {count}" for word, count in report.top_masked_words)
+    yield "masked stretches, by their number of words"
+    yield from _bars([(str(words), count) for words, count in report.ngrams.items()])
+    yield "samples by length, tokens"
+    yield from _bars([(f"{low}..", count) for low, count in report.lengths.items()])
+
+
+def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
+    most = max((count for _, count in rows), default=1) or 1
+    for name, count in rows:
+        yield f"  {name:>6} {count:>8} {'#' * round(BAR * count / most)}".rstrip()
+
+
+def _results(config: InspectConfig, corpus: Corpus) -> Results:
+    folder = Path(config.output)
+    inputs = {"prefix": list(corpus.paths), "vocab_file": [Path(config.vocab_file)]}
+    settings = settings_of(config, "prefix", "vocab_file", "output", "show")
+    outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
+    return Results("inspect-data", outputs, inputs, settings, config.overwrite)
+
+
+def _write(results: Results, report: MaskReport) -> None:
+    with results.published() as (text, picture):
+        text.write_text(json.dumps(report._asdict(), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        _draw(picture, report)
+    print("wrote {} and {}".format(*results.outputs))
+
+
+def _draw(path: Path, report: MaskReport) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    axes = figure.subplots(2, 2).flat
+    lows = list(report.lengths)
+    width = 0.9 * (lows[1] - lows[0]) if len(lows) > 1 else 1
+    axes[0].bar(lows, list(report.lengths.values()), width, align="edge")
+    axes[0].set(title=f"length: {report.padding:.1%} padding", xlabel="tokens", ylabel="samples")
+    axes[1].bar(list(report.ngrams), list(report.ngrams.values()))
+    axes[1].set(title="masked stretches", xlabel="words", ylabel="stretches")
+    axes[2].hist(report.mask_rates, bins=40)
+    axes[2].set(title=f"mask rate: {report.mask_rate:.2%} of all tokens", xlabel="share of a sample")
+    axes[2].set_ylabel("samples")
+    bars = axes[3].bar(list(report.shown), list(report.shown.values()))
+    axes[3].bar_label(bars, fmt="{:.1%}")
+    axes[3].margins(y=0.1)
+    axes[3].set(title="shown in place of a masked token", ylabel="share")
+    figure.savefig(path, dpi=120, format="png")

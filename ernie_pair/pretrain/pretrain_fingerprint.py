@@ -1,0 +1,75 @@
+"""What a run is known by: what must stay for a checkpoint to be gone on from, and what may change.
+
+The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
+"""
+
+from typing import Dict
+
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.data import PretrainData
+from ernie_pair.processes.world import World
+
+# A run that differs in one of these is another run; whatever is not here may change on resume.
+SAME_RUN = (
+    *("split", "max_seq_len", "seed", "max_lr", "min_lr", "weight_decay", "grad_clip"),
+    *("adam_beta1", "adam_beta2", "adam_epsilon", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams"),
+    *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
+    *("lr_decay_style", "use_amp", "amp_dtype", "amp_level"),
+)
+SHAPE_KEYS = (
+    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id"),
+    *("use_task_id", "task_id", "task_type_vocab_size"),
+)
+FIXED = ("model ", "vocabulary", "binary_head")  # no --allow_change makes the weights fit these
+WARM_UP = "warm-up steps"
+
+
+def topology_of(config: PretrainConfig, world: World) -> Dict[str, object]:
+    """What may change on resume, with a line about it."""
+    names = ("sharding_degree", "micro_batch_size")
+    return {
+        "processes": world.size,
+        **{name: getattr(config, name) for name in names},
+        "threads": cpu_threads(),
+    }
+
+
+def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
+    """What must be equal for a resumed run to be the same run."""
+    values = {name: getattr(config, name) for name in SAME_RUN}
+    of_model = "of --model_name_or_path"
+    values.update({f"model {key} (config.json {of_model})": source.config.get(key) for key in SHAPE_KEYS})
+    return {
+        **values,
+        "global_batch_size": config.samples_per_update,
+        "--decay_steps (0: --max_steps)": config.lr_decay_steps,
+        f"{WARM_UP} (--warmup_rate x --max_steps)": config.warmup_steps,
+        "corpus (--input_dir)": data.fingerprint,
+        f"vocabulary (vocab.txt {of_model})": data.pieces.sha256,
+    }
+
+
+def rules_of(config: PretrainConfig) -> RunRules:
+    """How ``config``'s run reads the fingerprint of a checkpoint."""
+
+    def cure(name: str, old: object) -> str:
+        if name == WARM_UP and isinstance(old, int) and 0 < old < config.max_steps:
+            return f"pass --warmup_rate {old / config.max_steps:.6g} to keep the {old}"
+        return "pass the old value"
+
+    return RunRules(FIXED, _upgrade, cure)
+
+
+def _upgrade(saved: Fingerprint) -> Fingerprint:
+    """Earlier versions saved the rate, and counted the steps of warm-up by --decay_steps."""
+    if WARM_UP in saved:
+        return saved
+    rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")
+    known = {name: value for name, value in saved.items() if name != "warmup_rate"}
+    is_told = isinstance(rate, (int, float)) and isinstance(steps, int)
+    return {**known, WARM_UP: round(rate * steps) if is_told else None}

@@ -1,0 +1,65 @@
+"""What the processes of a run tell each other in words: results, and the error that all of them raise.
+
+``add`` is the one collective that is needed: float64 [n] -> its sum over the ranks. With one process
+it hands back what it is given.
+"""
+
+import json
+from typing import Callable, List
+
+import numpy as np
+
+from data_tools.base.errors import InputError, MachineError, PeerError
+from ernie_pair.processes.world import World
+
+Add = Callable[[np.ndarray], np.ndarray]
+
+
+def gather(add: Add, world: World, text: str) -> List[str]:
+    """The texts of all ranks, in their order; called by every rank."""
+    if world.size == 1:
+        return [text]
+    data = text.encode()
+    lengths = np.zeros(world.size)
+    lengths[world.rank] = len(data)
+    ends = np.cumsum(add(lengths)).astype(np.int64)
+    letters = np.zeros(ends[-1])
+    letters[ends[world.rank] - len(data) : ends[world.rank]] = np.frombuffer(data, np.uint8)
+    joined = add(letters).astype(np.uint8).tobytes()
+    return [joined[begin:end].decode() for begin, end in zip([0, *ends], ends)]
+
+
+def together(add: Add, world: World, action: Callable[[], object]) -> List:
+    """What ``action`` returned on every rank, as JSON values; nobody leaves before all have come.
+
+    When it fails on one rank, every rank raises the same error, and the rank is named. An OSError
+    becomes a MachineError. A bug keeps its traceback where it is, and is a PeerError elsewhere.
+    """
+    bug = None
+    try:
+        answer = {"result": action()}
+    except InputError as error:
+        answer = {"exit_code": error.exit_code, "error": str(error)}
+    except OSError as error:
+        answer = {"exit_code": MachineError.exit_code, "error": _words_of(error)}
+    except Exception as error:
+        bug = error
+        answer = {"exit_code": PeerError.exit_code, "error": f"{type(error).__name__}: {error}"}
+    answers = [json.loads(text) for text in gather(add, world, json.dumps(answer))]
+    if bug is not None:
+        raise bug
+    for rank, answer in enumerate(answers):
+        if "error" in answer:
+            who = f"rank {rank}: " if world.size > 1 else ""
+            raise _class_of(answer["exit_code"])(who + answer["error"])
+    return [answer["result"] for answer in answers]
+
+
+def _words_of(error: OSError) -> str:
+    where = f" at {error.filename}" if error.filename else ""
+    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: mend it"
+
+
+def _class_of(exit_code: int) -> type:
+    kinds = [InputError, *InputError.__subclasses__()]
+    return next((kind for kind in kinds if kind.exit_code == exit_code), InputError)

@@ -1,0 +1,81 @@
+"""SIGTERM, SIGINT and SIGHUP: a run ends after the update it is in, at the same one on every rank.
+
+Each rank adds its ``votes()`` to what the ranks sum up in every update, so all learn of a signal
+that reached only one of them at the same step, and no collective is spent on it.
+"""
+
+import ctypes
+import os
+import signal
+import threading
+from typing import NoReturn, Optional
+
+from data_tools.base.errors import Stopped
+
+# A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
+VOTES = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
+PR_SET_PDEATHSIG = 1
+
+
+class StopSignals:
+    """Within it a signal raises Stopped at once, or is only noted once ``wait_for_the_update`` was called.
+
+    Signals that come again change nothing. What handled them before is put back at the end, unless
+    the end is that the process stops; one that ``goes_on``, a notebook's, gets them back in any case.
+    Outside the main thread, which alone may listen, no signal is heard.
+    """
+
+    def __init__(self, goes_on: bool = False):
+        self._goes_on = goes_on
+        self._is_deaf = threading.current_thread() is not threading.main_thread()
+        self._seen: Optional[int] = None
+        self._patient = False
+        self._before = {}
+
+    def __enter__(self) -> "StopSignals":
+        self._before = {number: signal.getsignal(number) for number in VOTES}
+        self.listen()
+        return self
+
+    def __exit__(self, kind, *reason) -> None:
+        is_leaving = kind is Stopped and not self._goes_on
+        for number, handler in () if self._is_deaf else self._before.items():
+            # A signal that comes again must not spoil the exit code of a process that is leaving.
+            signal.signal(number, signal.SIG_IGN if is_leaving else handler)
+
+    def listen(self) -> None:
+        """To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away."""
+        for number in () if self._is_deaf else VOTES:
+            signal.signal(number, self._note)
+            # Once signals are only noted, the system calls of a collective go on: Paddle's store takes a
+            # receive that a signal interrupts for a lost connection, and launchers send several signals.
+            signal.siginterrupt(number, not self._patient)
+
+    def wait_for_the_update(self) -> None:
+        """From here on there is something to save."""
+        self._patient = True
+        self.listen()
+
+    def votes(self) -> int:
+        """To be summed over the ranks; 0: go on."""
+        return 0 if self._seen is None else VOTES[self._seen]
+
+    def _note(self, number: int, frame) -> None:
+        self._seen = self._seen or signal.Signals(number)
+        if not self._patient:
+            raise_stopped(self.votes(), "before the first update")
+
+
+def raise_stopped(votes: int, when: str) -> NoReturn:
+    """Raises Stopped for the sum of the votes of all ranks."""
+    number = max((number for number in VOTES if votes >= VOTES[number]), key=VOTES.__getitem__)
+    exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+    raise Stopped(f"stopped by {number.name} {when}; run the same command to go on", exit_code)
+
+
+def stop_with_the_launcher() -> None:
+    """Have the kernel send SIGTERM to this rank when the process that launched it dies."""
+    launcher = os.getppid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != launcher:
+        os.kill(os.getpid(), signal.SIGTERM)

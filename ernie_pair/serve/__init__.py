@@ -1,1 +1,0 @@
-"""A shipped model behind HTTP, with a page to try it."""

@@ -1,0 +1,1 @@
+"""An exported model behind HTTP, with a page to try it."""

@@ -1,0 +1,147 @@
+"""Requests that arrive together are answered by one call of the model.
+
+A call costs nearly the same for one pair as for many. So the first request waits a few milliseconds
+for others; while the model is busy, what arrives collects by itself. One thread runs the model, so
+the requests before it and the pages are answered meanwhile.
+"""
+
+import asyncio
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Callable, Deque, List, Optional, Sequence
+
+from ernie_pair.inference.predictor import Prediction, TextPair
+
+
+class BusyError(Exception):
+    """So many pairs are waiting that one more would wait too long."""
+
+
+@dataclass(frozen=True)
+class Batching:
+    max_batch: int  # pairs of one call; a request that would exceed it waits for the next
+    max_wait: float  # seconds that the first request of a call waits for others
+    max_waiting: int  # pairs that may stand in the queue
+
+
+@dataclass(eq=False)
+class _Request:
+    pairs: Sequence[TextPair]
+    answer: asyncio.Future
+    arrived: float
+
+
+class MicroBatcher:
+    """``async with`` it; ``called`` is told the number of pairs of every call."""
+
+    def __init__(
+        self,
+        predict: Callable[[List[TextPair]], Prediction],
+        batching: Batching,
+        called: Callable[[int], None] = lambda pairs: None,
+    ):
+        self._predict, self._batching, self._called = predict, batching, called
+        self._requests: Deque[_Request] = deque()
+        self._closing = self._turning_away = False
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._news: Optional[asyncio.Event] = None
+        self._worker: Optional[asyncio.Task] = None
+
+    async def __aenter__(self) -> "MicroBatcher":
+        self._news = asyncio.Event()  # here, where the loop runs that it belongs to
+        self._worker = asyncio.ensure_future(self._work())
+        return self
+
+    async def __aexit__(self, *exception) -> None:
+        """Answer what is waiting, then stop."""
+        self._closing = True
+        self._news.set()
+        await self._worker
+        self._thread.shutdown()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._worker is not None and not self._worker.done()
+
+    @property
+    def waiting(self) -> int:
+        """Pairs in the queue."""
+        return sum(len(request.pairs) for request in self._requests)
+
+    async def ask(self, pairs: Sequence[TextPair]) -> Prediction:
+        """The answer to these pairs. Raises BusyError, or what the model raised."""
+        if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
+            raise BusyError
+        loop = asyncio.get_running_loop()
+        request = _Request(pairs, loop.create_future(), loop.time())
+        self._requests.append(request)
+        self._news.set()
+        try:
+            return await request.answer
+        except asyncio.CancelledError:  # whoever asked has left: nothing is computed for them
+            with suppress(ValueError):
+                self._requests.remove(request)
+            raise
+
+    def turn_away(self) -> None:
+        """Answer what waits by BusyError, now and from now on; what the model is at is still answered."""
+        self._turning_away = True
+        while self._requests:
+            _settle(self._requests.popleft().answer, error=BusyError())
+
+    async def _work(self) -> None:
+        while await self._something_to_do():
+            await self._wait_for_more()
+            if self._requests:  # otherwise all of them have left
+                await self._answer(self._take())
+
+    async def _something_to_do(self) -> bool:
+        while not self._requests and not self._closing:
+            self._news.clear()
+            await self._news.wait()
+        return bool(self._requests)
+
+    async def _wait_for_more(self) -> None:
+        now = asyncio.get_running_loop().time
+        until = self._requests[0].arrived + self._batching.max_wait
+        while self.waiting < self._batching.max_batch and now() < until and not self._closing:
+            self._news.clear()
+            try:
+                await asyncio.wait_for(self._news.wait(), until - now())
+            except asyncio.TimeoutError:
+                return
+
+    def _take(self) -> List[_Request]:
+        """The oldest request, and those after it that fit into the same call."""
+        taken = [self._requests.popleft()]
+        size = len(taken[0].pairs)
+        while self._requests and size + len(self._requests[0].pairs) <= self._batching.max_batch:
+            taken.append(self._requests.popleft())
+            size += len(taken[-1].pairs)
+        return taken
+
+    async def _answer(self, requests: List[_Request]) -> None:
+        pairs = [pair for request in requests for pair in request.pairs]
+        self._called(len(pairs))
+        try:
+            answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, pairs)
+        except Exception as error:  # whatever it is, those who wait must hear of it
+            for request in requests:
+                _settle(request.answer, error=error)
+            return
+        first = 0
+        for request in requests:
+            mine = slice(first, first + len(request.pairs))
+            _settle(request.answer, Prediction(*(field[mine] for field in answer)))
+            first = mine.stop
+
+
+def _settle(waiting: asyncio.Future, answer: Optional[Prediction] = None, error=None) -> None:
+    if waiting.done():  # cancelled: nobody waits for it
+        return
+    if error is None:
+        waiting.set_result(answer)
+    else:
+        waiting.set_exception(error)

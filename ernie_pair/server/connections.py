@@ -1,0 +1,184 @@
+"""Connections of the service: how many at a time, how long one may be silent, and how they end.
+
+uvicorn reads and answers requests. What it has no setting for is added here: a connection must send the
+head of a request within HEAD_SECONDS, a client that does not read its answer is cut off, connections stay
+below the limit of open files, and at a stop everyone who is connected is answered first.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import select
+from pathlib import Path
+from typing import Callable, Dict, List, NamedTuple, Optional
+
+import uvicorn
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from data_tools.base.errors import MachineError
+
+HEAD_SECONDS = 10.0  # for the head of a request to arrive, from the start or from the answer before it
+READ_SECONDS = 10.0  # for a client to take up an answer
+KEEP_ALIVE_SECONDS = 5  # without a byte after an answer
+LAST_REQUESTS_SECONDS = 1.0  # for those who are connected at a stop to send a request
+STEPS_TO_CONNECT = 5  # of the event loop, from accepting a connection to its protocol
+MOST_WAITING = 128  # connections that the system keeps until they are accepted
+OTHER_FILES = 32  # that the process may open besides
+_REASON = b'{"error": "too many connections; ask again in a second"}'
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_REASON), _REASON)
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Room(NamedTuple):
+    """How many connections at a time, and how many the system keeps until they are accepted."""
+
+    connections: int
+    backlog: int
+
+
+def room_for(wanted: int) -> Room:
+    """Return room for ``wanted`` connections, or for as many as the limit of open files leaves.
+
+    The limit is raised as far as the system allows. Raises MachineError when it leaves none.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else OTHER_FILES
+    backlog = min(MOST_WAITING, max(1, _finite(hard) // 16))
+    # The system's queue is emptied at once, a few times before the first of it is turned away.
+    others = in_use + OTHER_FILES + 4 * backlog
+    if soft != resource.RLIM_INFINITY and soft < wanted + others:
+        soft = min(_finite(hard), wanted + others)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    left = _finite(soft) - others
+    if left < 1:
+        raise MachineError(f"{soft} files may be open at a time, too few for a service; raise ulimit -n")
+    if left < wanted:
+        logger.warning("%d connections at a time, no more: %d files may be open (ulimit -n)", left, soft)
+    return Room(min(wanted, left), backlog)
+
+
+def _finite(limit: int) -> int:
+    return 1 << 30 if limit == resource.RLIM_INFINITY else limit
+
+
+class BoundedProtocol(H11Protocol):
+    """A connection of uvicorn's with limits; ``most`` of them at a time."""
+
+    most = 1000
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        self.limits: Dict[str, asyncio.TimerHandle] = {}
+        self.is_turned_away = len(self.connections) >= self.most
+        if self.is_turned_away:
+            transport.write(FULL)
+            transport.close()
+            return
+        super().connection_made(transport)
+        self._expect("a request", HEAD_SECONDS)
+
+    def connection_lost(self, exc: Optional[Exception]) -> None:
+        if not self.is_turned_away:
+            self._stop_expecting("a request")
+            self._stop_expecting("reading")
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_turned_away:
+            return
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before and not self.cycle.response_complete:
+            self._stop_expecting("a request")  # its body has a limit of its own
+
+    def on_response_complete(self) -> None:
+        self._expect("a request", HEAD_SECONDS)
+        answered = self.cycle
+        super().on_response_complete()
+        if self.cycle is not answered:  # the next one was here already
+            self._stop_expecting("a request")
+
+    def pause_writing(self) -> None:
+        self._expect("reading", READ_SECONDS)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stop_expecting("reading")
+        super().resume_writing()
+
+    @property
+    def is_idle(self) -> bool:
+        """Is there no request to answer?"""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect(self, what: str, within: float) -> None:
+        """Abort the connection after so many seconds, unless ``what`` is no longer expected by then."""
+        self._stop_expecting(what)
+        self.limits[what] = self.loop.call_later(within, self.transport.abort)
+
+    def _stop_expecting(self, what: str) -> None:
+        if what in self.limits:
+            self.limits.pop(what).cancel()
+
+
+def protocol_for(room: Room) -> type:
+    """Return the class of the connections of one service."""
+    return type("Connection", (BoundedProtocol,), {"most": room.connections})
+
+
+class PatientServer(uvicorn.Server):
+    """Stops when everyone who is connected has an answer, or after ``stop_seconds``.
+
+    ``turn_away`` is called then: what still waits is to be answered at once.
+    """
+
+    def __init__(self, config: uvicorn.Config, stop_seconds: float, turn_away: Callable[[], None]):
+        super().__init__(config)
+        self.stop_seconds, self.turn_away = stop_seconds, turn_away
+        self.is_asked_to_stop = False
+
+    def stop(self) -> None:
+        """Stop in good order, whether it has started yet or not."""
+        self.is_asked_to_stop = True
+
+    async def startup(self, sockets: Optional[List] = None) -> None:
+        await super().startup(sockets)
+        # A signal that came meanwhile would make uvicorn leave at once, without those who are connected.
+        self.is_asked_to_stop = self.is_asked_to_stop or self.should_exit
+        self.should_exit = self.lifespan.should_exit
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self.is_asked_to_stop
+
+    async def shutdown(self, sockets: Optional[List] = None) -> None:
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(self.stop_seconds, self.turn_away)
+        headers = self.server_state.default_headers
+        self.server_state.default_headers = [*headers, CLOSE_HEADER]
+        await self._accept_all(sockets or [])
+        until = loop.time() + min(LAST_REQUESTS_SECONDS, self.stop_seconds)
+        while loop.time() < until and any(c.is_idle for c in self.server_state.connections):
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+        late.cancel()
+
+    async def _accept_all(self, sockets: List) -> None:
+        """Take whoever stands in the system's queues, and let nobody join them."""
+        queues = select.poll()
+        for listener in sockets:
+            queues.register(listener, select.POLLIN)
+        quiet = 0
+        for _ in range(1000):  # whoever goes on and on connecting is not waited for
+            quiet = 0 if queues.poll(0) else quiet + 1
+            if quiet > STEPS_TO_CONNECT:
+                break
+            await asyncio.sleep(0)
+        for server in self.servers:
+            server.close()
+        for listener in sockets:
+            listener.close()

@@ -1,0 +1,156 @@
+"""ernie-pair serve: from its flags to the last answered request."""
+
+import logging
+import math
+import signal
+import socket
+from dataclasses import dataclass
+from typing import List, Literal, Optional
+
+from data_tools.base.cli import option
+from data_tools.base.errors import InputError, MachineError
+from data_tools.base.optional_import import import_optional
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.softmax import refuse_no_threshold
+from ernie_pair.model_files.temperature import describe_decision
+from ernie_pair.processes.world import World
+
+LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
+MODEL_SECONDS = 5  # for the call of the model that is in work when the time to stop is over
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Answer pairs over HTTP with a shipped model: POST /predict; / is a page to try it.
+
+    curl 127.0.0.1:8000/predict -d '{"pairs": [["text a", "text b"]]}' asks it; /openapi.json documents it.
+    """
+
+    model: str = option(help="the folder that ernie-pair export made")
+    host: str = option("127.0.0.1", help="the address to listen at; 0.0.0.0: all, for anyone who gets there")
+    port: int = option(8000, help="the port to listen at; 0: any free one")
+    backend: Literal["auto", "paddle", "onnx"] = option("auto", help="auto: onnx where it is installed")
+    threads: int = option(0, help="of one forward pass; 0: the cores of this process")
+    threshold: Optional[float] = option(
+        None, help="of two classes: answer 1 from this probability on; none: as exported"
+    )
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
+    )
+    max_wait_ms: float = option(5.0, help="how long a request waits for others to join its forward pass")
+    max_batch: int = option(64, help="pairs that requests may join up to")
+    max_pairs: int = option(256, help="most pairs of one request")
+    max_chars: int = option(2000, help="most characters of one text")
+    max_body_kb: int = option(1024, help="most kilobytes of one request")
+    max_waiting: int = option(4096, help="most pairs in the queue; beyond it requests are turned away")
+    max_connections: int = option(1000, help="most connections at a time, as far as ulimit -n allows")
+    allowed_hosts: str = option(
+        "", help="names by which it may be asked, with commas between, besides addresses; *: any"
+    )
+    stop_seconds: float = option(30.0, help="at SIGTERM, how long those who are connected are still answered")
+
+    def __post_init__(self):
+        for name in ("max_batch", "max_pairs", "max_chars", "max_body_kb", "max_waiting", "max_connections"):
+            _refuse_outside(self, name, 1, math.inf)
+        _refuse_outside(self, "stop_seconds", 0, 86_400)
+        _refuse_outside(self, "threads", 0, math.inf)
+        _refuse_outside(self, "max_wait_ms", 0, 60_000)
+        _refuse_outside(self, "port", 0, 65_535)
+        refuse_no_threshold(self.threshold)
+        if self.max_waiting < self.max_pairs:
+            raise InputError(
+                f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
+                f"{self.max_pairs}; raise the first or lower the second"
+            )
+
+
+def _refuse_outside(config: ServeConfig, name: str, least: float, most: float) -> None:
+    value = getattr(config, name)
+    if not least <= value <= most:
+        usual = getattr(ServeConfig, name)
+        raise InputError(f"--{name} {value} is not in [{least}, {most}]; use {usual}, for example")
+
+
+def serve(config: ServeConfig) -> None:
+    """Answer until SIGTERM or SIGINT, then finish the requests in work.
+
+    Raises InputError and its kin for a model, a library or a port that cannot be used.
+    """
+    start_console(World())
+    for name in LIBRARIES:
+        import_optional(name, "serve")
+    with _listen(config.host, config.port) as listener:
+        chosen = {"threshold": config.threshold, "symmetric": config.symmetric}
+        predictor = PairPredictor(config.model, config.backend, config.threads, **chosen)
+        predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
+        _serve(config, predictor, listener)
+
+
+def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socket) -> None:
+    import uvicorn
+
+    from ernie_pair.server.app import create_app
+    from ernie_pair.server.batcher import Batching
+    from ernie_pair.server.connections import KEEP_ALIVE_SECONDS, PatientServer, protocol_for, room_for
+    from ernie_pair.server.documentation import curl_line
+    from ernie_pair.server.request import Limits
+
+    app = create_app(
+        predictor,
+        Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
+        Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
+        _hosts_of(config),
+    )
+    room = room_for(config.max_connections)
+    settings = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=protocol_for(room),
+        backlog=room.backlog,
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(config.stop_seconds) + MODEL_SECONDS,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each bad request
+    server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
+    # For a signal before uvicorn listens to it; and uvicorn raises the one that stopped it once more.
+    signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
+    address = _address_of(listener)
+    if config.host not in LOOPBACK:
+        logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
+    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
+    logger.info("%s by %s at %s", config.model, predictor.backend, address)
+    logger.info("try it: %s", curl_line(address))
+    server.run(sockets=[listener])
+    logger.info("stopped")
+
+
+def _address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _hosts_of(config: ServeConfig) -> List[str]:
+    """The names by which the service may be asked."""
+    given = [name.strip() for name in config.allowed_hosts.split(",")]
+    return [config.host, socket.gethostname(), *filter(None, given)]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises MachineError when the port cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named, because asyncio sends small answers at once only where it sees TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise MachineError(f"--host {host} --port {port}: {error.strerror or error}; choose others") from None
+    return listener

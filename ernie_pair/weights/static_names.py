@@ -1,0 +1,109 @@
+"""Names that Paddle makes up (embedding_0.w_0, linear_12.b_0) -> structured ones, by the order of making.
+
+The numbers run through a whole process, so they may begin anywhere and have gaps; within a kind they
+rise in the order in which the layers were made, and that order is the model's own.
+"""
+
+import re
+from typing import Dict, Iterable, List, NamedTuple, Optional
+
+from data_tools.base.errors import CheckpointError
+from ernie_pair.weights.weight_files import Arrays, is_state
+
+TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
+KINDS = ("embedding", "linear", "layer_norm")  # what an ERNIE is made of
+_NAME = re.compile(r"([a-z][a-z_]*)_(\d+)\.([wb])_0")
+
+
+class Module(NamedTuple):
+    kind: str
+    number: int
+    names: Dict[str, str]  # w, b -> what the parameter is called
+
+
+def is_numbered(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def names_by_order(found: Arrays, parameters: Dict[str, object], decoder_bias: str, where: str) -> Arrays:
+    """``found`` under structured names: the n-th layer of a kind in it is the n-th of that kind in the model.
+
+    Some versions of PaddleNLP count the decoder of the masked tokens among the linear layers, some
+    make it otherwise; it is told by its bias, one number per token. Its weight, which the tie with
+    the embedding replaced, is passed over, as is the state of the optimizer. The heads, which are made
+    last, may be absent: both, or the one of the sentence order. Raises CheckpointError when the file
+    holds more or fewer layers of a kind than the model.
+    """
+    arrays = {name: array for name, array in found.items() if not is_state(name)}
+    strange = [name for name in arrays if not is_numbered(name)]
+    if strange:
+        raise CheckpointError(f"{where}: {strange[0]} is no name of an ERNIE's parameter; give other weights")
+    ours = {parameter.name: name for name, parameter in reversed(list(parameters.items()))}
+    file, decoder = _modules(arrays), _decoder_of(_modules(arrays), arrays, where)
+    theirs = [m for m in file if m != decoder]
+    model = [m for m in _modules(ours) if parameters[decoder_bias].name not in m.names.values()]
+    missing = _missing_heads(model, theirs, ours, decoder is not None)
+    wanted = [m for m in model if not _structured(m, ours).startswith(missing)]
+    structured = {decoder_bias: arrays[decoder.names["b"]]} if decoder else {}
+    for kind in KINDS:
+        pair = [[m for m in modules if m.kind == kind] for modules in (theirs, wanted)]
+        _refuse_other_layers(kind, *pair, where)
+        for one, other in zip(*pair):
+            structured.update({ours[other.names[part]]: arrays[name] for part, name in one.names.items()})
+    return structured
+
+
+def _missing_heads(model: List[Module], theirs: List[Module], ours: Dict, has_decoder: bool) -> tuple:
+    """Which heads a file of ``theirs`` does not hold, as beginnings of structured names."""
+    if not has_decoder:
+        return (TOKEN_HEAD, ORDER_HEAD)
+    of_order = [m for m in model if _structured(m, ours).startswith(ORDER_HEAD)]
+    return (ORDER_HEAD,) if len(theirs) == len(model) - len(of_order) else ()
+
+
+def _structured(module: Module, ours: Dict[str, str]) -> str:
+    return ours[next(iter(module.names.values()))]
+
+
+def _modules(names: Iterable[str]) -> List[Module]:
+    """In the order of their numbers."""
+    modules: Dict[tuple, Module] = {}
+    for name in names:
+        kind, number, part = _NAME.fullmatch(name).groups()
+        modules.setdefault((kind, int(number)), Module(kind, int(number), {})).names[part] = name
+    return [modules[key] for key in sorted(modules)]
+
+
+def _decoder_of(modules: List[Module], arrays: Arrays, where: str) -> Optional[Module]:
+    """The decoder of the masked tokens; None of an encoder without heads."""
+    embedding = next((arrays[m.names["w"]].shape for m in modules if m.kind == "embedding"), (0, 0))
+    candidates = [m for m in modules if _is_decoder(m, arrays, embedding)]
+    if len(candidates) > 1:
+        raise CheckpointError(
+            f"{where}: {len(candidates)} layers look like the decoder of {embedding[0]} tokens, where one is "
+            "wanted; give the weights of a whole ERNIE of pretraining"
+        )
+    return candidates[0] if candidates else None
+
+
+def _is_decoder(module: Module, arrays: Arrays, embedding: tuple) -> bool:
+    weight: Optional[str] = module.names.get("w")
+    bias = module.names.get("b")
+    return (
+        bias is not None
+        and arrays[bias].shape == embedding[:1]
+        and (weight is None or arrays[weight].shape == embedding)
+    )
+
+
+def _refuse_other_layers(kind: str, theirs: List[Module], wanted: List[Module], where: str) -> None:
+    if [sorted(m.names) for m in theirs] != [sorted(m.names) for m in wanted]:
+        raise CheckpointError(
+            f"{where} holds {len(theirs)} layers of the kind {kind} ({_listed(theirs)}), where "
+            f"config.json makes {len(wanted)}; give weights of this config"
+        )
+
+
+def _listed(modules: List[Module]) -> str:
+    names = [name for module in modules for name in module.names.values()]
+    return f"{names[0]} to {names[-1]}" if names else "none"

@@ -1,0 +1,173 @@
+"""Named arrays in files: safetensors of our own, foreign pickles through an allow-list, Paddle's variables.
+
+A `.pdparams` file is a pickle of {name: ndarray}. Unpickling runs whatever the file asks for, so
+only the few constructors that an array needs are let through.
+"""
+
+import json
+import logging
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Dict, List
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors import deserialize as open_safetensors
+
+from data_tools.base.errors import CheckpointError
+from ernie_pair.weights.paddle_variables import read_variables
+from ernie_pair.weights.restricted_pickle import as_arrays, load_plain_pickle
+
+Arrays = Dict[str, np.ndarray]
+
+# The two names under which Paddle keeps its own notes beside the arrays.
+NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
+# Numpy has no bfloat16: its two bytes stand as uint16, in Paddle's pickles and here. In the order of a file.
+SAFETENSORS_TYPES = {
+    **{"U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "BF16": "<u2"},
+    **{"F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"},
+}
+NAMES_OF_TYPES = {np.dtype(kind): name for name, kind in SAFETENSORS_TYPES.items() if name != "BF16"}
+ALIGNMENT = 8
+WIDE = np.dtype(np.float32)
+# What Paddle keeps beside the parameters: AdamW's state, and the scalars of schedule and loss scale.
+_STATE = re.compile(
+    r".+_(moment[12]|beta[12]_pow_acc|fp32_master)_\d+"
+    r"|(learning_rate|loss_scaling|num_good_steps|num_bad_steps|create_global_var|gradient_merge\w*)_\d+"
+    r"|.+@GRAD.*|@\w+@"
+)
+
+logger = logging.getLogger(__name__)
+
+
+def safetensors_parts(arrays: Arrays) -> List[memoryview]:
+    """The file of {name: array}, as the bytes to write one after another: those of the arrays, uncopied.
+
+    The same bytes as the library's, which copies every array twice. The length of the header as a
+    little-endian uint64, the header in JSON, the wide types before the narrow, names in order; see
+    https://github.com/huggingface/safetensors#format.
+    """
+    rank = {kind: place for place, kind in enumerate(NAMES_OF_TYPES)}
+    ordered = sorted(arrays.items(), key=lambda item: (rank[item[1].dtype], item[0]))
+    ordered = [(name, np.asarray(array, order="C")) for name, array in ordered]
+    header, place = {}, 0
+    for name, array in ordered:
+        offsets = [place, place + array.nbytes]
+        kind = NAMES_OF_TYPES[array.dtype]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
+        place = offsets[1]
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    data = [array.reshape(-1).view(np.uint8).data for _, array in ordered]
+    return [memoryview(len(text).to_bytes(8, "little") + text), *data]
+
+
+def to_safetensors(arrays: Arrays) -> bytes:
+    """The same in one piece."""
+    return b"".join(safetensors_parts(arrays))
+
+
+def from_safetensors(data: bytes, where: str) -> Arrays:
+    """The reverse. Raises CheckpointError naming ``where``."""
+    try:
+        entries = open_safetensors(data)
+        kinds = {name: np.dtype(SAFETENSORS_TYPES[entry["dtype"]]) for name, entry in entries}
+    except SafetensorError as error:
+        raise CheckpointError(f"{where} is not a safetensors file ({error}); make it again") from None
+    except KeyError as error:
+        raise CheckpointError(
+            f"{where} holds numbers of type {error}, which is not read; widen them"
+        ) from None
+    return {name: np.frombuffer(e["data"], kinds[name]).reshape(e["shape"]) for name, e in entries}
+
+
+def read_weights(path: Path) -> Arrays:
+    """Read `.safetensors`, a pickle of arrays (`.pdparams`, `.pdopt`), or a folder of Paddle's variables.
+
+    Of a folder the parameters alone are read, not the state of an optimizer that lies among them.
+    Raises CheckpointError when the file is missing, damaged, or asks for more than arrays.
+    """
+    if path.is_dir():
+        return read_variables(path, wanted=lambda name: not is_state(name))
+    if not path.is_file():
+        raise CheckpointError(f"no weights at {path}; give a folder or prefix that holds them")
+    if path.suffix == ".safetensors":
+        return from_safetensors(path.read_bytes(), str(path))
+    return _read_pickle(path)
+
+
+def _read_pickle(path: Path) -> Arrays:
+    content = path.read_bytes()
+    try:
+        loaded = load_plain_pickle(content)
+        named = {name: value for name, value in loaded.items() if name not in NOTES}
+        return as_arrays(named, most_bytes=len(content))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} is refused: {error}; only files of plain arrays are read") from None
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise CheckpointError(f"{path} is damaged ({error.__class__.__name__}); copy it again") from None
+
+
+def is_state(name: str) -> bool:
+    """Is it a variable of an optimizer or of its schedule, by Paddle's way of naming them?"""
+    return _STATE.fullmatch(name) is not None
+
+
+def as_float32(arrays: Arrays, where: str) -> Arrays:
+    """The same in float32; of other types than float32 it is said that they were cast.
+
+    Raises CheckpointError naming what is no floating-point number, or holds NaN or infinity.
+    """
+    wide, cast = {}, Counter()
+    for name, array in arrays.items():
+        wide[name] = _widened(name, array, where)
+        if array.dtype != WIDE:
+            cast["bfloat16" if array.dtype == np.uint16 else array.dtype.name] += 1
+        if not np.isfinite(wide[name]).all():
+            raise CheckpointError(f"{where}: {name} holds NaN or infinity; give weights of an earlier step")
+    for dtype, count in cast.items():
+        logger.info("%d of %d arrays of %s are %s: cast to float32", count, len(arrays), where, dtype)
+    return wide
+
+
+def _widened(name: str, array: np.ndarray, where: str) -> np.ndarray:
+    if array.dtype == np.uint16:
+        return (array.astype(np.uint32) << 16).view(WIDE)
+    if array.dtype.kind != "f":
+        raise CheckpointError(
+            f"{where}: {name} is of {array.dtype}, which no weight is; give a parameter file"
+        )
+    with np.errstate(over="ignore"):
+        return array.astype(WIDE, copy=False)
+
+
+def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None:
+    """Both sides must hold the same names with the same shapes; nothing is set before this passes.
+
+    ``wanted``: {name: shape}. Raises CheckpointError listing up to five names of each kind.
+    """
+    problems = [
+        _list_names("missing", [name for name in wanted if name not in found]),
+        _list_names("unknown", [name for name in found if name not in wanted]),
+        _list_names(
+            "of another shape",
+            [
+                f"{name} {found[name].shape} instead of {tuple(shape)}"
+                for name, shape in wanted.items()
+                if name in found and tuple(found[name].shape) != tuple(shape)
+            ],
+        ),
+    ]
+    problems = [problem for problem in problems if problem]
+    if problems:
+        raise CheckpointError(
+            f"{where} holds another model: {'; '.join(problems)}; give weights of this config"
+        )
+
+
+def _list_names(kind: str, names: list) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{len(names)} {kind}: {', '.join(names[:5])}{more}"
