@@ -3,11 +3,10 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 MADE_FROM = ("setup.py", "constraints.txt", "pyproject.toml")
 STAMP = 'cd "$1" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
 

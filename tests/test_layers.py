@@ -5,11 +5,10 @@ import sys
 import sysconfig
 from dataclasses import fields
 from importlib.machinery import PathFinder
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[1]
 # room: the rooms whose modules it may import; theirs in turn come with them.
 BELOW = {
     "data_tools/base": (),

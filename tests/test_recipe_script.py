@@ -5,15 +5,14 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from places import SCRIPTS
 
 from data_tools.base.cli import parse_config
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.processes.world import World
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 STUB = 'ROOT=.\nPY=echo\nDEVICE=cpu\nfail() { echo "error: $1" >&2; exit 2; }\n'
 
 

@@ -3,9 +3,8 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from places import ROOT
 
 
 def test_the_cuda_libraries_of_the_gpu_build_are_complete_and_of_the_tested_set():

@@ -1,11 +1,8 @@
 """The two trainings of the package on a tiny model each, as command lines."""
 
-from pathlib import Path
-
 import tiny_pair
 import tiny_pretrain
-
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+from places import SCRIPTS
 
 
 class Pretraining:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from children import in_child
+from places import ROOT
 
 from data_tools.base.cli import exit_code_of
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.processes.world import World
 
-ROOT = Path(__file__).parents[2]
 FILES = {"a": b"a" * 3000, "b": b"b" * 2000}
 
 

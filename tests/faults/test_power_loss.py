@@ -4,11 +4,10 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).parents[2]
 SAVE = """
 import sys
 from ernie_pair.checkpoint.checkpoints import Checkpoints

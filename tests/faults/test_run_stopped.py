@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from tiny_pretrain import events, flags, write_corpus, write_model
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "run_pretrain_static.py"
+SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 SETTINGS = {"max_steps": 60, "checkpoint_steps": 20, "eval_freq": 7, "num_workers": 1, "save_steps": 16}
 
 

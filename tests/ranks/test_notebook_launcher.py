@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from places import ROOT, SUPPORT
 from tiny_pair import toy_rows, write_model, write_pairs
 
 from data_tools.base.errors import InputError, PeerError
@@ -18,8 +19,6 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
-
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
     **{"model_type": "ernie", "from_scratch": True, "max_steps": 8, "batch_size": 8, "learning_rate": 5e-3},
     **{"eval_freq": 3, "logging_freq": 1, "checkpoint_steps": 4, "device": "cpu"},
@@ -203,7 +202,7 @@ def test_an_interrupted_notebook_lets_its_run_save(flags, tmp_path):
         json.dumps(flags),
         str(tmp_path / "out"),
     ]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), str(SUPPORT), os.environ.get("PYTHONPATH", "")])
     notebook = subprocess.Popen(
         words,
         env={**os.environ, "PYTHONPATH": path},

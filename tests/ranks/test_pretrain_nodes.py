@@ -4,10 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, write_corpus, write_model
 
@@ -17,7 +17,7 @@ from ernie_pair.processes.world import World
 
 pytestmark = pytest.mark.ranks
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "run_pretrain_static.py"
+SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, write_corpus, write_model
 
 pytestmark = pytest.mark.ranks
-
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

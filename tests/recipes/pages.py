@@ -1,12 +1,11 @@
 """What README.md and README_cn.md show: every fenced block, and every table of flags."""
 
 import re
-from pathlib import Path
 from typing import List, NamedTuple
 
+from places import ROOT
 from quickstart_table import BLOCK
 
-ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "README_cn.md")
 FENCE = re.compile(r"^(?:<!-- (?P<mark>[\w ]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.S | re.M)
 TABLE = re.compile(r"^\|.*\|\n\|[-|: ]+\|\n(?:\|.*\|\n?)+", re.M)

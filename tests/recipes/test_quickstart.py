@@ -3,12 +3,11 @@
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
+from places import ROOT
 from quickstart_table import BLOCK, PAGES, PUBLISHED, render_block
 
-ROOT = Path(__file__).parents[2]
 # Another processor adds in another order, and 2,400 steps magnify it: so far may a run be from the READMEs.
 TOLERANCE = {"accuracy": 0.04, "flip_rate": 0.06, "valid_lm_loss": 0.25}
 

@@ -4,14 +4,12 @@ import json
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
+from places import ROOT
 from tiny_pair import write_model, write_pairs
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(1200)]
-
-ROOT = Path(__file__).parents[2]
 SHORTER = {
     "make_sample.py": "--pairs 360 --documents 200",
     "run_pretrain_static.sh": "--max_steps 6 --decay_steps 6 --eval_iters 2",

@@ -12,14 +12,14 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from places import ROOT, SUPPORT
 
 for library in ("httpx", "fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(library)
 
-SERVICE = Path(__file__).with_name("slow_service.py")
+SERVICE = SUPPORT / "slow_service.py"
 BODY = json.dumps({"pairs": [["abc", "b"]]}).encode()
 HEAD = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(BODY)
 
@@ -70,7 +70,7 @@ def serving(*flags, seconds=0.0, limits=None, files=None):
 
     asked = json.dumps({"seconds": seconds, "limits": limits or {}})
     words = [sys.executable, str(SERVICE), asked, *flags]
-    folders = os.pathsep.join(map(str, (SERVICE.parents[1], SERVICE.parent)))
+    folders = os.pathsep.join(map(str, (ROOT, SUPPORT)))
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, text=True, preexec_fn=limit, env={**os.environ, "PYTHONPATH": folders}
     ) as process:

@@ -1,6 +1,5 @@
-from pathlib import Path
-
 import pytest
+from places import ROOT
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
@@ -79,7 +78,7 @@ def test_neighbouring_seeds_are_unrelated():
 
 def recipe(**changes):
     """The numbers that scripts/run_pretrain_static.sh hands on, read from it."""
-    script = (Path(__file__).parents[1] / "scripts" / "run_pretrain_static.sh").read_text()
+    script = (ROOT / "scripts" / "run_pretrain_static.sh").read_text()
     lines = script.split("<<RECIPE\n")[1].split("\nRECIPE\n")[0].splitlines()
     given = dict(line[2:].split(maxsplit=1) for line in lines)
     names = ("max_lr", "min_lr", "max_steps", "decay_steps", "warmup_rate")

@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from data_tools.base.errors import InputError
 from data_tools.build_vocab import VocabConfig, build_vocab
@@ -80,7 +80,7 @@ def test_every_process_makes_the_same_bytes(tmp_path):
     )
     for number in range(3):
         output = str(tmp_path / f"{number}.txt")
-        root = str(Path(__file__).parents[1])
+        root = str(ROOT)
         subprocess.run(
             [sys.executable, "-c", program, str(tmp_path / "text.txt"), output], cwd=root, check=True
         )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from foreign_weights import write_checkpoints
+from places import ROOT
 from safetensors.numpy import load_file
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 
@@ -27,7 +28,6 @@ from ernie_pair.pretrain.graph.vocab_padding import (
     padded_size,
 )
 
-ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 # The same command in a program whose vocabulary is not padded.
 UNPADDED = f"""

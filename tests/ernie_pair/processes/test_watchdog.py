@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
+from places import ROOT
 
 from ernie_pair.processes import watchdog
 
-ROOT = Path(__file__).parents[1]
 # Rank argv[2] of 2: says "here" when both have been seen, then does argv[3].
 RANK = """
 import sys, time

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import paddle
 import pytest
+from places import ROOT
 
 from data_tools.base.errors import InputError
 from ernie_pair.launcher import refuse_absent_gpus
@@ -16,7 +16,7 @@ def launch(folder, *words, **environment):
     return subprocess.run(
         [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", str(folder / "log"), *map(str, words)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **environment},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         timeout=120,
@@ -77,7 +77,7 @@ def test_the_exit_code_is_that_of_the_process_that_failed_not_of_one_stopped_for
 
 
 def test_the_script_of_pretraining_says_so_too(tmp_path):
-    scripts = Path(__file__).parents[1] / "scripts"
+    scripts = ROOT / "scripts"
     (tmp_path / "run.sh").write_text((scripts / "run_pretrain_static.sh").read_text())
     (tmp_path / "environment.sh").write_text(f"ROOT={scripts.parent}\nDEVICE=gpu\nPY={sys.executable}\n")
     done = subprocess.run(

@@ -5,10 +5,10 @@ import os
 import subprocess
 from dataclasses import MISSING, fields
 from importlib import import_module
-from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from places import ROOT
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
@@ -18,8 +18,6 @@ from data_tools.make_sample import SampleConfig
 from data_tools.trans_to_json import TransConfig
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-
-ROOT = Path(__file__).parents[1]
 
 
 def config_of(module, name):

@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from hashlib import sha256
-from pathlib import Path
+
+from places import ROOT
 
 from data_tools.corpus.format import Corpus, corpus_paths
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 
-ROOT = Path(__file__).parents[1]
 CHARACTERS = list("我爱北京天安门学习。，！”“ab?.12") + ["ok", "hello", "world", "##2"]
 TOKENS = [
     "[PAD]",

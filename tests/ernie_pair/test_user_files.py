@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tiny_pretrain
+from places import ROOT
 from planted import KINDS, OF_ANY_RUN, OF_PAIRS, OF_PRETRAINING, content, plant
 from tiny_pair import train_config
 from visualdl import LogReader
@@ -23,7 +24,7 @@ from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.processes.world import World
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
+SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 class Killed(BaseException):

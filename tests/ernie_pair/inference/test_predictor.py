@@ -9,6 +9,7 @@ from shutil import copytree
 
 import numpy as np
 import pytest
+from places import ROOT
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 
 from data_tools.base.cli import exit_code_of
@@ -22,7 +23,6 @@ from ernie_pair.pair.config.pair_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
 
-ROOT = Path(__file__).parents[1]
 WITHOUT_PADDLE = """
 import sys
 from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped

@@ -1,17 +1,17 @@
 """The GPU's programs, built without a GPU, have the ops that they had when they were last looked at.
 
 A change of the counts may be meant. Then look at the program, and write the counts anew:
-for n in 1 2; do python tests/build_gpu_programs.py $n; done
+for n in 1 2; do python tests/support/build_gpu_programs.py $n; done
 """
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from places import SUPPORT
 
-HERE = Path(__file__).parent
+HERE = SUPPORT
 KNOWN = json.loads((HERE / "gpu_programs.json").read_text())
 
 

@@ -18,10 +18,10 @@ import sys
 import time
 import zipfile
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 from test_pretrain_data import opened
 from tiny_pretrain import events, flags, write_corpus, write_model
 
@@ -328,7 +328,8 @@ def status_of(child):
 def kill_at_line(number):
     """Kill this process when it comes to its ``number``-th line of the code that writes the cache."""
     files = tuple(
-        sys.modules[f"data_tools.{name}"].__file__ for name in ("sample_map_cache", "publish", "locked")
+        sys.modules[f"data_tools.{name}"].__file__
+        for name in ("samples.sample_map_cache", "files.atomic_files", "files.file_lock")
     )
     lines = iter(range(1, number + 1))
 
@@ -700,7 +701,7 @@ def test_a_run_whose_batches_have_nothing_to_mask_has_finite_losses(world, tmp_p
     sep = WordPiece.from_file(world / "model" / "vocab.txt").sep_id
     write(tmp_path / "data" / "text", ids=[sep] * 180, lens=[3] * 60, docs=range(0, 61, 2))
     words = flags(world / "model", tmp_path / "data", tmp_path / "out", max_steps=2)
-    root = Path(__file__).parents[1]
+    root = ROOT
     done = subprocess.run(
         [sys.executable, root / "scripts" / "run_pretrain_static.py", *words],
         env={**os.environ, "PYTHONPATH": str(root)},

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from tiny_corpus import lines_of, make, write_vocab
 from waiting import until
 
@@ -20,8 +21,6 @@ from data_tools.files.results import Results, refuse_existing
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.model_files.new_model import NewModelConfig, new_model
-
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture

@@ -1,17 +1,17 @@
 """Word pieces are ErnieTokenizer's, and know where they stand."""
 
 import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import ROOT
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import END_OF_LETTERS, WordPiece, is_cjk, word_shapes
 
-DATA = Path(__file__).parents[1].parent / "shared" / "data"
+DATA = ROOT.parent / "shared" / "data"
 VOCABULARIES = sorted((DATA / "vocab").glob("*.txt"))
 TEXTS = sorted((DATA / "text").glob("*.txt"))
 CONTROL = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"]

@@ -5,14 +5,13 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from places import ROOT
 from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, write_corpus, write_model
 
-ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 # Checkpoints come every two steps, so one of them cuts the means of a line of four steps in two.
 WHOLE = {"global_batch_size": 8, "logging_freq": 4}

@@ -11,11 +11,11 @@ import sys
 import threading
 import urllib.request
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from places import ROOT
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
@@ -32,7 +32,6 @@ from ernie_pair.server.app import create_app  # noqa: E402
 from ernie_pair.server.batcher import Batching, MicroBatcher  # noqa: E402
 from ernie_pair.server.request import Limits  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
 LIMITS = Limits(max_body=2000, max_pairs=5, max_chars=20)
 
 

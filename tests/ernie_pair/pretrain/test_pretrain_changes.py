@@ -3,17 +3,17 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from places import ROOT
 from tiny_pretrain import events, flags, write_corpus, write_model
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.pretrain.pretrain import _refuse_position
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "run_pretrain_static.py"
+SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 @pytest.mark.parametrize("size", [8, 16, 32])

@@ -1,0 +1,7 @@
+"""Where the project lies."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+SUPPORT = ROOT / "tests" / "support"
