@@ -26,8 +26,8 @@ from bench_table import Row, print_rows, seconds_of, words_of, write_model
 from data_tools.base.cli import option, run_command
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.pair_config import PredictConfig, TrainConfig
-from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
@@ -180,7 +180,7 @@ def _streaming(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 def stream(path: str, vocab_file: str, rows: str, max_seq_len: str) -> None:
     """Take every row of ``path`` as training does, and print the most memory that was held, in MB."""
-    source = PairSource("train_file", path, "train", labels_of({}), Columns("", "", ""))
+    source = PairSource("train_file", path, "train", Labels.numbered(2), Columns("", "", ""))
     rules = StreamRules(seed=0, batch_size=64, buffer=10_000, bucket=True, max_seq_len=int(max_seq_len))
     updates = streamed_updates(source, WordPiece.from_file(vocab_file), rules, World(), 0)
     for _ in islice(updates, int(rows) // rules.batch_size):

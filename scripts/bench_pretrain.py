@@ -36,7 +36,6 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_device
 from ernie_pair.engine.loop import Rhythm, train
 from ernie_pair.engine.run_log import RunLog
-from ernie_pair.model_files.config_json import limits_of
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
@@ -173,7 +172,7 @@ def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:
     run = PretrainConfig(**_settings(config, folder, "loop", num_workers=0, from_scratch=True))
     start_device(run.device, World())
     alone, source = World(), open_model(run.model_name_or_path, model_type="ernie", from_scratch=True)
-    data = open_data(run, alone, WordPiece.from_file(source.vocab_file), limits_of(source.config))
+    data = open_data(run, alone, WordPiece.from_file(source.vocab_file), source.spec)
     job, add = build_job(run, alone, alone, source, data)
     updates = list(islice(data.updates(0), config.updates))
     checkpoints = Checkpoints(Path(run.output_dir), alone, add)

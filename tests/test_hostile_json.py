@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple
 
 import numpy as np
 import pytest
-from tiny_pair import VOCAB, train_config, write_model, write_pairs
+from tiny_pair import train_config, write_model, write_pairs
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError
@@ -36,12 +36,12 @@ from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.run_log import open_log
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.source import open_model
+from ernie_pair.model_files.spec import read_spec
 from ernie_pair.model_files.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.compare.runs import Runs
-from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
@@ -91,8 +91,8 @@ def config_reader(folder):
 
     def read():
         source = open_model(str(folder), model_type="", from_scratch=True)
-        labels_of(source.config)
-        new_model(source, source.config["model_type"], seed=0, dropout=0.1)
+        assert source.spec.labels
+        new_model(source, source.spec.family, seed=0, dropout=0.1)
 
     return Reader(folder / "config.json", read, 2)
 
@@ -101,8 +101,7 @@ def tokenizer_reader(folder):
     write_model(folder)
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({"do_lower_case": True, "model_max_length": 64, "strip_accents": True}))
-    config = {"vocab_size": len(VOCAB)}
-    return Reader(path, lambda: open_tokenizer(folder / "vocab.txt", config, 64), 2)
+    return Reader(path, lambda: read_spec(folder / "config.json", folder / "vocab.txt"), 2)
 
 
 def calibration_reader(folder):
@@ -371,8 +370,7 @@ def test_a_value_that_no_model_has_is_named(tmp_path, capfd, changes, reason):
 def test_a_length_without_room_for_a_pair_is_refused(tmp_path, capfd, length):
     folder = write_model(tmp_path / "m")
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
-    config = {"vocab_size": len(VOCAB)}
-    assert exit_code_of(lambda: open_tokenizer(folder / "vocab.txt", config, 64) and None) == 2
+    assert exit_code_of(lambda: read_spec(folder / "config.json", folder / "vocab.txt") and None) == 2
     assert "a pair has 5 tokens or more" in capfd.readouterr().err
 
 

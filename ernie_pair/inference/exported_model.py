@@ -21,8 +21,8 @@ from typing import Dict, Optional, Tuple
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.model_files.config_checks import SHORTEST_PAIR
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
-from ernie_pair.model_files.config_values import SHORTEST_PAIR
 from ernie_pair.model_files.pair_symmetry import SYMMETRIES
 from ernie_pair.model_files.temperature import Calibration, is_temperature, is_threshold
 from ernie_pair.model_files.tokenizer_json import TOKENIZER

@@ -15,8 +15,9 @@ from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import read_shipped
 from ernie_pair.inference.softmax import decide, refuse_threshold
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
-from ernie_pair.model_files.config_json import CONFIG, VOCAB, read_config
+from ernie_pair.model_files.config_json import CONFIG, VOCAB
 from ernie_pair.model_files.pair_symmetry import score_pairs
+from ernie_pair.model_files.spec import read_spec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
 BATCH_SIZE = 64  # pairs in one forward pass
@@ -55,10 +56,11 @@ class PairPredictor:
         self.symmetric = self.shipped.calibration.chosen_symmetry(symmetric, str(folder))
         self.threshold = self.shipped.threshold if threshold is None else threshold
         refuse_threshold(threshold, len(self.class_names), str(folder))
-        model_config = read_config(self.shipped.file(CONFIG))
         if TOKENIZER in self.shipped.files:
-            self.shipped.file(TOKENIZER)  # is what was exported; open_tokenizer reads it
-        self._pieces = open_tokenizer(self.shipped.file(VOCAB), model_config, self.shipped.max_seq_len)
+            self.shipped.file(TOKENIZER)  # is what was exported; read_spec reads it
+        vocab_file = self.shipped.file(VOCAB)
+        spec = read_spec(self.shipped.file(CONFIG), vocab_file)
+        self._pieces = open_tokenizer(vocab_file, spec, self.shipped.max_seq_len)
         self._backend = open_backend(self.shipped, backend, threads or cpu_threads())
         self.backend = self._backend.name
 

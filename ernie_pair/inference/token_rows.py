@@ -4,14 +4,13 @@ A row is [CLS] a [SEP] b [SEP] with token type 0 up to the first [SEP] and 1 aft
 """
 
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.config_json import longest_of, whole_number
-from ernie_pair.model_files.tokenizer_json import read_tokenizer
+from ernie_pair.model_files.spec import ModelSpec
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
 CHUNK = 4096  # pairs tokenised at a time
@@ -51,27 +50,26 @@ class Rows:
         return Batch(input_ids, types, None if self.labels is None else self.labels[picked])
 
 
-def open_tokenizer(vocab_file: Path, config: Dict[str, object], max_seq_len: int) -> WordPiece:
-    """The vocabulary of a model, read as the tokenizer_config.json beside it says.
+def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordPiece:
+    """Read the vocabulary of a model.
 
     Raises InputError where it and the model do not fit each other.
     """
-    pieces = WordPiece.from_file(vocab_file, read_tokenizer(vocab_file.parent, config).lower_case)
-    places, pad_id = (whole_number(config, name, 0) for name in ("vocab_size", "pad_token_id"))
-    longest = longest_of(config)
-    if pieces.vocab_size > places:
+    pieces = WordPiece.from_file(vocab_file, spec.lower_case)
+    if pieces.vocab_size > spec.vocab_size:
         raise InputError(
-            f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {places}; "
+            f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {spec.vocab_size}; "
             "give the vocabulary of this model"
         )
-    if pieces.pad_id != pad_id:
+    if pieces.pad_id != spec.pad_id:
         raise InputError(
             f"{vocab_file}:{pieces.pad_id + 1}: [PAD] has the id {pieces.pad_id}, config.json says "
-            f"pad_token_id {pad_id}; make them agree"
+            f"pad_token_id {spec.pad_id}; make them agree"
         )
-    if max_seq_len > longest:
+    if max_seq_len > spec.max_positions:
         raise InputError(
-            f"--max_seq_len {max_seq_len} is more than the model's {longest} positions; use {longest}"
+            f"--max_seq_len {max_seq_len} is more than the model's {spec.max_positions} positions; "
+            f"use {spec.max_positions}"
         )
     return pieces
 

@@ -20,12 +20,10 @@ from ernie_pair.model_files.config_json import (
     FAMILIES,
     PRETRAINED,
     VOCAB,
-    family_of,
     find_config,
-    read_config,
-    stranger_of,
 )
-from ernie_pair.model_files.tokenizer_json import read_tokenizer, tokenizer_class_of, understood
+from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
+from ernie_pair.model_files.tokenizer_json import parse_tokenizer, tokenizer_class_of
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
 WEIGHT_FILES = (
@@ -45,7 +43,7 @@ class ModelSource:
     """What a model is made from. ``weights`` is None only for a start from scratch."""
 
     name: str
-    config: Dict[str, object]
+    spec: ModelSpec
     vocab_file: Path
     weights: Optional[Path]
 
@@ -65,26 +63,26 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
         raise InputError(f"--model_name_or_path {name_or_path} is not a folder; give one that holds {CONFIG}")
     else:
         source = _fetch(ALIASES.get(name_or_path, name_or_path), family, from_scratch)
-    if stranger_of(source.config):
+    if source.spec.unknown_family:
         raise InputError(
-            f"{source.name} is a {stranger_of(source.config)} model; take an encoder that reads word pieces: "
+            f"{source.name} is a {source.spec.unknown_family} model; take an encoder that reads word pieces: "
             f"{', '.join(FAMILIES)}"
         )
-    named = family_of(source.config) or family
-    return replace(source, config={**source.config, "model_type": named}) if named else source
+    named = source.spec.family or family
+    return replace(source, spec=source.spec.replace(model_type=named)) if named else source
 
 
 def refuse_other_family(source: ModelSource, family: str, known: Collection[str] = PRETRAINED) -> None:
     """Raises CheckpointError when ``source`` is of another family; ``known``: what --model_type takes."""
-    found = family_of(source.config)
-    if found not in (None, family):
+    found = source.spec.family
+    if found not in ("", family):
         way_out = f"pass --model_type {found}, or another folder" if found in known else "give another folder"
         raise CheckpointError(f"{source.name} holds {found} weights; {way_out}")
 
 
 def refuse_cased(source: ModelSource) -> None:
     """Raises InputError for a model that keeps case: a corpus is lower-cased."""
-    if not read_tokenizer(source.vocab_file.parent, source.config).lower_case:
+    if not source.spec.lower_case:
         raise InputError(
             f"{source.name} keeps case (do_lower_case false), and pretraining knows lower-cased text alone; "
             "give another model"
@@ -110,7 +108,7 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
         )
     weights = None if from_scratch else weights
     _refuse_damage(folder, config, folder / VOCAB, weights)
-    return ModelSource(str(folder), read_config(config), folder / VOCAB, weights)
+    return ModelSource(str(folder), read_spec(config, folder / VOCAB), folder / VOCAB, weights)
 
 
 def find_weights(folder: Path) -> Optional[Path]:
@@ -174,10 +172,12 @@ def _fetch(name: str, family: str, from_scratch: bool) -> ModelSource:
     if name in SENTENCE_PIECE or not vocabulary or not weights:
         raise InputError(f"--model_name_or_path {name} has no word pieces or no weights; give another model")
     config = {**_built_in_configs(found)[name], "model_type": found}
-    if not understood(tokenizer.pretrained_init_configuration.get(name, {}), name).lower_case:
+    if not parse_tokenizer(tokenizer.pretrained_init_configuration.get(name, {}), name).lower_case:
         config["do_lower_case"] = False
     vocab_file = _download(name, vocabulary)
-    return ModelSource(name, config, vocab_file, None if from_scratch else _download(name, weights))
+    return ModelSource(
+        name, parse_spec(config), vocab_file, None if from_scratch else _download(name, weights)
+    )
 
 
 def _family_of_built_in(name: str) -> Optional[str]:

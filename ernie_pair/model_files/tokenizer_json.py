@@ -4,15 +4,14 @@
 """
 
 from pathlib import Path
-from typing import Dict, NamedTuple
+from typing import Any, Dict, Mapping, NamedTuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, read_json_object, shown
-from ernie_pair.model_files.config_json import FAMILIES, longest_of
-from ernie_pair.model_files.config_values import SHORTEST_PAIR
+from ernie_pair.model_files.config_checks import SHORTEST_PAIR
+from ernie_pair.model_files.config_json import FAMILIES
 
 TOKENIZER = "tokenizer_config.json"
-USUAL_LENGTH = 128  # of a model that does not say on what it was trained
 # Settings of PaddleNLP's tokenizers under which words are cut in a way that is not ours.
 OTHER_WAYS = {
     **{"use_jieba": True, "use_bpe_encoder": True, "do_basic_tokenize": False},
@@ -21,24 +20,26 @@ OTHER_WAYS = {
 _OWN_CLASSES = {"roberta": "RobertaChineseTokenizer", "albert": "AlbertChineseTokenizer"}
 
 
-class TokenizerConfig(NamedTuple):
+class TokenizerSettings(NamedTuple):
+    """What tokenizer_config.json says."""
+
     lower_case: bool
     trained_length: int  # tokens per pair; 0: it does not say
 
 
-def read_tokenizer(folder: Path, config: Dict[str, object]) -> TokenizerConfig:
-    """Of the file in ``folder``; where there is none, of ``config``, as `open_model` made it.
+def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> TokenizerSettings:
+    """Read the file in ``folder``; where there is none, its keys are looked for in ``config``.
 
     Raises InputError when it is damaged, or texts are not cut into word pieces in the way of BERT.
     """
     path = folder / TOKENIZER
     if not path.exists():
-        return understood(config, str(folder))
-    return understood(read_json_object(path, "correct it"), str(path))
+        return parse_tokenizer(config, str(folder))
+    return parse_tokenizer(read_json_object(path, "correct it"), str(path))
 
 
-def understood(settings: Dict[str, object], where: str) -> TokenizerConfig:
-    """The settings of a tokenizer of PaddleNLP. Raises InputError naming ``where``."""
+def parse_tokenizer(settings: Mapping[str, Any], where: str) -> TokenizerSettings:
+    """Check the settings of a tokenizer of PaddleNLP. Raises InputError naming ``where``."""
     lower_case = settings.get("do_lower_case", True)
     if not isinstance(lower_case, bool):
         raise InputError(f"{where}: do_lower_case is {shown(lower_case)}; write true or false")
@@ -57,22 +58,15 @@ def understood(settings: Dict[str, object], where: str) -> TokenizerConfig:
             "correct it, or remove it"
         )
     is_told = type(length) is int and length < 1 << 31  # PaddleNLP writes 1e30 for none
-    return TokenizerConfig(lower_case, length if is_told else 0)
+    return TokenizerSettings(lower_case, length if is_told else 0)
 
 
-def trained_length(folder: Path, config: Dict[str, object]) -> int:
-    """Tokens per pair that a trained model is asked with where nobody says otherwise."""
-    longest = longest_of(config)
-    told = read_tokenizer(folder, config).trained_length
-    return told if 0 < told <= longest else min(USUAL_LENGTH, longest)
-
-
-def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, object]:
-    """What tokenizer_config.json says of a model; ``max_seq_len`` 0 is left out."""
+def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:
+    """Return the content of tokenizer_config.json; ``max_seq_len`` 0 is left out."""
     said = {"tokenizer_class": tokenizer_class_of(family), "do_lower_case": lower_case}
     return {**said, "model_max_length": max_seq_len} if max_seq_len else said
 
 
 def tokenizer_class_of(family: str) -> str:
-    """The name of PaddleNLP's tokenizer of word pieces."""
+    """Return the name of PaddleNLP's tokenizer of word pieces."""
     return _OWN_CLASSES.get(family, f"{FAMILIES[family]}Tokenizer")

@@ -21,7 +21,7 @@ from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map, rows_fit
 from data_tools.samples.sample_map_cache import cached_sample_map
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.config_json import Limits
+from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.loader import Loader
 from ernie_pair.pretrain.vocab_checks import refuse_ids_beyond, refuse_unfit_model
@@ -98,20 +98,20 @@ class PretrainData:
         return [range(start, start + config.micro_batch_size) for start in starts]
 
 
-def open_data(config: PretrainConfig, world: World, pieces: WordPiece, limits: Limits) -> PretrainData:
+def open_data(config: PretrainConfig, world: World, pieces: WordPiece, spec: ModelSpec) -> PretrainData:
     """Open the corpora of ``input_dir`` and map their documents to samples.
 
     ``pieces``: the model's vocabulary; corpora may have been made with its extension by twins. Raises
     InputError when a folder does not hold exactly one corpus, when its ids do not fit the vocabulary,
-    when a split is empty, or when samples are not for a model of these ``limits``.
+    when a split is empty, or when samples are not for the model of ``spec``.
     """
-    refuse_unfit_model(config, pieces, limits)
+    refuse_unfit_model(config, pieces, spec)
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
     cache = Path(config.output_dir) / CACHE
     corpora = [open_verified(find_corpus(source.folder, "--input_dir"), cache) for source in sources]
     pieces = vocabulary_of(corpora, pieces)
-    refuse_ids_beyond(pieces, limits.vocab_size)
+    refuse_ids_beyond(pieces, spec.vocab_size)
     rule = masking_rule(pieces, **config.rule_settings())
     datasets = {split: _dataset(config, corpora, blend, rule, split) for split in SPLIT_NUMBER}
     return PretrainData(config, world, corpora, blend, pieces, datasets)

@@ -15,7 +15,6 @@ from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.loop import Rhythm, train
 from ernie_pair.engine.lr_schedule import tell_schedule
 from ernie_pair.engine.run_log import open_log, start_console
-from ernie_pair.model_files.config_json import limits_of
 from ernie_pair.model_files.source import ModelSource, open_model, refuse_cased, refuse_other_family
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.data import PretrainData, open_data
@@ -52,7 +51,7 @@ def _pretrain(config: PretrainConfig, world: World, signals: StopSignals) -> Non
     refuse_other_family(source, config.family)
     refuse_cased(source)
     pieces = WordPiece.from_file(source.vocab_file)
-    data = open_data(config, world, pieces, limits_of(source.config))
+    data = open_data(config, world, pieces, source.spec)
     device = start_device(config.device, world)
     logger.info("on %s, %d process(es), %s", device, world.size, _describe(data))
     with all_start(world):
@@ -86,7 +85,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     quiet_libraries()
     start_fleet(config.device, world.size)
     model_config = ernie_config(
-        source.config,
+        source.spec,
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
     )

@@ -20,11 +20,6 @@ SAME_RUN = (
     *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
     *("lr_decay_style", "use_amp", "amp_dtype", "amp_level"),
 )
-SHAPE_KEYS = (
-    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-    *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id"),
-    *("use_task_id", "task_id", "task_type_vocab_size"),
-)
 FIXED = ("model ", "vocabulary", "binary_head")  # no --allow_change makes the weights fit these
 WARM_UP = "warm-up steps"
 
@@ -43,7 +38,9 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
     """What must be equal for a resumed run to be the same run."""
     values = {name: getattr(config, name) for name in SAME_RUN}
     of_model = "of --model_name_or_path"
-    values.update({f"model {key} (config.json {of_model})": source.config.get(key) for key in SHAPE_KEYS})
+    values.update(
+        {f"model {key} (config.json {of_model})": value for key, value in source.spec.shape.items()}
+    )
     return {
         **values,
         "global_batch_size": config.samples_per_update,

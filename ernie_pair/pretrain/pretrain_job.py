@@ -87,7 +87,7 @@ class PretrainJob:
     @property
     def vocab_size(self) -> int:
         """The rows that files hold; the program may have more."""
-        return self.source.config["vocab_size"]
+        return self.source.spec.vocab_size
 
     def weights(self) -> Arrays:
         """The parameters under their structured names; a tied parameter stands once."""
@@ -101,7 +101,7 @@ class PretrainJob:
         Where every machine has a folder of its own, those that write are the first of each.
         """
         if self.local.is_first:
-            yield CONFIG, json.dumps(self.source.config, indent=2).encode()
+            yield CONFIG, json.dumps(self.source.spec.to_config(), indent=2).encode()
             yield VOCAB, self.source.vocab_file.read_bytes()
             yield WEIGHTS, self.weights()
         part, parts = self.local.rank, self.config.sharding_degree

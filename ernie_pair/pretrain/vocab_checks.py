@@ -8,24 +8,26 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.config_json import CONFIG, Limits
+from ernie_pair.model_files.config_json import CONFIG
+from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 
-def refuse_unfit_model(config: PretrainConfig, pieces: WordPiece, limits: Limits) -> None:
-    """Raises InputError when the samples that ``config`` asks for are not for a model of ``limits``."""
-    if config.max_seq_len > limits.positions:
+def refuse_unfit_model(config: PretrainConfig, pieces: WordPiece, spec: ModelSpec) -> None:
+    """Raises InputError when the samples that ``config`` asks for are not for the model of ``spec``."""
+    if config.max_seq_len > spec.max_positions:
         raise InputError(
-            f"--max_seq_len {config.max_seq_len} is above the model's {limits.positions} positions; lower it"
+            f"--max_seq_len {config.max_seq_len} is above the model's {spec.max_positions} positions; "
+            "lower it"
         )
-    if config.binary_head and limits.token_types == 1:
+    if config.binary_head and spec.token_types == 1:
         raise InputError(
             f"{CONFIG}: type_vocab_size 1 cannot tell two segments apart; use --binary_head false"
         )
-    if pieces.pad_id != limits.pad_id:
+    if pieces.pad_id != spec.pad_id:
         raise InputError(
             f"[PAD] is token {pieces.pad_id} of vocab.txt, but the model masks its pad_token_id "
-            f"{limits.pad_id}; mend {CONFIG}, or give the model's own vocab.txt"
+            f"{spec.pad_id}; mend {CONFIG}, or give the model's own vocab.txt"
         )
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.config_json import limits_of
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
@@ -41,9 +40,9 @@ class PoisonedJob(PretrainJob):
 
 
 def run(config, world, source):
-    data = open_data(config, world, WordPiece.from_file(source.vocab_file), limits_of(source.config))
+    data = open_data(config, world, WordPiece.from_file(source.vocab_file), source.spec)
     settings = ernie_config(
-        source.config,
+        source.spec,
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
     )

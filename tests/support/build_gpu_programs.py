@@ -22,6 +22,7 @@ import paddle  # noqa: E402 - reads the variables above
 from paddle.distributed.fleet.meta_optimizers import common  # noqa: E402
 from tiny_pretrain import SIZES, VOCAB  # noqa: E402
 
+from ernie_pair.model_files.spec import parse_spec  # noqa: E402
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig  # noqa: E402
 from ernie_pair.pretrain.graph.model import ernie_config  # noqa: E402
 from ernie_pair.pretrain.graph.program import build_program  # noqa: E402
@@ -51,7 +52,9 @@ def counts(flags):
     paths = {name: "unused" for name in ("model_name_or_path", "input_dir", "output_dir")}
     config = PretrainConfig(**paths, device="gpu", micro_batch_size=4, **shard, **flags)
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    main = build_program(config, ernie_config({"vocab_size": len(VOCAB), **SIZES}, **dropout)).main
+    main = build_program(
+        config, ernie_config(parse_spec({"vocab_size": len(VOCAB), **SIZES}), **dropout)
+    ).main
     block, _ = updates_of(main)
     run = [op for part in {0: main.global_block(), block.idx: block}.values() for op in part.ops]
     found = Counter(op.type for op in run if op.type in WATCHED)

@@ -8,7 +8,7 @@ import numpy as np
 import paddle
 from paddle.distributed import io as paddle_io
 
-from ernie_pair.model_files.config_json import family_of, read_config
+from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
 
 SECOND_NAMES = ("cls.predictions.decoder.weight", "cls.predictions.decoder.bias")
@@ -24,7 +24,7 @@ def write_checkpoints(model_folder: Path, output: Path) -> Dict[str, np.ndarray]
     main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
     executor = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
-        model = _shifted_model(read_config(model_folder / "config.json"))
+        model = _shifted_model(read_spec(model_folder / "config.json", model_folder / "vocab.txt"))
         logits, order = model(paddle.static.data("ids", [None, None], "int64"))
         paddle.optimizer.AdamW(0.1).minimize(paddle.mean(logits) + paddle.mean(order))
         executor.run(startup)
@@ -39,13 +39,13 @@ def write_checkpoints(model_folder: Path, output: Path) -> Dict[str, np.ndarray]
     return weights
 
 
-def _shifted_model(settings):
+def _shifted_model(spec):
     """Made after other layers, as in the process of a recipe."""
-    config = ernie_config(settings, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with paddle.utils.unique_name.guard():
         for kind in ("linear", "linear", "embedding"):
             paddle.utils.unique_name.generate(kind)
-        return CLASSES[family_of(settings)][1](config)
+        return CLASSES[spec.family][1](config)
 
 
 def _random_weights(model, scope, executor) -> Dict[str, np.ndarray]:

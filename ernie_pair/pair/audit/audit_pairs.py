@@ -22,6 +22,7 @@ from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.lines import ENCODINGS
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
+from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
 from ernie_pair.pair.audit.findings import (
     Coded,
@@ -32,7 +33,6 @@ from ernie_pair.pair.audit.findings import (
     is_shared,
     quantiles,
 )
-from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import PACKED, Pairs
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
@@ -77,7 +77,7 @@ class AuditPairsConfig:
 
 def audit_pairs(config: AuditPairsConfig) -> None:
     """Print the report; write it, its picture and the cleaned file below ``output``. Raises InputError."""
-    labels = labels_of({}, config.label_map)
+    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     columns = Columns(config.text_a, config.text_b, config.label)
     named = {"train": config.train_file, "dev": config.dev_file, "test": config.test_file}
     rules = RowRules.of(config)

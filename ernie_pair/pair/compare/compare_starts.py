@@ -13,7 +13,7 @@ from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.results import Results, files_of, refuse_existing, settings_of
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
-from ernie_pair.model_files.config_json import limits_of
+from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.compare.comparison_report import (
     JSON_FILE,
@@ -26,7 +26,6 @@ from ernie_pair.pair.compare.comparison_report import (
 from ernie_pair.pair.compare.domain_loss import domain_loss
 from ernie_pair.pair.compare.runs import TEST, Runs, Start
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
@@ -83,7 +82,7 @@ def compare_starts(config: CompareConfig) -> None:
         corpus = open_corpus(find_corpus(config.domain_data, "--domain_data"))
     pairs = _test_pairs(config, train, starts[0])
     output_dir = Path(config.output_dir)
-    names = labels_of(starts[0].source.config, train.label_map).names
+    names = _labels_of(starts[0], train).names
     results = _results(config, train)
     results.refuse_foreign()
     runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), config.symmetric)
@@ -114,8 +113,12 @@ def _train_config(path: str) -> TrainConfig:
     return parse_config(TrainConfig, [f"--config={path}", "--model_name_or_path=start", "--output_dir=run"])
 
 
+def _labels_of(start: Start, train: TrainConfig) -> Labels:
+    return parse_label_map(train.label_map) if train.label_map else start.source.spec.labels
+
+
 def _test_pairs(config: CompareConfig, train: TrainConfig, start: Start) -> Pairs:
-    labels = labels_of(start.source.config, train.label_map)
+    labels = _labels_of(start, train)
     columns = Columns(train.text_a, train.text_b, train.label)
     named = (
         ("test_file", config.test_file, "test") if config.test_file else ("dev_file", train.dev_file, "dev")
@@ -149,7 +152,7 @@ def _domain_losses(
     """What ``domain_loss`` says of every start, or {"reason": why it cannot be asked}."""
     quiet_libraries()
     start_device(train.device, World())
-    length = min(train.max_seq_len, *(limits_of(start.source.config).positions for start in starts))
+    length = min(train.max_seq_len, *(start.source.spec.max_positions for start in starts))
     losses: Dict[str, Dict[str, object]] = {}
     for start in starts:
         try:

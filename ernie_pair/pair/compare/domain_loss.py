@@ -13,7 +13,6 @@ from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking_flags import MaskingConfig
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.config_json import family_of
 from ernie_pair.model_files.source import ModelSource, match_parameters
 from ernie_pair.weights.parameter_names import HEADS, structured_names
 from ernie_pair.weights.weight_files import as_float32, read_weights
@@ -78,12 +77,12 @@ def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 def _masked_word_model(source: ModelSource):
     from paddlenlp.transformers import ErnieConfig, ErnieForPretraining
 
-    if family_of(source.config) not in ("ernie", None):
+    if source.spec.family not in ("ernie", ""):
         raise InputError(f"{source.name}: only an ERNIE has a head for masked words here")
     if source.weights is None:
         raise InputError(f"{source.name} has no weights yet")
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = ErnieForPretraining(ErnieConfig.from_dict({**source.config, **no_dropout}))
+    model = ErnieForPretraining(ErnieConfig.from_dict(source.spec.to_config(**no_dropout)))
     parameters, where = dict(model.state_dict()), str(source.weights)
     found = as_float32(structured_names(read_weights(source.weights), parameters, where), where)
     if not any(name.startswith(LM_HEAD) for name in found):

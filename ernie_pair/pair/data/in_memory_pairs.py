@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Iterable, Iterator, List, Optional, Tuple, Union
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.data.labels import Labels
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (
     BadRow,

@@ -18,7 +18,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.pair.data.labels import EXAMPLE, Labels
+from ernie_pair.model_files.labels import EXAMPLE, Labels
 from ernie_pair.pair.data.pair_columns import Columns, Layout, keys_of, layout_of
 from ernie_pair.pair.data.pair_records import (
     BadRecord,

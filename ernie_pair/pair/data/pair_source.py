@@ -9,7 +9,7 @@ from typing import Iterator, List, Optional, Union
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.pair.data.labels import Labels
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.data.named_set import SetFile, open_set
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (

@@ -7,12 +7,11 @@ import numpy as np
 
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.temperature import read_calibration
-from ernie_pair.model_files.tokenizer_json import trained_length
 from ernie_pair.pair.config.pair_config import AskConfig
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
-from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
@@ -36,8 +35,8 @@ class Trained:
         start_device(config.device, self.world)
         self.config = config
         self.model, vocab_file = load_trained(config.model_path)
-        self.max_seq_len = config.max_seq_len or trained_length(vocab_file.parent, self.model.config)
-        self.pieces = open_tokenizer(vocab_file, self.model.config, self.max_seq_len)
+        self.max_seq_len = config.max_seq_len or self.model.spec.inference_length
+        self.pieces = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
         self.calibration = read_calibration(Path(config.model_path), self.num_classes)
 
     @property
@@ -46,7 +45,7 @@ class Trained:
 
     @property
     def labels(self) -> Labels:
-        return labels_of(self.model.config)
+        return self.model.spec.labels
 
     @property
     def peers(self):

@@ -24,8 +24,7 @@ from ernie_pair.inference.softmax import refuse_no_threshold, refuse_threshold
 from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR, open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
-from ernie_pair.model_files.tokenizer_json import TOKENIZER, trained_length
-from ernie_pair.pair.data.labels import labels_of
+from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
 from ernie_pair.pair.model.classifier import PairClassifier, load_trained
@@ -134,8 +133,8 @@ def _fill(
     draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: Path, calibration: Calibration
 ) -> None:
     folder = vocab_file.parent
-    max_seq_len = config.max_seq_len or trained_length(folder, model.config)
-    pieces = open_tokenizer(vocab_file, model.config, max_seq_len)
+    max_seq_len = config.max_seq_len or model.spec.inference_length
+    pieces = open_tokenizer(vocab_file, model.spec, max_seq_len)
     batches = parity_batches(pieces, max_seq_len)
     expected = answers_of(model, batches)
     shutil.copyfile(vocab_file, draft / VOCAB)
@@ -149,7 +148,7 @@ def _fill(
         (draft / name).unlink()
     shipped = ShippedModel(
         draft,
-        labels_of(model.config).names,
+        model.spec.labels.names,
         max_seq_len,
         calibration.temperature,
         {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},

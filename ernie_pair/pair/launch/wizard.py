@@ -13,7 +13,8 @@ from data_tools.base.yaml_flags import LAUNCH
 from data_tools.files.atomic_files import published
 from data_tools.files.results import followed, refuse_existing
 from ernie_pair.device.device import default_device
-from ernie_pair.model_files.config_json import FAMILIES, family_of, find_config, read_config
+from ernie_pair.model_files.config_json import FAMILIES, find_config
+from ernie_pair.model_files.spec import read_family
 from ernie_pair.pair.data.pair_file import refuse_missing
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.launch.launch_config import ADDRESS, GPUS, read_launch
@@ -161,7 +162,7 @@ def _model(answer: str) -> str:
 def _family_of(model: str) -> str:
     config = find_config(Path(model)) if Path(model).is_dir() else None
     if config is not None:
-        return family_of(read_config(config)) or "ernie_gram"
+        return read_family(config) or "ernie_gram"
     words = model.replace("-", "_")
     return next(
         (family for family in sorted(FAMILIES, key=len, reverse=True) if family in words), "ernie_gram"

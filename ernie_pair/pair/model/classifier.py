@@ -9,15 +9,15 @@ S sequence, D hidden, C classes.
 import json
 import shutil
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
 from data_tools.base.errors import InputError
-from ernie_pair.model_files.config_json import CONFIG, FAMILIES, family_of
-from ernie_pair.model_files.config_values import NO_MODEL
+from ernie_pair.model_files.config_checks import NO_MODEL
+from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.source import (
     VOCAB,
     ModelSource,
@@ -25,40 +25,37 @@ from ernie_pair.model_files.source import (
     open_model,
     refuse_other_family,
 )
-from ernie_pair.model_files.tokenizer_json import TOKENIZER, read_tokenizer, tokenizer_json
-from ernie_pair.pair.data.labels import num_classes_of
-from ernie_pair.pair.model.encoders import ENCODERS, hidden_states, new_encoder, own_head, settings_of
+from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
+from ernie_pair.pair.model.encoders import ENCODERS, encoder_spec, hidden_states, new_encoder, own_head
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.bf16 import set_weight, widened
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
 
 WEIGHTS = "model_state.pdparams"
 HEADS = ("classifier.", "pre_classifier.")
-POOLINGS = ("cls", "mean")
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
 MEAN_CLASS = "MeanPooledPairClassifier"
 
 
 class PairClassifier(nn.Layer):
-    """``config`` is the dictionary of a config.json; a number in ``dropout`` replaces its rates.
+    """``spec`` describes the model; a number in ``dropout`` replaces its rates.
 
     ``pooling``: cls is what PaddleNLP's classifier of this family takes, the pooled output or the state
     of the first token; mean is the mean of the last hidden states over what is no padding. Empty: as
-    ``config`` says.
+    ``spec`` says.
     """
 
-    def __init__(
-        self, family: str, config: Dict[str, object], dropout: Optional[float] = None, pooling: str = ""
-    ):
+    def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):
         super().__init__()
         self.family, self.way = family, ENCODERS[family]
-        self.pooling = pooling or pooling_of(config)
-        self.config = _settings_of(family, config, dropout, self.pooling)
-        self.num_classes, self.pad_id = self.config["num_labels"], self.config.get("pad_token_id", 0)
+        self.spec = _classifier_spec(family, spec, dropout, pooling or spec.pooling)
+        self.pooling = self.spec.pooling
+        self.num_classes, self.pad_id = self.spec.num_labels, self.spec.pad_id
         self.head = self.way.head if self.pooling == "cls" else "mean"
         self.attribute = self.way.attribute or family
-        self.add_sublayer(self.attribute, new_encoder(family, self.config))
-        self.dropout = nn.Dropout(_dropout_of_head(self.config, self.encoder.config))
+        self.add_sublayer(self.attribute, new_encoder(self.spec))
+        self.dropout = nn.Dropout(_head_dropout(self.spec, self.encoder.config))
         self._add_head()
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_idle(name)
@@ -153,12 +150,11 @@ class PairClassifier(nn.Layer):
 
         ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
         """
-        lower_case = read_tokenizer(vocab_file.parent, self.config).lower_case
-        tokenizer = tokenizer_json(self.family, lower_case, max_seq_len)
+        tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
         # As plain arrays: tensors would carry along names that differ from process to process.
         paddle.save(widened(self.state_dict()), str(folder / WEIGHTS))
         shutil.copyfile(vocab_file, folder / VOCAB)
-        for name, value in ((CONFIG, self.config), (TOKENIZER, tokenizer)):
+        for name, value in ((CONFIG, self.spec.to_config()), (TOKENIZER, tokenizer)):
             (folder / name).write_text(
                 json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
             )
@@ -171,7 +167,7 @@ def new_model(
     refuse_other_family(source, family, FAMILIES)
     paddle.seed(seed_of(seed))
     try:
-        return PairClassifier(family, source.config, dropout, pooling)
+        return PairClassifier(family, source.spec, dropout, pooling)
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({reason}); correct it") from None
@@ -188,7 +184,7 @@ def load_start(model: PairClassifier, source: ModelSource) -> str:
         return "start from random weights (--from_scratch true)"
     refuse_other_family(source, model.family, FAMILIES)
     found = _with_prefix(read_weights(source.weights), model)
-    is_other_head = pooling_of(source.config) != model.pooling
+    is_other_head = source.spec.pooling != model.pooling
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
     unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
     if model.way.head == "own":
@@ -207,8 +203,8 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
             f"--model_path {model_path} is not a folder; give OUT/best-accuracy-... of a training run"
         )
     source = open_model(model_path, model_type="", from_scratch=False)
-    family = family_of(source.config)
-    if family is None:
+    family = source.spec.family
+    if not family:
         raise InputError(
             f"{model_path}/{CONFIG}: neither model_type nor architectures names one of {', '.join(FAMILIES)}"
         )
@@ -218,34 +214,26 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
     return model, source.vocab_file
 
 
-def pooling_of(config: Dict[str, object]) -> str:
-    """cls unless a config.json says otherwise. Raises InputError."""
-    pooling = config.get("pooling", "cls")
-    if pooling not in POOLINGS:
-        raise InputError(f"{CONFIG}: pooling is {pooling!r}; write one of {', '.join(POOLINGS)}")
-    return pooling
-
-
-def _settings_of(
-    family: str, config: Dict[str, object], dropout: Optional[float], pooling: str
-) -> Dict[str, object]:
-    settings = {key: value for key, value in config.items() if key not in ("num_classes", "pooling")}
-    settings["num_labels"] = num_classes_of(config)
-    settings["architectures"] = [f"{FAMILIES[family]}ForSequenceClassification"]
+def _classifier_spec(family: str, spec: ModelSpec, dropout: Optional[float], pooling: str) -> ModelSpec:
+    """Return the spec of the classifier that is made of ``spec``, as its config.json is to say."""
+    settings = spec.to_config(
+        model_type=family,
+        num_labels=spec.num_labels,
+        architectures=[MEAN_CLASS if pooling == "mean" else f"{FAMILIES[family]}ForSequenceClassification"],
+    )
+    for key in ("num_classes", "pooling"):
+        settings.pop(key, None)
     if pooling == "mean":
         settings["pooling"] = pooling
-        settings["architectures"] = [MEAN_CLASS]
-    settings = settings_of(family, settings)
     if dropout is not None:
         rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-        for key in (*rates, "classifier_dropout_prob") if family == "albert" else rates:
-            settings[key] = dropout
-    return settings
+        rates += ("classifier_dropout_prob",) if family == "albert" else ()
+        settings.update(dict.fromkeys(rates, dropout))
+    return encoder_spec(spec.with_config(settings))
 
 
-def _dropout_of_head(settings: Dict[str, object], made_of) -> float:
-    chosen = settings.get("classifier_dropout")
-    return made_of.hidden_dropout_prob if chosen is None else chosen
+def _head_dropout(spec: ModelSpec, made_of) -> float:
+    return made_of.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
 
 
 def _with_prefix(found: Arrays, model: PairClassifier) -> Arrays:

@@ -11,7 +11,8 @@ from paddle import nn
 from paddlenlp import transformers
 
 from data_tools.base.errors import InputError
-from ernie_pair.model_files.config_json import CONFIG, FAMILIES, whole_number
+from ernie_pair.model_files.config_json import CONFIG, FAMILIES
+from ernie_pair.model_files.spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -59,20 +60,20 @@ ENCODERS: Dict[str, Encoder] = {
 }
 
 
-def settings_of(family: str, config: Dict[str, object]) -> Dict[str, object]:
-    """``config`` with what PaddleNLP would otherwise take to be another size. Raises InputError."""
-    settings = {**config, "model_type": family}
-    if family == "ernie_gram":
-        settings.setdefault("embedding_size", settings.get("hidden_size", 768))
-    if ENCODERS[family].takes_types and whole_number(settings, "type_vocab_size", 2) == 1:
+def encoder_spec(spec: ModelSpec) -> ModelSpec:
+    """Return ``spec`` with what PaddleNLP would otherwise take to be another size. Raises InputError."""
+    if ENCODERS[spec.family].takes_types and spec.token_types == 1:
         raise InputError(f"{CONFIG}: type_vocab_size 1 has no type for the second text; take another model")
-    return settings
+    if spec.family == "ernie_gram" and spec.embedding_size is None:
+        return spec.replace(embedding_size=spec.hidden_size)
+    return spec
 
 
-def new_encoder(family: str, settings: Dict[str, object]) -> nn.Layer:
-    """Of random weights; what it is made of is its ``config``."""
+def new_encoder(spec: ModelSpec) -> nn.Layer:
+    """Return PaddleNLP's encoder of ``spec`` with random weights."""
+    family = spec.family
     model_class = getattr(transformers, f"{FAMILIES[family]}Model")
-    config = model_class.config_class.from_dict(settings)
+    config = model_class.config_class.from_dict(spec.to_config())
     # PaddleNLP's classifier leaves this pooler away.
     encoder = model_class(config, add_pooling_layer=False) if family == "roberta" else model_class(config)
     if family == "nezha":

@@ -10,13 +10,13 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, Rows
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.class_weights import class_weights_of
 from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_updates
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
-from ernie_pair.pair.data.labels import Labels, labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
@@ -41,7 +41,7 @@ class PairData(NamedTuple):
 
 def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
     """Both files; see ``open_pairs``."""
-    labels, columns = labels_of(source.config), Columns(config.text_a, config.text_b, config.label)
+    labels, columns = source.spec.labels, Columns(config.text_a, config.text_b, config.label)
     rules = RowRules.of(config)
     sources = {
         split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns, rules)
@@ -54,8 +54,8 @@ def open_pairs(
     config: PairConfig, sources: Dict[str, PairSource], source: ModelSource, world: World
 ) -> PairData:
     """Train and dev, with a line about each and about what is wrong with them. Raises InputError."""
-    pieces = open_tokenizer(source.vocab_file, source.config, config.max_seq_len)
-    labels = labels_of(source.config)
+    pieces = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
+    labels = source.spec.labels
     make = _stream if config.streaming else _hold
     data = make(config, sources, pieces, labels, world)
     return data._replace(hashes={**data.hashes, "vocabulary": pieces.sha256})

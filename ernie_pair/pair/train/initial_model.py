@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.data.labels import labels_of, with_labels
 from ernie_pair.pair.model.classifier import PairClassifier, load_start, new_model
 from ernie_pair.pair.step.freezing import num_frozen_layers
 
@@ -23,7 +23,7 @@ def open_start(config: PairConfig, name_or_path: str) -> Start:
     """The model that ``name_or_path`` names, with the weights it has. Raises InputError."""
     source = open_model(name_or_path, model_type=config.model_type, from_scratch=config.from_scratch)
     if config.label_map:
-        source = replace(source, config=with_labels(source.config, labels_of({}, config.label_map)))
+        source = replace(source, spec=source.spec.with_labels(parse_label_map(config.label_map)))
     model = new_model(source, config.model_type, config.seed, config.dropout, config.pooling)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     return Start(model, source, load_start(model, source))
@@ -32,5 +32,5 @@ def open_start(config: PairConfig, name_or_path: str) -> Start:
 def given_start(model: PairClassifier, vocab_file: Path) -> Start:
     """A model that is in memory already; it keeps its labels and its own dropout."""
     return Start(
-        model, ModelSource("the model", model.config, vocab_file, None), "start from the model as given"
+        model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
     )

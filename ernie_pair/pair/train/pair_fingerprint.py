@@ -3,8 +3,6 @@
 The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
 """
 
-import hashlib
-import json
 from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
@@ -25,7 +23,6 @@ def fingerprint_of(
     config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
 ) -> Dict[str, object]:
     """What must not change between a checkpoint and the run that goes on from it."""
-    model = json.dumps(source.config, sort_keys=True).encode()
     flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
     flags += ("text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE)
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
@@ -37,7 +34,7 @@ def fingerprint_of(
         "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_update(world.size),
         "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
         f"{STEPS} ({flags_of_steps})": job.total_steps,
-        "config.json (sha256, of --model_name_or_path)": hashlib.sha256(model).hexdigest(),
+        "config.json (sha256, of --model_name_or_path)": source.spec.sha256,
         **{_key_of_file(name): value for name, value in hashes.items()},
     }
 

@@ -14,7 +14,6 @@ from ernie_pair.engine.loop import Rhythm, train
 from ernie_pair.engine.lr_schedule import tell_schedule
 from ernie_pair.engine.run_log import open_log, start_console
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.process_group import join_peers
 from ernie_pair.pair.step.freezing import freeze
@@ -174,7 +173,7 @@ class PairRun:
         label = self.job.single_class
         if label is None or state.step == 0 or not self.world.is_first:  # a new head does so at step 0
             return
-        name = labels_of(self.start.source.config).names[label]
+        name = self.start.source.spec.labels.names[label]
         named = f"class {name}" if name == str(label) else name
         logger.warning("step %d: %s", state.step, describe_single_class(named, len(self.data.dev)))
 

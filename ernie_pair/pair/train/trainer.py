@@ -22,7 +22,6 @@ from ernie_pair.model_files.temperature import Calibration, read_calibration
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs, examples_of, held, is_one_shot
-from ernie_pair.pair.data.labels import labels_of
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.pair_records import RowRules
@@ -174,7 +173,7 @@ class PairTrainer:
         logits, labels, bad = self._ask(self._pairs_of("test", dataset, labelled), chosen)
         metrics = {} if labels is None else self._measure()(logits, labels)
         decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
-        every = labels_of(self._start.source.config).names
+        every = self._start.source.spec.labels.names
         names = [every[number] for number in decided.classes]
         found = Predictions(decided.classes, logits, labels, metrics, decided.probabilities, names)
         return _with_bad_rows(found, bad)
@@ -215,7 +214,7 @@ class PairTrainer:
             name = {"train": "train_dataset", "dev": "eval_dataset"}[split]
             raise InputError(f"there is no {name}; give it to PairTrainer")
         config = self.config
-        labels = labels_of(self._start.source.config) if labelled else None
+        labels = self._start.source.spec.labels if labelled else None
         columns = Columns(config.text_a, config.text_b, config.label)
         rules = RowRules.of(config)
         if isinstance(given, (str, Path)):
@@ -239,7 +238,7 @@ class PairTrainer:
 
     def _logits_of_texts(self, left: List[str], right: List[str]) -> np.ndarray:
         source = self._start.source
-        pieces = open_tokenizer(source.vocab_file, source.config, self.config.max_seq_len)
+        pieces = open_tokenizer(source.vocab_file, source.spec, self.config.max_seq_len)
         rows = encode_texts(left, right, None, pieces, self.config.max_seq_len)
         peers = join_peers(self.world)
         peers.barrier()
@@ -253,7 +252,7 @@ class PairTrainer:
 
 def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
     """What is decided already is not for the flags to say."""
-    dropout = model.config.get("hidden_dropout_prob", config.dropout)
+    dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
     return replace(config, model_type=model.family, pooling=model.pooling, dropout=dropout)
 
 

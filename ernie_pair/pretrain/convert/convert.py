@@ -11,8 +11,9 @@ from data_tools.files.atomic_folder import MADE, publish_folder
 from data_tools.files.results import Results, files_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.engine.run_log import start_console
-from ernie_pair.model_files.config_json import CONFIG, find_config, read_config
+from ernie_pair.model_files.config_json import CONFIG, find_config
 from ernie_pair.model_files.source import VOCAB, ModelSource, open_model
+from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert.parity import (
     HEAD_OUTPUTS,
     largest_differences,
@@ -62,9 +63,9 @@ def convert(config: ConvertConfig) -> None:
     results = _results(config, output_dir, weights_file, source)
     if results.are_done():
         return
-    feed = random_ids(source.config)
+    feed = random_ids(source.spec)
     found = read_weights(weights_file)
-    weights, static_outputs = run_static(source.config, found, str(weights_file), feed)
+    weights, static_outputs = run_static(source.spec, found, str(weights_file), feed)
     for output in HEAD_OUTPUTS.keys() - static_outputs.keys():
         logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
     publish_folder(
@@ -79,7 +80,7 @@ def convert(config: ConvertConfig) -> None:
 def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
     inputs = {"static_model_path": files_of(str(weights_file)), "model_name_or_path": [source.vocab_file]}
     outputs = [output_dir / name for name in sorted(WRITTEN - {MADE})]
-    settings = {"config.json": source.config}
+    settings = {"config.json": source.spec.to_config()}
     return Results("convert", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
@@ -116,7 +117,7 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     missing = [CONFIG] * (settings is None) + [VOCAB] * (not vocab_file.is_file())
     if missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")
-    return ModelSource(str(folder), read_config(settings), vocab_file, weights_file)
+    return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
 
 
 def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
@@ -137,7 +138,7 @@ def _fill(draft: Path, source: ModelSource, weights: Arrays, static_outputs: Arr
     from ernie_pair.pretrain.convert.model_folder import write_model_folder
 
     write_model_folder(draft, source, weights)
-    differences = largest_differences(static_outputs, run_dynamic(draft, source.config, feed))
+    differences = largest_differences(static_outputs, run_dynamic(draft, source.spec, feed))
     for name, difference in differences.items():
         logger.info("largest difference of %-15s %.3g", name, difference)
     worst = max(differences.values())

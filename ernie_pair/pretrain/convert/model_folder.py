@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ernie_pair.model_files.config_json import CONFIG, FAMILIES, family_of
+from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.source import VOCAB, ModelSource
 from ernie_pair.weights.weight_files import Arrays
 
@@ -28,17 +28,17 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
     ``weights``: {structured name: array} of the model of pretraining, heads included. The last file
     is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
     """
-    family = family_of(source.config) or "ernie"
+    family = source.spec.family or "ernie"
     architecture = WHOLE[family] if LAST_HEAD in weights else f"{FAMILIES[family]}Model"
-    config = {**source.config, "model_type": family, "architectures": [architecture]}
+    config = source.spec.to_config(model_type=family, architectures=[architecture])
     if family == "ernie_gram":  # PaddleNLP's default is 768, whatever hidden_size is
-        config.setdefault("embedding_size", config.get("hidden_size", 768))
+        config.setdefault("embedding_size", source.spec.hidden_size)
     _write_json(folder / CONFIG, config)
     tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
     _write_json(folder / "tokenizer_config.json", tokenizer)
     # Twins beyond the model's rows mark the words of a corpus; no tokenizer makes them of a text.
     lines = source.vocab_file.read_bytes().splitlines(keepends=True)
-    (folder / VOCAB).write_bytes(b"".join(lines[: config["vocab_size"]]))
+    (folder / VOCAB).write_bytes(b"".join(lines[: source.spec.vocab_size]))
     with open(folder / WEIGHTS, "wb") as file:
         pickle.dump(_with_tied_names(weights, family), file, protocol=4)
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from data_tools.base.errors import CheckpointError
 from ernie_pair.device.device import quiet_libraries
-from ernie_pair.model_files.config_json import family_of, limits_of
 from ernie_pair.model_files.source import match_parameters
+from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
 from ernie_pair.weights.parameter_names import structured_names
 from ernie_pair.weights.weight_files import Arrays, as_float32
@@ -17,16 +17,14 @@ ENCODER_OUTPUTS = ("sequence_output", "pooled_output")
 HEAD_OUTPUTS = {"lm_logits": "cls.predictions.", "sop_logits": "cls.seq_relationship."}
 
 
-def random_ids(config: Dict) -> Arrays:
+def random_ids(spec: ModelSpec) -> Arrays:
     """A padded batch that reaches every part of the vocabulary, every type, and many positions."""
-    rng, limits = np.random.default_rng(0), limits_of(config)
-    length = min(64, limits.positions)
+    rng = np.random.default_rng(0)
+    length = min(64, spec.max_positions)
     inside = np.arange(length) < np.array([length, length - 1, length // 2, 2])[:, None]
-    ids, types = (
-        rng.integers(0, max(1, most), (4, length)) for most in (limits.vocab_size, limits.token_types)
-    )
+    ids, types = (rng.integers(0, max(1, most), (4, length)) for most in (spec.vocab_size, spec.token_types))
     return {
-        "input_ids": np.where(inside, ids, limits.pad_id).astype(np.int64),
+        "input_ids": np.where(inside, ids, spec.pad_id).astype(np.int64),
         "token_type_ids": np.where(inside, types, 0).astype(np.int64),
     }
 
@@ -54,7 +52,7 @@ def outputs_of(weights: Arrays) -> List[str]:
     return [*ENCODER_OUTPUTS, *(output for output, head in HEAD_OUTPUTS.items() if head not in missing)]
 
 
-def run_static(config: Dict, found: Arrays, where: str, feed: Arrays) -> tuple:
+def run_static(spec: ModelSpec, found: Arrays, where: str, feed: Arrays) -> tuple:
     """The weights under structured names, and {output: array}, what the static model makes of ``feed``."""
     import paddle
 
@@ -64,7 +62,7 @@ def run_static(config: Dict, found: Arrays, where: str, feed: Arrays) -> tuple:
     main, startup, scope = paddle.static.Program(), paddle.static.Program(), paddle.static.Scope()
     executor = paddle.static.Executor(paddle.CPUPlace())
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
-        model = build_ernie(ernie_config(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        model = build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
         model.eval()
         inputs = {name: paddle.static.data(name, [None, None], "int64") for name in feed}
         outputs = _all_outputs(model, inputs)
@@ -79,7 +77,7 @@ def run_static(config: Dict, found: Arrays, where: str, feed: Arrays) -> tuple:
     return named, dict(zip(wanted, values))
 
 
-def run_dynamic(folder: Path, config: Dict, feed: Arrays) -> Arrays:
+def run_dynamic(folder: Path, spec: ModelSpec, feed: Arrays) -> Arrays:
     """{output: array}, what the dynamic model that from_pretrained loads makes of ``feed``."""
     import paddle
 
@@ -87,7 +85,7 @@ def run_dynamic(folder: Path, config: Dict, feed: Arrays) -> Arrays:
 
     quiet_libraries()
     paddle.set_device("cpu")
-    model = CLASSES[family_of(config) or "ernie"][1].from_pretrained(str(folder))
+    model = CLASSES[spec.family or "ernie"][1].from_pretrained(str(folder))
     model.eval()
     with paddle.no_grad():
         outputs = _all_outputs(model, {name: paddle.to_tensor(array) for name, array in feed.items()})

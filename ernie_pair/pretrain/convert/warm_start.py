@@ -28,7 +28,7 @@ def read_start(parameters: Dict[str, object], source: ModelSource) -> WarmStart:
     The encoder must fit name by name. The heads of pretraining may be missing, then they stay random;
     other heads are passed over; both are logged. Raises CheckpointError.
     """
-    where, vocab_size = str(source.weights), source.config["vocab_size"]
+    where, vocab_size = str(source.weights), source.spec.vocab_size
     found = structured_names(read_weights(source.weights), parameters, where)
     ours = as_float32(cut_vocabulary(found, vocab_size), where)
     if any(ours[name].shape != found[name].shape for name in found):
@@ -53,13 +53,13 @@ def _tell(what: str, names: list) -> None:
 
 def warn_of_random_weights(lm_loss: float, source: ModelSource) -> None:
     """Said when the first validation of given weights is what random ones would show."""
-    chance = math.log(source.config["vocab_size"])
+    chance = math.log(source.spec.vocab_size)
     if lm_loss > NEAR_RANDOM * chance:
         logger.warning(
             "the first lm_loss %.2f is that of random weights (ln %d = %.2f): look whether %s belongs to "
             "this config.json and vocab.txt",
             lm_loss,
-            source.config["vocab_size"],
+            source.spec.vocab_size,
             chance,
             source.weights,
         )

@@ -10,8 +10,9 @@ from paddle import nn
 from paddlenlp.transformers import ErnieConfig, ErnieForPretraining, ErnieGramConfig, PretrainedConfig
 
 from data_tools.base.errors import InputError
-from ernie_pair.model_files.config_json import CONFIG, family_of
-from ernie_pair.model_files.config_values import NO_MODEL
+from ernie_pair.model_files.config_checks import NO_MODEL
+from ernie_pair.model_files.config_json import CONFIG
+from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
 from ernie_pair.pretrain.graph.vocab_padding import NEVER, padded_size
 
@@ -41,29 +42,28 @@ class Sums(NamedTuple):
 
 
 def ernie_config(
-    settings: Dict, *, hidden_dropout_prob: float, attention_probs_dropout_prob: float
+    spec: ModelSpec, *, hidden_dropout_prob: float, attention_probs_dropout_prob: float
 ) -> PretrainedConfig:
-    """The configuration of config.json with the dropout of this run; an ERNIE's where no family is named."""
+    """Return PaddleNLP's configuration of ``spec`` with the dropout of this run.
+
+    Where no family is named it is an ERNIE's. Raises InputError for a family that is not pretrained here.
+    """
     dropout = {
         "hidden_dropout_prob": hidden_dropout_prob,
         "attention_probs_dropout_prob": attention_probs_dropout_prob,
     }
-    family = family_of(settings) or "ernie"
+    family = spec.family or "ernie"
     if family not in CLASSES:
         raise InputError(f"{CONFIG}: {family} is not pretrained here; give an {' or an '.join(CLASSES)}")
-    settings = {**settings, "model_type": family, **dropout}
+    settings = spec.to_config(model_type=family, **dropout)
     if family == "ernie_gram":
-        _refuse_narrow_embeddings(settings)
+        if spec.embedding_size not in (None, spec.hidden_size):
+            raise InputError(
+                f"{CONFIG}: embedding_size {spec.embedding_size} is not hidden_size {spec.hidden_size}, and "
+                "PaddleNLP's ErnieGram has no layer between the two; make them equal"
+            )
+        settings.update(hidden_size=spec.hidden_size, embedding_size=spec.hidden_size)
     return CLASSES[family][0].from_dict(settings)
-
-
-def _refuse_narrow_embeddings(settings: Dict) -> None:
-    hidden = settings.setdefault("hidden_size", 768)
-    if settings.setdefault("embedding_size", hidden) != hidden:
-        raise InputError(
-            f"{CONFIG}: embedding_size {settings['embedding_size']} is not hidden_size {hidden}, and "
-            "PaddleNLP's ErnieGram has no layer between the two; make them equal"
-        )
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:

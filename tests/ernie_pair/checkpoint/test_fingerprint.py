@@ -10,6 +10,7 @@ from tiny_pair import train_config
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.fingerprint import flags_of, refuse_other_run, refuse_unknown_keys
+from ernie_pair.model_files.spec import parse_spec
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.train import pair_fingerprint as of_pairs
 from ernie_pair.pretrain import pretrain_fingerprint as of_pretraining
@@ -17,7 +18,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.processes.world import World
 
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
-SOURCE = SimpleNamespace(config={"vocab_size": 9})
+SOURCE = SimpleNamespace(spec=parse_spec({"vocab_size": 9}))
 DATA = SimpleNamespace(fingerprint="abc", pieces=SimpleNamespace(sha256="def"))
 RECIPE = ["--max_steps", "200000", "--decay_steps", "1980000", "--warmup_rate", "0.01"]
 
@@ -32,7 +33,7 @@ def saved_by_the_version_before(config):
     _, now = pretraining()
     names = (key.partition(" (")[0].replace("--", "") for key in now)
     known = {name: getattr(config, name, None) for name in names if name != of_pretraining.WARM_UP}
-    of_model = {f"model {key}": SOURCE.config.get(key) for key in of_pretraining.SHAPE_KEYS}
+    of_model = {f"model {key}": value for key, value in SOURCE.spec.shape.items()}
     steps = {"decay_steps": config.lr_decay_steps, "global_batch_size": config.samples_per_update}
     told = {"warmup_rate": config.warmup_rate, "corpus": "abc", "vocabulary": "def"}
     return {**known, **of_model, **steps, **told}

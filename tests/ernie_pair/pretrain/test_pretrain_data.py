@@ -7,13 +7,13 @@ from data_tools.base.errors import InputError
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.config_json import Limits, limits_of
+from ernie_pair.model_files.spec import parse_spec
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
 from ernie_pair.pretrain.pretrain_fingerprint import SAME_RUN
 from ernie_pair.processes.world import World
 
-LIMITS = Limits(vocab_size=len(VOCAB), positions=40, token_types=2, pad_id=0)
+SPEC = parse_spec({"vocab_size": len(VOCAB), "max_position_embeddings": 40, "type_vocab_size": 2})
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +25,10 @@ def world(tmp_path_factory):
     return folder
 
 
-def opened(world, input_dir=None, limits=None, **changes):
+def opened(world, input_dir=None, spec=None, **changes):
     words = flags(world / "model", input_dir or world / "a", world / "output", **changes)
     pieces = WordPiece.from_file(world / "model" / "vocab.txt")
-    return open_data(
-        parse_config(PretrainConfig, list(map(str, words))), World(0, 1), pieces, limits or LIMITS
-    )
+    return open_data(parse_config(PretrainConfig, list(map(str, words))), World(0, 1), pieces, spec or SPEC)
 
 
 def blended(world, **changes):
@@ -165,8 +163,8 @@ def test_a_corpus_may_hold_twins_that_the_model_has_no_rows_for(plain, vocab_of)
     rows = len(CHARACTERS) + 6
     words = list(map(str, flags(plain / "model", plain / "a", plain / "output" / vocab_of)))
     pieces = WordPiece.from_file(plain / vocab_of / "vocab.txt")
-    limits = Limits(rows, 40, 2, 0)
-    data = open_data(parse_config(PretrainConfig, words), World(0, 1), pieces, limits)
+    spec = SPEC.replace(vocab_size=rows)
+    data = open_data(parse_config(PretrainConfig, words), World(0, 1), pieces, spec)
     assert data.corpora[0].max_id >= rows
     for group in data.updates(0):
         assert all(batch["input_ids"].max() < rows > batch["masked_lm_labels"].max() for batch in group)
@@ -174,27 +172,19 @@ def test_a_corpus_may_hold_twins_that_the_model_has_no_rows_for(plain, vocab_of)
 
 def test_a_vocabulary_longer_than_the_model_by_anything_else_is_refused(world):
     with pytest.raises(InputError, match=r"53 tokens and the model 28 rows: '\[UNK\]', line 53, has none"):
-        opened(world, limits=LIMITS._replace(vocab_size=28))
+        opened(world, spec=SPEC.replace(vocab_size=28))
     with pytest.raises(InputError, match="the model 20 rows"):
-        opened(world, limits=LIMITS._replace(vocab_size=20))
+        opened(world, spec=SPEC.replace(vocab_size=20))
 
 
 def test_a_model_for_other_samples_is_refused(world):
-    one_type = LIMITS._replace(token_types=1)
+    one_type = SPEC.replace(type_vocab_size=1)
     with pytest.raises(InputError, match="use --binary_head false"):
-        opened(world, limits=one_type)
-    assert opened(world, limits=one_type, binary_head="false") and opened(
-        world, limits=LIMITS._replace(token_types=0)
+        opened(world, spec=one_type)
+    assert opened(world, spec=one_type, binary_head="false") and opened(
+        world, spec=SPEC.replace(type_vocab_size=0)
     )
     with pytest.raises(
         InputError, match=r"\[PAD\] is token 0 of vocab.txt, but the model masks its pad_token_id 5"
     ):
-        opened(world, limits=LIMITS._replace(pad_id=5))
-
-
-def test_the_limits_of_a_config_have_paddlenlps_defaults():
-    assert limits_of({"vocab_size": 9}) == Limits(9, 512, 16, 0)
-    assert limits_of({"vocab_size": 9, "model_type": "ernie_gram"}) == Limits(9, 512, 2, 0)
-    for key, value in {"max_position_embeddings": 0, "type_vocab_size": -1, "pad_token_id": "[PAD]"}.items():
-        with pytest.raises(InputError, match=f"{key} is"):
-            limits_of({"vocab_size": 9, key: value})
+        opened(world, spec=SPEC.replace(pad_token_id=5))

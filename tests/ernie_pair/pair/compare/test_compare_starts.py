@@ -340,7 +340,7 @@ def test_models_that_cannot_be_asked_say_why(domain, tmp_path):
     stranger = write_weights(write_model(tmp_path / "stranger"))
     with pytest.raises(InputError, match="was made with another vocabulary than that of"):
         domain_loss(source_of(stranger), corpus, 8, 24)
-    gram = replace(source_of(encoder), config={**source_of(encoder).config, "model_type": "ernie_gram"})
+    gram = replace(source_of(encoder), spec=source_of(encoder).spec.replace(model_type="ernie_gram"))
     with pytest.raises(InputError, match="only an ERNIE has a head for masked words"):
         domain_loss(gram, corpus, 8, 24)
 

@@ -14,9 +14,9 @@ from tiny_ship import ship, write_trained
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import pair_records, row_cache
-from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair

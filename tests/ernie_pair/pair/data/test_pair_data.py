@@ -1,6 +1,5 @@
 """Pair files, their rows of ids, and the batches taken from them; no paddle."""
 
-import json
 from itertools import islice
 
 import numpy as np
@@ -9,6 +8,8 @@ from tiny_pair import VOCAB, write_model, write_pairs
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.labels import Labels
+from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pair.config.pair_config import EvaluateConfig, TrainConfig
 from ernie_pair.pair.data.batch_order import BatchOrder
 from ernie_pair.pair.data.encoded_pairs import (
@@ -18,7 +19,6 @@ from ernie_pair.pair.data.encoded_pairs import (
     open_tokenizer,
     training_updates,
 )
-from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.processes.world import World
 
@@ -320,16 +320,16 @@ def test_evaluation_sees_every_row_once_with_its_like(batch_size):
     "changes, length, reason",
     [
         ({"vocab_size": 9}, 64, "tokens, its model takes 9; give the vocabulary"),
-        ({"vocab_size": "many"}, 64, 'config.json: vocab_size is "many"; write a whole number'),
+        ({"vocab_size": "many"}, 64, 'vocab_size is "many", and takes a whole number'),
         ({"pad_token_id": 3}, 64, r"vocab\.txt:1: \[PAD\] has the id 0"),
         ({}, 129, "--max_seq_len 129 is more than the model's 128 positions; use 128"),
     ],
 )
 def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tmp_path, changes, length, reason):
     folder = write_model(tmp_path / "model", **changes)
-    config = json.loads((folder / "config.json").read_text())
+    files = folder / "config.json", folder / "vocab.txt"
     with pytest.raises(InputError, match=reason):
-        open_tokenizer(folder / "vocab.txt", config, length)
+        open_tokenizer(files[1], read_spec(*files), length)
 
 
 FLAGS = {"model_name_or_path": "m", "train_file": "t", "dev_file": "d", "output_dir": "o"}

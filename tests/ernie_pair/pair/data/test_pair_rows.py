@@ -12,9 +12,9 @@ from tiny_pair import CHARACTERS, VOCAB, write_model, write_pairs
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
-from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Row
 from ernie_pair.pair.data.pair_records import RowRules

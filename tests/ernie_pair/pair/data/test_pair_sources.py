@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from data_tools.base.errors import InputError
+from ernie_pair.model_files.labels import Labels, labels_in, parse_label_map
 from ernie_pair.pair.data import named_set, pair_file
-from ernie_pair.pair.data.labels import Labels, labels_of, with_labels
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import rows_of
 from ernie_pair.pair.data.pair_records import RowRules
@@ -152,12 +152,12 @@ MAPS = {
 
 @pytest.mark.parametrize("text", MAPS)
 def test_a_label_map_names_the_classes_and_config_json_keeps_them(text):
-    labels = labels_of({}, text)
+    labels = parse_label_map(text)
     assert (labels.names, labels.classes) == MAPS[text]
-    kept = json.loads(json.dumps(with_labels({"vocab_size": 9, "num_labels": 7}, labels)))
+    kept = json.loads(json.dumps({"vocab_size": 9, "num_labels": 7, **labels.to_config()}))
     assert kept["num_labels"] == len(labels.names) and kept["vocab_size"] == 9
     assert kept["id2label"] == {str(number): name for number, name in enumerate(labels.names)}
-    again = labels_of(kept)
+    again = labels_in(kept)
     assert (again.names, again.classes) == (labels.names, labels.classes)
 
 
@@ -178,7 +178,7 @@ def test_a_label_map_names_the_classes_and_config_json_keeps_them(text):
 )
 def test_a_label_map_that_is_not_clear_is_refused(text, reason):
     with pytest.raises(InputError, match=rf"--label_map {text}: .*{reason}; write 0=different,1=same, for"):
-        labels_of({}, text)
+        parse_label_map(text)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_label_map_that_is_not_clear_is_refused(text, reason):
     ],
 )
 def test_without_a_map_the_model_says_what_the_classes_are(config, allowed):
-    assert labels_of(config).allowed == allowed
+    assert labels_in(config).allowed == allowed
 
 
 @pytest.mark.parametrize(
@@ -211,17 +211,17 @@ def test_without_a_map_the_model_says_what_the_classes_are(config, allowed):
 )
 def test_a_model_whose_classes_are_not_clear_is_refused(config):
     with pytest.raises(InputError, match="config.json: .*; (mend|a classifier needs)"):
-        labels_of(config)
+        labels_in(config)
 
 
 def test_names_and_numbers_are_the_labels_of_a_file(tmp_path):
     path = write(tmp_path / "a.tsv", "左\t右\tsame\n上\t下\tdifferent\n前\t后\t1\n")
-    assert rows_in(path, labels_of({}, "different,same")) == THREE
+    assert rows_in(path, parse_label_map("different,same")) == THREE
     path = write(tmp_path / "a.json", '{"query": "左", "title": "右", "label": "same"}\n')
-    assert rows_in(path, labels_of({}, "different,same")) == [("左", "右", 1)]
+    assert rows_in(path, parse_label_map("different,same")) == [("左", "右", 1)]
     write(tmp_path / "a.tsv", "左\t右\tSame\n")
     with pytest.raises(InputError, match=r"a\.tsv:1: label 'Same' is not one of different, same, 0, 1"):
-        rows_in(tmp_path / "a.tsv", labels_of({}, "different,same"))
+        rows_in(tmp_path / "a.tsv", parse_label_map("different,same"))
 
 
 @pytest.fixture
@@ -349,7 +349,7 @@ def test_rows_of_clue_that_nobody_agreed_on_are_counted(home):
     pairs = source_of("clue:ocnli", "dev", Labels.numbered(3)).read()
     assert (pairs.left, pairs.labels.tolist()) == (["0", "2", "3"], [0, 2, 1])  # in the order of the set
     assert [(bad.number, bad.place) for bad in pairs.bad] == [(2, 1)]
-    named = labels_of({}, "neutral,entailment,contradiction")
+    named = parse_label_map("neutral,entailment,contradiction")
     assert source_of("clue:ocnli", "dev", named).read().labels.tolist() == [1, 0, 2]
 
 

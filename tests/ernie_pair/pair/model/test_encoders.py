@@ -14,10 +14,10 @@ from ernie_pair.device.device import quiet_libraries
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.model_files import source as model_folder
-from ernie_pair.model_files.config_json import FAMILIES, longest_of, stranger_of
+from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.new_model import NewModelConfig, new_model
 from ernie_pair.model_files.source import open_model, tokenizer_class
-from ernie_pair.model_files.tokenizer_json import trained_length
+from ernie_pair.model_files.spec import parse_spec, read_spec
 from ernie_pair.pair.config.pair_config import EvaluateConfig
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.pair.model.classifier import load_start, load_trained
@@ -110,7 +110,7 @@ def test_a_saved_folder_is_the_same_model_in_paddlenlp_and_here(make, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_of_paddlenlp_is_the_same_here(make, tmp_path, family):
-    peer = peer_of(family, "ForSequenceClassification", make(family).config)
+    peer = peer_of(family, "ForSequenceClassification", make(family).spec.config)
     ours, _ = load_trained(str(save_peer(peer, tmp_path / "theirs")))
     assert np.array_equal(logits_of(ours), logits_of_peer(peer, family))
 
@@ -119,7 +119,7 @@ def test_a_model_of_paddlenlp_is_the_same_here(make, tmp_path, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_encoder_saved_by_itself_starts_a_classifier(make, tmp_path, family, pooling):
     model = make(family, pooling)
-    peer = peer_of(family, "Model", model.config)
+    peer = peer_of(family, "Model", model.spec.config)
     source = open_model(str(save_peer(peer, tmp_path / "encoder")), model_type=family, from_scratch=False)
     head = model.classifier.state_dict()
     head = {name: value.numpy() for name, value in head.items()}
@@ -220,7 +220,7 @@ def test_an_export_answers_as_the_model_does(make, tmp_path, capfd, family, pool
     assert predictor.shipped.max_seq_len == 24
     pairs = [("今天好", "你坏"), ("我他她" * 9, "多少上下"), ("好", "好")]
     model, vocab_file = load_trained(str(folder))
-    pieces = open_tokenizer(vocab_file, model.config, 24)
+    pieces = open_tokenizer(vocab_file, model.spec, 24)
     batch = encode_texts(*zip(*pairs), None, pieces, 24).batch(np.arange(3))
     assert np.abs(predictor.logits(pairs) - logits_of(model, *batch[:2])).max() < 1e-4
 
@@ -249,9 +249,9 @@ TEXTS = [
 def test_token_ids_are_those_of_the_models_own_tokenizer(tmp_path, family, lower_case):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{token}\n" for token in CASED), encoding="utf-8")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower_case}))
+    spec = parse_spec({"vocab_size": len(CASED)}, {"do_lower_case": lower_case})
     theirs = tokenizer_class(family)(str(path), do_lower_case=lower_case)
-    pieces = open_tokenizer(path, {"vocab_size": len(CASED)}, 64)
+    pieces = open_tokenizer(path, spec, 64)
     for text in TEXTS:
         expected = theirs.convert_tokens_to_ids(theirs.tokenize(text))
         assert pieces.encode(text) == expected, text
@@ -263,8 +263,7 @@ def test_every_kind_of_character_has_the_ids_of_a_cased_tokenizer(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     theirs = transformers.BertTokenizer(str(path), do_lower_case=False)
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    pieces = open_tokenizer(path, {"vocab_size": len(tokens)}, 64)
+    pieces = open_tokenizer(path, parse_spec({"vocab_size": len(tokens)}, {"do_lower_case": False}), 64)
     for point in [*range(0x2100), *range(0x2100, 0x110000, 499), *range(0xE00F0, 0xE0200, 7)]:
         if not 0xD800 <= point < 0xE000:
             text = f"a{chr(point)}B 中{chr(point)}\u0316"
@@ -274,10 +273,10 @@ def test_every_kind_of_character_has_the_ids_of_a_cased_tokenizer(tmp_path):
 
 def test_a_cased_reading_has_another_name_than_the_uncased_one(tmp_path):
     folder = write_new(tmp_path / "m", "bert")
-    config = json.loads((folder / "config.json").read_text())
-    uncased = open_tokenizer(folder / "vocab.txt", config, 64).sha256
+    files = folder / "config.json", folder / "vocab.txt"
+    uncased = open_tokenizer(files[1], read_spec(*files), 64).sha256
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    assert open_tokenizer(folder / "vocab.txt", config, 64).sha256 != uncased  # encoded rows are cached by it
+    assert open_tokenizer(files[1], read_spec(*files), 64).sha256 != uncased  # encoded rows are cached by it
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -286,7 +285,8 @@ def test_the_saved_tokenizer_is_loaded_by_paddlenlp_and_remembers_the_length(mak
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     assert tokenizer("今天", "你好")["input_ids"] == [1, 10, 11, 2, 5, VOCAB.index("好"), 2]
     assert tokenizer.model_max_length == 24
-    assert trained_length(folder, json.loads((folder / "config.json").read_text())) == 24
+    spec = read_spec(folder / "config.json", folder / "vocab.txt")
+    assert spec.trained_length == spec.inference_length == 24
 
 
 def test_a_cased_model_stays_cased_through_training_and_export(tmp_path, capfd):
@@ -319,7 +319,7 @@ def test_another_way_to_cut_words_is_refused(tmp_path, settings, reason):
     folder = write_new(tmp_path / "m", "roformer")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match=reason) as caught:
-        open_tokenizer(folder / "vocab.txt", {"vocab_size": len(VOCAB)}, 64)
+        read_spec(folder / "config.json", folder / "vocab.txt")
     assert "\n" not in str(caught.value)
 
 
@@ -330,7 +330,11 @@ def test_a_model_that_reads_no_word_pieces_is_refused_naming_what_can_be_taken(t
     folder = write_model(tmp_path / "m", **changes)
     with pytest.raises(InputError, match="take an encoder that reads word pieces: ernie, .*distilbert$"):
         open_model(str(folder), model_type="", from_scratch=True)
-    assert stranger_of(changes) and not stranger_of({"architectures": ["BertForMaskedLM"]})
+    named = (
+        parse_spec({"vocab_size": 9, **changes}),
+        parse_spec({"vocab_size": 9, "architectures": ["BertForMaskedLM"]}),
+    )
+    assert [(spec.family, bool(spec.unknown_family)) for spec in named] == [("", True), ("bert", False)]
 
 
 def test_a_model_of_another_family_is_refused_even_without_weights(make, tmp_path):
@@ -341,7 +345,7 @@ def test_a_model_of_another_family_is_refused_even_without_weights(make, tmp_pat
 
 
 def test_pretraining_takes_an_ernie_alone(make):
-    settings = make("bert").config
+    settings = make("bert").spec
     with pytest.raises(InputError, match="bert is not pretrained here; give an ernie or an ernie_gram"):
         ernie_config(settings, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
@@ -375,8 +379,8 @@ def test_a_built_in_name_brings_its_family_and_its_reading(monkeypatch, tmp_path
 
     monkeypatch.setattr(model_folder, "_download", download)
     source = open_model(name, model_type="", from_scratch=False)
-    assert source.config["model_type"] == family and source.weights is not None
-    assert open_tokenizer(source.vocab_file, source.config, 64).lower_case is not is_cased
+    assert source.spec.family == family and source.weights is not None
+    assert open_tokenizer(source.vocab_file, source.spec, 64).lower_case is not is_cased
 
 
 @pytest.mark.parametrize(
@@ -398,11 +402,11 @@ def test_a_built_in_name_that_cannot_work_is_refused(name, reason):
 def test_no_pair_is_longer_than_the_positions_of_its_model(make, tmp_path, family, most):
     write_new(tmp_path / f"new-{family}", family, max_position_embeddings=40)
     model = make(family)
-    assert longest_of(model.config) == most
+    assert model.spec.max_positions == most
     ids = np.full((1, most), 5)
     assert np.isfinite(logits_of(model, ids, np.zeros_like(ids))).all()
     with pytest.raises(InputError, match=f"more than the model's {most} positions"):
-        open_tokenizer(tmp_path / f"new-{family}" / "vocab.txt", model.config, most + 1)
+        open_tokenizer(tmp_path / f"new-{family}" / "vocab.txt", model.spec, most + 1)
 
 
 def test_a_model_with_one_type_of_token_is_refused(make, tmp_path):
@@ -416,8 +420,10 @@ def test_a_folder_that_does_not_say_its_length_has_the_usual_one(tmp_path, told,
     folder = write_model(tmp_path / "m")
     if told is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": told}))
-    assert trained_length(folder, {"max_position_embeddings": 256}) == length
-    assert trained_length(folder, {"max_position_embeddings": 20}) == 20
+    for positions, expected in ((256, length), (20, 20)):
+        config = parse_spec({"vocab_size": 9, "max_position_embeddings": positions}).to_config()
+        (folder / "config.json").write_text(json.dumps(config))
+        assert read_spec(folder / "config.json", folder / "vocab.txt").inference_length == expected
 
 
 def test_a_length_without_room_for_two_texts_is_refused_and_none_is_that_of_the_training():

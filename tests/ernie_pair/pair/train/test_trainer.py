@@ -20,9 +20,9 @@ from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.inference import token_rows as pair_rows
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
-from ernie_pair.pair.data.labels import Labels
 from ernie_pair.pair.model.classifier import load_trained
 from ernie_pair.pair.train import trainer as trainer_module
 from ernie_pair.pair.train.train_pair import train_pair

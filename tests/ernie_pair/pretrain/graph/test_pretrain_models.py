@@ -158,9 +158,9 @@ def parameters(world):
     """Those of the program: with the rows that it adds."""
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
-    settings = open_model(str(world / "given"), model_type="ernie", from_scratch=True).config
-    settings = {**settings, "vocab_size": padded_size(settings["vocab_size"])}
-    model = build_ernie(ernie_config(settings, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+    spec = open_model(str(world / "given"), model_type="ernie", from_scratch=True).spec
+    spec = spec.replace(vocab_size=padded_size(spec.vocab_size))
+    model = build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     return {name: Parameter(p.name, tuple(p.shape)) for name, p in model.state_dict().items()}
 
 
@@ -325,9 +325,9 @@ def test_the_family_is_checked_and_has_two_spellings(world):
 def test_a_built_in_name_brings_its_config(name, model_type, family, vocab_size, monkeypatch):
     monkeypatch.setattr(model_folder, "_download", lambda name, address: Path(address.rsplit("/", 1)[-1]))
     source = open_model(name, model_type=model_type, from_scratch=False)
-    assert source.config["model_type"] == family and source.config["vocab_size"] == vocab_size
+    assert source.spec.family == family and source.spec.vocab_size == vocab_size
     assert source.vocab_file.suffix == ".txt" and source.weights.suffix == ".pdparams"
-    assert ("use_task_id" in source.config) == ("3.0" in name)
+    assert ("use_task_id" in source.spec.config) == ("3.0" in name)
 
 
 def test_a_built_in_name_of_the_other_family_is_refused():
@@ -346,7 +346,7 @@ def test_a_config_that_makes_no_model_is_one_line(changes, message, tmp_path):
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
 
     folder = write_model(tmp_path, **changes)
-    settings = open_model(str(folder), model_type="", from_scratch=True).config
+    spec = open_model(str(folder), model_type="", from_scratch=True).spec
     with pytest.raises(InputError, match=message) as caught:
-        build_ernie(ernie_config(settings, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
     assert "\n" not in str(caught.value)

@@ -9,7 +9,7 @@ config.json keeps them as id2label (the names) and label2id (all spellings).
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from data_tools.base.errors import InputError
 
@@ -49,17 +49,28 @@ class Labels:
         whole = _WHOLE.fullmatch(text)
         return self.classes.get(text, self.classes.get(whole[1]) if whole else None)
 
+    def to_config(self) -> Dict[str, Any]:
+        """Return the keys of a config.json that keep these labels."""
+        return {
+            "num_labels": len(self.names),
+            "id2label": {str(number): name for number, name in enumerate(self.names)},
+            "label2id": self.classes,
+        }
+
     @property
     def allowed(self) -> str:
         """For an error message."""
         return ", ".join(self.classes)
 
 
-def labels_of(config: Dict[str, object], label_map: str = "") -> Labels:
-    """Of ``--label_map``, otherwise of a model's config.json. Raises InputError."""
-    if label_map:
-        return Labels.named(_read_map(label_map))
-    count, names = num_classes_of(config), config.get("id2label")
+def parse_label_map(text: str) -> Labels:
+    """Return the labels that --label_map names. Raises InputError."""
+    return Labels.named(_read_map(text))
+
+
+def labels_in(config: Mapping[str, Any]) -> Labels:
+    """Return the labels of a config.json; numbers where it has no names. Raises InputError."""
+    count, names = num_labels_in(config), config.get("id2label")
     if names is None:
         return Labels.numbered(count)
     spellings = {str(name): int(key) for key, name in names.items() if _is_number(str(key))} if names else {}
@@ -70,17 +81,8 @@ def labels_of(config: Dict[str, object], label_map: str = "") -> Labels:
     return Labels.named(spellings)
 
 
-def with_labels(config: Dict[str, object], labels: Labels) -> Dict[str, object]:
-    """A config.json that keeps ``labels``."""
-    return {
-        **config,
-        "num_labels": len(labels.names),
-        "id2label": {str(number): name for number, name in enumerate(labels.names)},
-        "label2id": labels.classes,
-    }
-
-
-def num_classes_of(config: Dict[str, object]) -> int:
+def num_labels_in(config: Mapping[str, Any]) -> int:
+    """Return how many classes a config.json gives a classifier, 2 unless it says so. Raises InputError."""
     value = config.get("num_labels", config.get("num_classes", 2))
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         raise InputError(f"config.json: num_labels is {value!r}; a classifier needs 2 classes or more")

@@ -1,6 +1,6 @@
-"""What may stand in a config.json: the type and the range of every value that anybody here reads."""
+"""Check a config.json: the type and the range of every value that this package reads."""
 
-from typing import Dict, Iterator, Tuple
+from typing import Any, Iterator, Mapping, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_utf8, is_whole_number, shown
@@ -27,7 +27,7 @@ NO_MODEL = (
 )
 
 
-def refuse_wrong_values(config: Dict[str, object], where: str) -> None:
+def check_config(config: Mapping[str, Any], where: str) -> None:
     """Raises InputError naming ``where``, the key, its value and what it takes; absent keys are passed over.
 
     ``config``: the content of a config.json; it has a vocab_size.
@@ -49,7 +49,7 @@ def refuse_wrong_values(config: Dict[str, object], where: str) -> None:
         )
 
 
-def _problems_of(config: Dict[str, object]) -> Iterator[Tuple[str, str]]:
+def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
     """Yield (key, what it takes) for each value that no model has."""
     given = {key: value for key, value in config.items() if value is not None}
     for key, (least, most) in SIZES.items():
@@ -82,7 +82,7 @@ def _are_numbers(value: object) -> bool:
     return isinstance(value, dict) and all(map(is_whole_number, value.values()))
 
 
-def _num_parameters(config: Dict[str, object]) -> int:
+def _num_parameters(config: Mapping[str, Any]) -> int:
     """Return about how many numbers the model has, PaddleNLP's sizes in place of what is left out."""
     width, layers = config.get("hidden_size", 768), config.get("num_hidden_layers", 12)
     tables = config["vocab_size"] + config.get("max_position_embeddings", 512)

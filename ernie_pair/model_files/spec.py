@@ -1,0 +1,164 @@
+"""What a model is, read and checked once from its config.json and its tokenizer_config.json.
+
+Every other module asks a ModelSpec; none reads the dictionary of a config.json.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional
+
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import shown
+from ernie_pair.model_files.config_checks import check_config
+from ernie_pair.model_files.config_json import CONFIG, architecture_in, family_in, read_config
+from ernie_pair.model_files.labels import Labels, labels_in, num_labels_in
+from ernie_pair.model_files.tokenizer_json import TokenizerSettings, parse_tokenizer, read_tokenizer
+
+POOLINGS = ("cls", "mean")
+USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
+# PaddleNLP's own defaults, for what a config.json leaves out.
+DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
+POSITIONS = 512
+TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
+# What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
+SHAPE_KEYS = (
+    *("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size", "pad_token_id"),
+    *("use_task_id", "task_id", "task_type_vocab_size"),
+)
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The model of a folder. Immutable; ``replace`` makes another one, checked again.
+
+    ``family``: one of FAMILIES, or empty where config.json names none; ``unknown_family``: what it
+    names instead. ``max_positions``: the most tokens that the model reads at once. ``token_types`` 0 is
+    a model without that embedding. ``trained_length``: tokens per pair in training, 0 where it is not
+    said. Sizes that are None are left out of config.json. ``config`` is its whole content, for writing
+    it back and for PaddleNLP.
+    """
+
+    family: str
+    unknown_family: str
+    vocab_size: int
+    hidden_size: int
+    embedding_size: Optional[int]
+    num_layers: int
+    num_heads: int
+    max_positions: int
+    token_types: int
+    pad_id: int
+    pooling: str
+    hidden_dropout: Optional[float]
+    classifier_dropout: Optional[float]
+    lower_case: bool
+    trained_length: int
+    config: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def num_labels(self) -> int:
+        """The classes of a classifier; 2 where config.json does not say. Raises InputError below 2."""
+        return num_labels_in(self.config)
+
+    @property
+    def labels(self) -> Labels:
+        """The names of the classes. Raises InputError where they do not fit their number."""
+        return labels_in(self.config)
+
+    @property
+    def inference_length(self) -> int:
+        """Tokens per pair that a trained model is asked with where nobody says otherwise."""
+        told = self.trained_length
+        return told if 0 < told <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
+
+    @property
+    def shape(self) -> Dict[str, Any]:
+        """{key of config.json: value or None}, of what a checkpoint of pretraining depends on."""
+        return {key: self.config.get(key) for key in SHAPE_KEYS}
+
+    @property
+    def sha256(self) -> str:
+        """The hash of config.json, whatever the order of its keys."""
+        return hashlib.sha256(json.dumps(dict(self.config), sort_keys=True).encode()).hexdigest()
+
+    def to_config(self, **changes: object) -> Dict[str, Any]:
+        """Return the content of config.json, with ``changes``."""
+        return {**self.config, **changes}
+
+    def replace(self, **changes: object) -> "ModelSpec":
+        """Return the spec of this config.json with ``changes``; the tokenizer stays. Raises InputError."""
+        return self.with_config(self.to_config(**changes))
+
+    def with_config(self, config: Dict[str, Any]) -> "ModelSpec":
+        """Return the spec of another config.json; the tokenizer stays. Raises InputError."""
+        return _spec_of(config, TokenizerSettings(self.lower_case, self.trained_length), CONFIG)
+
+    def with_labels(self, labels: Labels) -> "ModelSpec":
+        """Return the spec of a model whose classes are ``labels``."""
+        return self.replace(**labels.to_config())
+
+
+def read_family(config_file: Path) -> str:
+    """Return the family that a config.json names; empty: none of FAMILIES. Raises InputError."""
+    return family_in(read_config(config_file))
+
+
+def read_spec(config_file: Path, vocab_file: Path) -> ModelSpec:
+    """Read a config.json and the tokenizer_config.json beside the vocabulary.
+
+    Raises InputError naming the file, the key and its value when either holds what no model has.
+    """
+    config = read_config(config_file)
+    return _spec_of(config, read_tokenizer(vocab_file.parent, config), str(config_file))
+
+
+def parse_spec(config: Mapping[str, object], tokenizer: Optional[Mapping[str, object]] = None) -> ModelSpec:
+    """Return the spec of the contents of config.json and tokenizer_config.json.
+
+    Without ``tokenizer`` its keys may stand in ``config``. Raises InputError.
+    """
+    settings = config if tokenizer is None else tokenizer
+    return _spec_of(dict(config), parse_tokenizer(settings, CONFIG), CONFIG)
+
+
+def _spec_of(config: Dict[str, Any], tokenizer: TokenizerSettings, where: str) -> ModelSpec:
+    check_config(config, where)
+    family = family_in(config)
+    sizes = {key: config.get(key, default) for key, default in DEFAULTS.items()}
+    return ModelSpec(
+        family=family,
+        unknown_family="" if family else str(config.get("model_type") or architecture_in(config)),
+        vocab_size=config["vocab_size"],
+        hidden_size=sizes["hidden_size"],
+        embedding_size=config.get("embedding_size"),
+        num_layers=sizes["num_hidden_layers"],
+        num_heads=sizes["num_attention_heads"],
+        max_positions=_max_positions(family, config, sizes["pad_token_id"]),
+        token_types=config.get(
+            "type_vocab_size", GRAM_TOKEN_TYPES if family == "ernie_gram" else TOKEN_TYPES
+        ),
+        pad_id=sizes["pad_token_id"],
+        pooling=_pooling(config, where),
+        hidden_dropout=config.get("hidden_dropout_prob"),
+        classifier_dropout=config.get("classifier_dropout"),
+        lower_case=tokenizer.lower_case,
+        trained_length=tokenizer.trained_length,
+        config=config,
+    )
+
+
+def _max_positions(family: str, config: Mapping[str, Any], pad_id: int) -> int:
+    positions = config.get("max_position_embeddings", POSITIONS)
+    if family == "roberta":  # its first token has the position pad_token_id + 1
+        return positions - pad_id - 1
+    return min(positions, POSITIONS) if family == "nezha" else positions  # the size of its table
+
+
+def _pooling(config: Mapping[str, Any], where: str) -> str:
+    pooling = config.get("pooling", POOLINGS[0])
+    if pooling not in POOLINGS:
+        raise InputError(f"{where}: pooling is {shown(pooling)}; write one of {', '.join(POOLINGS)}")
+    return pooling
