@@ -21,7 +21,7 @@ from typing import (
 
 from jsonargparse import ArgumentParser
 
-from data_tools.base.errors import InputError, MachineError, Stopped
+from data_tools.base.errors import ErniePairError, InputError, MachineError, Stopped
 from data_tools.base.yaml_flags import check_flag_file, nearest, refuse_long_value
 
 Config = TypeVar("Config")
@@ -178,7 +178,7 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     """Run ``action``; report what a person can mend as one line and return the exit code."""
     try:
         return action() or 0
-    except InputError as error:
+    except ErniePairError as error:
         return _report(error, error.exit_code)
     except OSError as error:
         return _report(_as_machine_error(error), MachineError.exit_code)

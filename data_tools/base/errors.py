@@ -1,41 +1,47 @@
-"""The errors a person can mend, each with the exit code of its kind.
+"""The errors that a person can fix, each with the exit code of its kind.
 
 A message is one line: what, where (file:line), how to fix it. Anything else that escapes is a bug
 and keeps its traceback and exit code 1.
 """
 
 
-class InputError(ValueError):
+class ErniePairError(Exception):
+    """The root of all of them; what is raised is always one of the kinds below."""
+
+    exit_code = 1
+
+
+class InputError(ErniePairError, ValueError):
     """Bad input or configuration."""
 
     exit_code = 2
 
 
-class CheckpointError(InputError):
+class CheckpointError(ErniePairError):
     """A checkpoint or a weight file that cannot be used."""
 
     exit_code = 3
 
 
-class NumbersError(InputError):
+class NumbersError(ErniePairError):
     """The training numbers went wrong (NaN or infinity)."""
 
     exit_code = 4
 
 
-class MachineError(InputError):
+class MachineError(ErniePairError):
     """The disk, the memory, a permission or a port stands in the way."""
 
     exit_code = 5
 
 
-class PeerError(InputError):
+class LostProcessError(ErniePairError):
     """Another process of the run is lost or hangs."""
 
     exit_code = 6
 
 
-class CollectiveError(PeerError):
+class CollectiveError(LostProcessError):
     """A collective failed, as it does when another process is lost; which one is not known."""
 
 

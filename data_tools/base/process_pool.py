@@ -11,7 +11,7 @@ from multiprocessing.pool import ExceptionWithTraceback
 from queue import LifoQueue
 from typing import Any, Callable, Iterable, Iterator, TypeVar
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import ErniePairError, InputError, MachineError
 
 Item, Result = TypeVar("Item"), TypeVar("Result")
 _END = object()
@@ -141,5 +141,5 @@ def _next_item(items):
     """The next item or _END, and why there are no more when one cannot be read."""
     try:
         return next(items, _END), None
-    except InputError as failure:
+    except ErniePairError as failure:
         return _END, failure

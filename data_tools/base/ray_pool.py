@@ -9,7 +9,7 @@ import os
 import socket
 from typing import Callable, Iterable, Iterator, List, TypeVar
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import ErniePairError, InputError, MachineError
 from data_tools.base.process_pool import IN_FLIGHT_PER_WORKER, in_order, most_processes
 
 Item, Result = TypeVar("Item"), TypeVar("Result")
@@ -94,7 +94,7 @@ class _Tasks:
             return self._ray.get(task)
         except errors.RayError as error:
             cause = error.cause if isinstance(error, errors.RayTaskError) else error
-            if isinstance(cause, InputError):
+            if isinstance(cause, ErniePairError):
                 raise cause from None
             if not isinstance(cause, errors.RayError):
                 raise cause from error

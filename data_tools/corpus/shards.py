@@ -234,8 +234,6 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
         _prepare(folder, content)
         yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
         _remove(folder)
-    except MachineError:
-        raise
     except InputError:
         _remove(folder)
         raise

@@ -40,7 +40,7 @@ class PairPredictor:
     cores of this process. ``threshold``: of two classes, the probability from which on a pair is of
     class 1; None: the one that was exported, if there is one, otherwise the likelier class.
     ``symmetric``: average scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as
-    exported. Raises InputError and its kin for a folder that cannot be used so.
+    exported. Raises an ErniePairError for a folder that cannot be used so.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def notebook_launcher(
     ``gpus``: '0,1', one for each process; '' for the CPU; None: the first ones where there is a driver.
     The first process prints into the notebook. When one fails, the others are ended and its error is
     raised here, with its traceback as the cause. Ctrl-C (interrupt the kernel) lets them save first.
-    Raises InputError for what cannot be started, PeerError for a process that was killed.
+    Raises InputError for what cannot be started, LostProcessError for a process that was killed.
     """
     if launched_world().size > 1:
         raise InputError("this process is one of several already; call the function itself")

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from data_tools.base.errors import PeerError
+from data_tools.base.errors import LostProcessError
 
 PAYLOAD = "function"
 UNPACKABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
@@ -74,7 +74,7 @@ class Ranks:
             continue
 
     def answer(self):
-        """What rank 0 returned. Raises what a rank raised, or PeerError for one that was killed."""
+        """What rank 0 returned. Raises what a rank raised, or LostProcessError for one that was killed."""
         answers = {rank: self._answer_of(rank) for rank in range(len(self.processes))}
         errors = [answer for answer in answers.values() if answer and "error" in answer]
         if errors:
@@ -82,7 +82,9 @@ class Ranks:
         silent = [rank for rank, answer in answers.items() if answer is None]
         if silent:
             rank = min(silent, key=lambda rank: _innocence_of(self.processes[rank].poll()))
-            raise PeerError(f"rank {rank} {_fate_of(self.processes[rank].poll())}{self._last_line_of(rank)}")
+            raise LostProcessError(
+                f"rank {rank} {_fate_of(self.processes[rank].poll())}{self._last_line_of(rank)}"
+            )
         return answers[0]["result"]
 
     def _start(self, rank: int, environment: Dict[str, str]) -> subprocess.Popen:
@@ -139,7 +141,7 @@ class Ranks:
 
 def _innocence_of(code: Optional[int]) -> int:
     """One that has ended tells more than one that waits for it or that has noticed its end."""
-    return 2 if code is None else int(code == PeerError.exit_code)
+    return 2 if code is None else int(code == LostProcessError.exit_code)
 
 
 def _fate_of(code: Optional[int]) -> str:
@@ -156,7 +158,7 @@ def _raise(answer: Dict) -> None:
         error = None
     if isinstance(error, Exception):
         raise error from cause
-    raise PeerError(f"rank {answer['rank']}: {answer['said']}") from cause
+    raise LostProcessError(f"rank {answer['rank']}: {answer['said']}") from cause
 
 
 def packed(value) -> bytes:

@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 from typing import Dict
 
-from data_tools.base.errors import InputError, PeerError
+from data_tools.base.errors import InputError, LostProcessError
 from ernie_pair.notebook.processes import PAYLOAD, UNPACKABLE, packed
 from ernie_pair.processes.stop_signals import stop_with_the_launcher
 
@@ -51,7 +51,7 @@ def _failure(error: BaseException, rank: int) -> Dict:
         "said": said,
         "rank": rank,
         "traceback": f"rank {rank}:\n{traceback.format_exc()}",
-        "is_of_a_peer": isinstance(error, PeerError),
+        "is_of_a_peer": isinstance(error, LostProcessError),
         "time": time.time(),
     }
 

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Callable, Iterable, Iterator, Sequence
 
-from data_tools.base.errors import PeerError
+from data_tools.base.errors import LostProcessError
 
 BATCHES_AHEAD = 4  # per worker
 
@@ -55,7 +55,7 @@ class Loader:
                     ahead.append(self.pool.submit(_work, indices))
                 yield batch
         except BrokenProcessPool:
-            raise PeerError(
+            raise LostProcessError(
                 "a loader process died (out of memory?); lower --num_workers and start again"
             ) from None
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 def pretrain(config: PretrainConfig) -> None:
     """Pretrain until ``max_steps``, from the newest checkpoint of ``output_dir`` or from the given weights.
 
-    Raises InputError and its kin (data_tools.base.errors) for whatever a person can mend.
+    Raises an ErniePairError for whatever a person can mend.
     """
     world = launched_world()
     start_console(world)

@@ -9,7 +9,7 @@ from typing import Callable, List
 
 import numpy as np
 
-from data_tools.base.errors import InputError, MachineError, PeerError
+from data_tools.base.errors import ErniePairError, InputError, LostProcessError, MachineError
 from ernie_pair.processes.world import World
 
 Add = Callable[[np.ndarray], np.ndarray]
@@ -33,18 +33,18 @@ def together(add: Add, world: World, action: Callable[[], object]) -> List:
     """What ``action`` returned on every rank, as JSON values; nobody leaves before all have come.
 
     When it fails on one rank, every rank raises the same error, and the rank is named. An OSError
-    becomes a MachineError. A bug keeps its traceback where it is, and is a PeerError elsewhere.
+    becomes a MachineError. A bug keeps its traceback where it is, and is a LostProcessError elsewhere.
     """
     bug = None
     try:
         answer = {"result": action()}
-    except InputError as error:
+    except ErniePairError as error:
         answer = {"exit_code": error.exit_code, "error": str(error)}
     except OSError as error:
         answer = {"exit_code": MachineError.exit_code, "error": _words_of(error)}
     except Exception as error:
         bug = error
-        answer = {"exit_code": PeerError.exit_code, "error": f"{type(error).__name__}: {error}"}
+        answer = {"exit_code": LostProcessError.exit_code, "error": f"{type(error).__name__}: {error}"}
     answers = [json.loads(text) for text in gather(add, world, json.dumps(answer))]
     if bug is not None:
         raise bug
@@ -61,5 +61,5 @@ def _words_of(error: OSError) -> str:
 
 
 def _class_of(exit_code: int) -> type:
-    kinds = [InputError, *InputError.__subclasses__()]
+    kinds = ErniePairError.__subclasses__()
     return next((kind for kind in kinds if kind.exit_code == exit_code), InputError)

@@ -23,7 +23,7 @@ from collections import deque
 from pathlib import Path
 from typing import Dict, Iterator, Optional, Tuple
 
-from data_tools.base.errors import CollectiveError, InputError, PeerError, Stopped
+from data_tools.base.errors import CollectiveError, ErniePairError, LostProcessError, Stopped
 from data_tools.base.regular_file import read_regular
 from data_tools.files.json_file import parse_json_object
 from data_tools.files.moves import set_aside
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 class Watchdog:
     """Watches from entering to leaving. On leaving by an error it gives itself time to find a lost rank.
 
-    Ends the process with PeerError's exit code and one line; with the stacks of all threads where
+    Ends the process with LostProcessError's exit code and one line; with the stacks of all threads where
     something hangs.
     """
 
@@ -266,7 +266,7 @@ def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
     """A collective raises whatever it likes; our own errors, and those of the system, tell enough."""
     if isinstance(error, CollectiveError):
         return True
-    if not isinstance(error, Exception) or isinstance(error, InputError):
+    if not isinstance(error, Exception) or isinstance(error, ErniePairError):
         return False
     return not (isinstance(error, OSError) and error.errno)
 
@@ -278,7 +278,7 @@ def _end(line: str, hangs: bool) -> None:
         os.write(2, f"error: {shown}\n".encode("utf-8", "replace"))
         if hangs:
             faulthandler.dump_traceback(2, all_threads=True)
-    os._exit(PeerError.exit_code)
+    os._exit(LostProcessError.exit_code)
 
 
 def _place() -> str:

@@ -78,7 +78,7 @@ def _refuse_outside(config: ServeConfig, name: str, least: float, most: float) -
 def serve(config: ServeConfig) -> None:
     """Answer until SIGTERM or SIGINT, then finish the requests in work.
 
-    Raises InputError and its kin for a model, a library or a port that cannot be used.
+    Raises an ErniePairError for a model, a library or a port that cannot be used.
     """
     start_console(World())
     for name in LIBRARIES:

@@ -12,7 +12,7 @@ import yaml
 from places import ROOT, SUPPORT
 from tiny_pair import toy_rows, write_model, write_pairs
 
-from data_tools.base.errors import InputError, PeerError
+from data_tools.base.errors import InputError, LostProcessError
 from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
@@ -173,7 +173,7 @@ def train_until_killed(flags, folder):
 
 
 def test_a_killed_process_is_named(flags, tmp_path, capsys):
-    with pytest.raises(PeerError, match="rank 1 was killed by SIGKILL"):
+    with pytest.raises(LostProcessError, match="rank 1 was killed by SIGKILL"):
         notebook_launcher(train_until_killed, (flags, str(tmp_path / "out")))
     assert "error: rank 1 (pid " in capsys.readouterr().out
 

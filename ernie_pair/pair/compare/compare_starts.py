@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Dict, List, Literal
 
 from data_tools.base.cli import option, parse_config, refuse_empty
-from data_tools.base.errors import InputError
+from data_tools.base.errors import CheckpointError, InputError
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.results import Results, files_of, refuse_existing, settings_of
@@ -73,7 +73,7 @@ class CompareConfig:
 
 
 def compare_starts(config: CompareConfig) -> None:
-    """Make the runs that are missing, write what they show, print a table. Raises InputError and its kin."""
+    """Make the runs that are missing, write what they show, print a table. Raises an ErniePairError."""
     start_console(World())
     train = _train_config(config.train_config)
     starts = _open_starts(config.starts, train)
@@ -157,7 +157,7 @@ def _domain_losses(
     for start in starts:
         try:
             losses[start.name] = domain_loss(start.source, corpus, config.domain_samples, length)
-        except InputError as error:
+        except (CheckpointError, InputError) as error:
             logger.warning("no loss on %s from %s: %s", corpus.prefix, start.name, error)
             losses[start.name] = {"reason": str(error)}
     return losses

@@ -18,7 +18,15 @@ from typing import Dict, List, NamedTuple
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError, Stopped
+from data_tools.base.errors import (
+    CheckpointError,
+    ErniePairError,
+    InputError,
+    LostProcessError,
+    MachineError,
+    NumbersError,
+    Stopped,
+)
 from data_tools.files.atomic_files import published
 from data_tools.files.json_file import read_json_object
 from data_tools.files.npy_stream import sha256_of_file
@@ -33,14 +41,14 @@ from ernie_pair.processes.stop_signals import StopSignals
 PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
 TEST_KEY = "test_file (sha256)"
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
-ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, PeerError)}
+ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
 
 MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
 
 logger = logging.getLogger(__name__)
 
 
-class BrokenRunError(InputError):
+class BrokenRunError(ErniePairError):
     """A run that ended with a traceback."""
 
     exit_code = 1
@@ -74,7 +82,7 @@ class Runs:
         self.seeds = range(train.seed, train.seed + seeds)
 
     def make(self, starts: List[Start], test: Pairs) -> None:
-        """Train and predict what is not there yet. Raises InputError and its kin as a run that fails does."""
+        """Train and predict what is not there yet. Raises an ErniePairError as a run that fails does."""
         self._keep_plan(self._plan(starts, test), test)
         wanted = [(start, seed) for seed in self.seeds for start in starts]
         with StopSignals():

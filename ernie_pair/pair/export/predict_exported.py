@@ -59,7 +59,7 @@ class RunConfig:
 
 
 def run_shipped(config: RunConfig) -> None:
-    """Write the header, then one row per input row in its order. Raises InputError and its kin."""
+    """Write the header, then one row per input row in its order. Raises an ErniePairError."""
     start_console(World())
     results = results_of("run", config)
     if results.are_done():

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 def train_pair(config: TrainConfig) -> None:
     """Fine-tune from the newest checkpoint of ``output_dir``, or from the model that is named.
 
-    Raises InputError and its kin (data_tools.base.errors) for whatever a person can mend.
+    Raises an ErniePairError for whatever a person can mend.
     """
     world = launched_world()
     start_console(world)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fake_ranks import on_ranks
 
-from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError, PeerError
+from data_tools.base.errors import CheckpointError, InputError, LostProcessError, MachineError, NumbersError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
@@ -62,7 +62,7 @@ def test_ranks_see_each_others_results():
     assert on_ranks(2, lambda world, add: together(add, world, lambda: world.rank)) == [[0, 1]] * 2
 
 
-@pytest.mark.parametrize("error", [InputError, CheckpointError, NumbersError, MachineError, PeerError])
+@pytest.mark.parametrize("error", [InputError, CheckpointError, NumbersError, MachineError, LostProcessError])
 def test_an_error_of_one_rank_is_raised_by_all(error):
     def action(world):
         if world.rank == 1:
@@ -74,7 +74,7 @@ def test_an_error_of_one_rank_is_raised_by_all(error):
 
 def test_a_bug_of_one_rank_is_its_own_and_ends_the_others():
     answers = on_ranks(2, lambda world, add: together(add, world, lambda: 1 // world.rank))
-    assert [type(answer) for answer in answers] == [ZeroDivisionError, PeerError]
+    assert [type(answer) for answer in answers] == [ZeroDivisionError, LostProcessError]
     assert "rank 0: ZeroDivisionError" in str(answers[1])
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from data_tools.base.errors import InputError, PeerError
+from data_tools.base.errors import InputError, LostProcessError
 from ernie_pair import notebook_launcher
 from ernie_pair.notebook.notebook_launcher import _devices_of, _environments
 from ernie_pair.processes.world import World, launched_world
@@ -111,7 +111,7 @@ def test_an_error_of_any_process_is_raised_with_its_traceback(rank, error):
 def test_an_error_about_a_peer_tells_less_than_that_of_the_peer():
     def both(seconds):
         if launched_world().rank == 0:
-            raise PeerError("rank 1 is gone")
+            raise LostProcessError("rank 1 is gone")
         time.sleep(seconds)
         raise LookupError("the reason")
 
@@ -121,12 +121,12 @@ def test_an_error_about_a_peer_tells_less_than_that_of_the_peer():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_is_killed_is_named(rank):
-    with pytest.raises(PeerError, match=f"rank {rank} was killed by SIGKILL"):
+    with pytest.raises(LostProcessError, match=f"rank {rank} was killed by SIGKILL"):
         notebook_launcher(kill, (rank,))
 
 
 def test_the_last_word_of_a_process_is_passed_on():
-    with pytest.raises(PeerError, match="rank 1 ended with exit code 6: error: a last word"):
+    with pytest.raises(LostProcessError, match="rank 1 ended with exit code 6: error: a last word"):
         notebook_launcher(leave, (1, 6))
 
 

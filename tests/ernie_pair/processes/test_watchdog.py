@@ -17,7 +17,7 @@ RANK = """
 import sys, time
 from pathlib import Path
 from data_tools.base.cli import exit_code_of
-from data_tools.base.errors import NumbersError, PeerError, Stopped
+from data_tools.base.errors import NumbersError, LostProcessError, Stopped
 from ernie_pair.processes import watchdog
 from ernie_pair.processes.world import World
 
@@ -49,7 +49,7 @@ def run():
             time.sleep(0.3)
             raise RuntimeError("Connection closed by peer")
         elif action == "is told of an error of the other":
-            raise PeerError("rank 0: LookupError: a bug")
+            raise LostProcessError("rank 0: LookupError: a bug")
         elif action == "has that error":
             time.sleep(1.5)  # more than it takes to see the other one's end
             raise LookupError("a bug")
