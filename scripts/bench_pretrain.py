@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,8 +33,10 @@ from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_device
-from ernie_pair.engine.loop import Rhythm, train
+from ernie_pair.engine.hooks import Hooks
+from ernie_pair.engine.loop import train
 from ernie_pair.engine.run_log import RunLog
+from ernie_pair.engine.schedule import Schedule
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
@@ -204,25 +205,14 @@ def _bare(job, updates) -> None:
 def _whole(run: PretrainConfig, job, updates, checkpoints: Checkpoints, number: int) -> None:
     state = TrainState(step=number * len(updates) + 1)
     last = state.step + len(updates)
-    rhythm = Rhythm(last, run.samples_per_update, UPDATES_PER_LINE, 10**6, UPDATES_PER_CHECKPOINT)
+    schedule = Schedule(last, run.samples_per_update, UPDATES_PER_LINE, 10**6, UPDATES_PER_CHECKPOINT)
     log = RunLog(Path(run.output_dir), state, last, run.max_seq_len)
 
-    def save(state: TrainState) -> None:
-        checkpoints.save(state, {}, job.state_files(), {})
-
-    nothing = {"export": lambda state: None, "judge": lambda state, metrics: None, "votes": lambda: 0}
+    hooks = Hooks()
+    hooks.save = lambda state: checkpoints.save(state, {}, job.state_files(), {})
     job.evaluate = lambda split: {}
-    train(rhythm, job, updates, state, log, save=save, watch=_Nobody(), **nothing)
+    train(job, updates, state, schedule, log, hooks)
     log.close()
-
-
-class _Nobody:
-    def updated(self, step: int) -> None:
-        pass
-
-    @contextmanager
-    def pause(self):
-        yield
 
 
 def _save_pause(config: BenchConfig, folder: Path, job, updates, checkpoints: Checkpoints) -> Row:

@@ -19,6 +19,7 @@ from ernie_pair.pretrain.graph.dropout_seed import seed_feed
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram, RankSums
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, seed_of
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
@@ -28,7 +29,7 @@ MERGE_MARKS = ("@GradientMerge", "gradient_merge")
 
 
 class PretrainJob:
-    """Satisfies ``ernie_pair.engine.loop.Job``."""
+    """Satisfies ``ernie_pair.engine.run.Job``."""
 
     def __init__(
         self,
@@ -45,27 +46,34 @@ class PretrainJob:
         self._skipped = 0
         self._unproven = False  # weights were given, and no validation has yet said whether they fit
 
-    def start_from_weights(self) -> None:
-        """Take the weights of ``source``. Raises CheckpointError, with nothing set, when they do not fit."""
+    def load_initial_weights(self) -> str:
+        """Take the weights of ``source``, if it has any, and return what the run starts from.
+
+        Raises CheckpointError, with nothing set, when they do not fit.
+        """
+        if self.source.weights is None:
+            return f"start from random weights, seed {self.config.seed}"
         start = read_start(self.program.parameters, self.source)
         self.program.set_weights(start.arrays)
         self._unproven = start.has_lm_head
+        return f"start from the weights {self.source.weights}"
 
-    def update(self, batches: List[Batch], step: int, votes: int) -> Tuple[Dict[str, float], int]:
-        """One update over this rank's micro batches; the losses are means over the global batch."""
-        rate = self._learning_rate(step)
+    def step(self, micro_batches: List[Batch], number: int, stop: StopSignals) -> Dict[str, float]:
+        """Make one step over this rank's micro-batches; the losses are means over the global batch."""
+        rate = self._learning_rate(number)
         self.program.rate(rate)
-        labelled, filled = np.split(self.add(sum(map(self._count, batches))), 2)
+        labelled, filled = np.split(self.add(sum(map(self._count, micro_batches))), 2)
         # fleet averages over ranks and passes: undo that, and divide by what is really labelled.
-        weights = self.world.size * len(batches) / np.maximum(labelled, 1)
+        weights = self.world.size * len(micro_batches) / np.maximum(labelled, 1)
         sums = np.zeros(4)
-        for number, batch in enumerate(batches):
-            seed = seed_of(self.config.seed, self.world.rank, step, number)
+        for place, batch in enumerate(micro_batches):
+            seed = seed_of(self.config.seed, self.world.rank, number, place)
             feed = {**batch, LOSS_WEIGHTS: weights.astype(np.float32), **seed_feed(seed)}
             sums += self.program.run(self.program.main, feed)
-        *sums, votes = self.add(np.append(sums, votes))
+        *sums, heard = self.add(np.append(sums, stop.local()))
+        stop.set_total(heard)
         metrics = {**_means(sums, labelled), "learning_rate": rate, **self._monitored()}
-        return {**metrics, "padding_share": 1 - filled[0] / filled[1]}, int(votes)
+        return {**metrics, "padding_share": 1 - filled[0] / filled[1]}
 
     def evaluate(self, split: str) -> Dict[str, float]:
         """The mean losses over the fixed samples of ``split``."""

@@ -1,6 +1,6 @@
-"""SIGTERM, SIGINT and SIGHUP: a run ends after the update it is in, at the same one on every rank.
+"""SIGTERM, SIGINT and SIGHUP: a run ends after the step it is in, at the same one on every rank.
 
-Each rank adds its ``votes()`` to what the ranks sum up in every update, so all learn of a signal
+Each rank adds its ``local()`` to what the ranks sum up in every step, so all learn of a signal
 that reached only one of them at the same step, and no collective is spent on it.
 """
 
@@ -13,12 +13,12 @@ from typing import NoReturn, Optional
 from data_tools.base.errors import Stopped
 
 # A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
-VOTES = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
+WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
 PR_SET_PDEATHSIG = 1
 
 
 class StopSignals:
-    """Within it a signal raises Stopped at once, or is only noted once ``wait_for_the_update`` was called.
+    """Within it a signal raises Stopped at once, or is only noted once ``finish_the_step`` was called.
 
     Signals that come again change nothing. What handled them before is put back at the end, unless
     the end is that the process stops; one that ``goes_on``, a notebook's, gets them back in any case.
@@ -29,11 +29,12 @@ class StopSignals:
         self._goes_on = goes_on
         self._is_deaf = threading.current_thread() is not threading.main_thread()
         self._seen: Optional[int] = None
+        self._total = 0
         self._patient = False
         self._before = {}
 
     def __enter__(self) -> "StopSignals":
-        self._before = {number: signal.getsignal(number) for number in VOTES}
+        self._before = {number: signal.getsignal(number) for number in WEIGHTS}
         self.listen()
         return self
 
@@ -45,30 +46,43 @@ class StopSignals:
 
     def listen(self) -> None:
         """To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away."""
-        for number in () if self._is_deaf else VOTES:
+        for number in () if self._is_deaf else WEIGHTS:
             signal.signal(number, self._note)
             # Once signals are only noted, the system calls of a collective go on: Paddle's store takes a
             # receive that a signal interrupts for a lost connection, and launchers send several signals.
             signal.siginterrupt(number, not self._patient)
 
-    def wait_for_the_update(self) -> None:
+    def finish_the_step(self) -> None:
         """From here on there is something to save."""
         self._patient = True
         self.listen()
 
-    def votes(self) -> int:
-        """To be summed over the ranks; 0: go on."""
-        return 0 if self._seen is None else VOTES[self._seen]
+    def local(self) -> int:
+        """Return what this rank has heard, a number to be summed up over the ranks; 0: nothing."""
+        return 0 if self._seen is None else WEIGHTS[self._seen]
+
+    def set_total(self, total: float) -> None:
+        """Take the sum of the ``local()`` of all ranks."""
+        self._total = int(total)
+
+    @property
+    def requested(self) -> bool:
+        """Had a rank heard a signal when the sum was made?"""
+        return self._total > 0
+
+    def raise_stopped(self, step: int) -> NoReturn:
+        """Raise Stopped, with the exit code of the signal that any rank has heard."""
+        raise_stopped(self._total, f"after step {step}, saved")
 
     def _note(self, number: int, frame) -> None:
         self._seen = self._seen or signal.Signals(number)
         if not self._patient:
-            raise_stopped(self.votes(), "before the first update")
+            raise_stopped(self.local(), "before the first update")
 
 
-def raise_stopped(votes: int, when: str) -> NoReturn:
-    """Raises Stopped for the sum of the votes of all ranks."""
-    number = max((number for number in VOTES if votes >= VOTES[number]), key=VOTES.__getitem__)
+def raise_stopped(total: int, when: str) -> NoReturn:
+    """Raise Stopped for the sum of what all ranks have heard."""
+    number = max((number for number in WEIGHTS if total >= WEIGHTS[number]), key=WEIGHTS.__getitem__)
     exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
     raise Stopped(f"stopped by {number.name} {when}; run the same command to go on", exit_code)
 

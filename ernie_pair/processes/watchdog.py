@@ -76,15 +76,15 @@ class Watchdog:
                 self._find_the_culprit()
             self._part(error)
 
-    def updated(self, step: int) -> None:
-        """An update has ended."""
+    def step_done(self, step: int) -> None:
+        """A step has ended."""
         if not self._is_paused:
             self._seconds.append(time.monotonic() - self._started)
         self._restart()
 
     @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Within it something is under way that may take far longer than an update."""
+    def paused(self) -> Iterator[None]:
+        """Within it something is under way that may take far longer than a step."""
         self._is_paused = True
         yield
         self._restart()

@@ -37,15 +37,15 @@ def config(tmp_path):
 
 
 def kill_at(monkeypatch, step, config):
-    update = PairJob.update
+    step_of = PairJob.step
 
-    def until_killed(self, batches, number, votes):
+    def until_killed(self, batches, number, stop):
         if number > step:
             raise Killed
-        return update(self, batches, number, votes)
+        return step_of(self, batches, number, stop)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "update", until_killed)
+        patch.setattr(PairJob, "step", until_killed)
         train_pair(config)
 
 

@@ -23,12 +23,12 @@ class Job(job.{job}):
         if {its_rank} == {rank} and "{what}" == "save":
             raise OSError(28, "No space left on device", "optimizer")
 
-    def update(self, batches, step, votes):
-        if {its_rank} == {rank} and step == 10 and "{what}" == "nan":
+    def step(self, batches, number, stop):
+        if {its_rank} == {rank} and number == 10 and "{what}" == "nan":
             {poison}
-        if {its_rank} == {rank} and step == 10 and "{what}" == "bug":
+        if {its_rank} == {rank} and number == 10 and "{what}" == "bug":
             raise KeyError("a bug")
-        return super().update(batches, step, votes)
+        return super().step(batches, number, stop)
 
 job.{job} = run.{job} = Job
 run_command(run.{function}, Config)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.engine.hooks import NoStop
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
@@ -27,16 +28,16 @@ class PoisonedJob(PretrainJob):
 
     infinite = ()
 
-    def update(self, batches, step, votes):
+    def step(self, batches, number, stop):
         run = self.program.run
-        is_due = step in self.infinite and self.world.is_first
+        is_due = number in self.infinite and self.world.is_first
 
         def run_once(program, feed):
             self.program.run = run
             return run(program, {**feed, LOSS_WEIGHTS: feed[LOSS_WEIGHTS] * (np.inf if is_due else 1)})
 
         self.program.run = run_once
-        return super().update(batches, step, votes)
+        return super().step(batches, number, stop)
 
 
 def run(config, world, source):
@@ -52,7 +53,7 @@ def run(config, world, source):
     job = PoisonedJob(config, world, world, program, data, add, source)
     metrics, sums = [], []
     for step, batches in enumerate(data.updates(0), start=1):
-        metrics.append(job.update(batches, step, 0)[0])
+        metrics.append(job.step(batches, step, NoStop()))
         sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
     curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
     return {**curves, "weights_after": np.array(sums), **job.weights()}

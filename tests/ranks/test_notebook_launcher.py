@@ -161,14 +161,14 @@ def test_an_error_of_a_callback_ends_both(flags, tmp_path):
 def train_until_killed(flags, folder):
     from ernie_pair.pair.train.pair_job import PairJob
 
-    update = PairJob.update
+    step_of = PairJob.step
 
-    def killed(self, batches, step, votes):
+    def killed(self, batches, step, stop):
         if step == 5 and self.peers.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return update(self, batches, step, votes)
+        return step_of(self, batches, step, stop)
 
-    PairJob.update = killed
+    PairJob.step = killed
     return train(flags, folder)
 
 

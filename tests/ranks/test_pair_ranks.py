@@ -32,12 +32,12 @@ flags, stop_at, told, poisoned = json.loads(sys.argv[1]), int(sys.argv[2]), sys.
 entropy = objective.F.cross_entropy
 
 class Job(run.PairJob):
-    def update(self, batches, step, votes):
-        if step == stop_at:
+    def step(self, batches, number, stop):
+        if number == stop_at:
             os._exit(9)
-        is_poisoned = step == poisoned and self.peers.rank == 1
+        is_poisoned = number == poisoned and self.peers.rank == 1
         objective.F.cross_entropy = lambda *given: entropy(*given) * (float("nan") if is_poisoned else 1.0)
-        return super().update(batches, step, votes)
+        return super().step(batches, number, stop)
 
     def evaluate(self, split):
         weights = b"".join(parameter.numpy().tobytes() for parameter in self.model.parameters())

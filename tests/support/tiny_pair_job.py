@@ -7,6 +7,7 @@ import numpy as np
 from tiny_pair import write_model, write_pairs
 
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.engine.hooks import NoStop
 from ernie_pair.inference.token_rows import Batch, Rows
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -67,7 +68,7 @@ def tiny_job(folder: Path, peers=None, consumed: int = 0, prepare=None, measure=
 def run(tiny: Tiny, last: int, first: int = 1):
     """The metrics of the updates ``first`` to ``last``."""
     steps = range(first, last + 1)
-    return [tiny.job.update(batches, step, 0)[0] for step, batches in zip(steps, tiny.updates)]
+    return [tiny.job.step(batches, step, NoStop()) for step, batches in zip(steps, tiny.updates)]
 
 
 def weights(job: PairJob):

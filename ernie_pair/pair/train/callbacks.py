@@ -55,19 +55,3 @@ class Callbacks:
             for callback in self.callbacks:
                 getattr(callback, event)(replace(state), *more)
         return any(callback.stop_is_asked for callback in self.callbacks)
-
-
-class ToldLog:
-    """A run's log that tells the callbacks what it is told."""
-
-    def __init__(self, log, callbacks: Callbacks, watch):
-        self.log, self.callbacks, self.watch = log, callbacks, watch
-        self.tick, self.close = log.tick, log.close
-
-    def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
-        self.log.scalars(split, values, state)
-        if split == "valid":
-            self.callbacks.call("on_evaluate", state, dict(values))
-            return
-        with self.watch.pause():  # a callback may take its time
-            self.callbacks.call("on_log", state, dict(values))

@@ -20,6 +20,7 @@ from ernie_pair.pair.step.loss import Objective
 from ernie_pair.pair.step.optimizer import new_optimizer
 from ernie_pair.pair.step.zero2 import Shards
 from ernie_pair.pair.train import job_state
+from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import seed_of
 
 Measure = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
@@ -37,10 +38,11 @@ class Sums(NamedTuple):
 
 
 class PairJob:
-    """Satisfies ``ernie_pair.engine.loop.Job``.
+    """Satisfies ``ernie_pair.engine.run.Job``.
 
     ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
-    schedule; ``class_weights``: float32 [C], None where all classes count the same.
+    schedule; ``class_weights``: float32 [C], None where all classes count the same. ``beginning`` says in
+    words what the weights of ``model`` are.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class PairJob:
         *,
         measure: Measure = measure,
         class_weights: Optional[np.ndarray] = None,
+        beginning: str = "start from the model as given",
     ):
         self.config, self.model, self.peers, self.measure = config, model, peers, measure
         self.total_steps, self.splits = total_steps, {"valid": valid}
@@ -62,8 +65,12 @@ class PairJob:
         self.shared = _shared(config, model, self.optimizer, peers)
         self.objective = Objective(config.rdrop_alpha, class_weights)
         self.perturbation = _perturbation(config, model, peers)
-        self.skipped_updates = 0
+        self.beginning, self.skipped_updates = beginning, 0
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
+
+    def load_initial_weights(self) -> str:
+        """Return what the weights of the model are: it has been given them already."""
+        return self.beginning
 
     def learning_rate(self, step: int) -> float:
         """Linear up over ``warmup_rate`` of the updates, then down; 0 comes one update after the last."""
@@ -79,20 +86,21 @@ class PairJob:
             "decay_steps": self.total_steps + 1,
         }
 
-    def update(self, batches: List[Batch], step: int, votes: int) -> Tuple[Dict[str, float], int]:
+    def step(self, micro_batches: List[Batch], number: int, stop: StopSignals) -> Dict[str, float]:
         """Move the weights once; loss and accuracy are means over the batches of all processes.
 
         With --on_nan skip they stay where the loss or the gradient is not finite, and with a scaled loss
         where the gradient is not: on all processes alike. The schedule does not count such an update.
         """
-        rate = self.learning_rate(step - self.skipped_updates)
+        rate = self.learning_rate(number - self.skipped_updates)
         self.model.train()
-        weight = self._weight_of_all(batches)
-        sums = self._all_passes(batches, step, weight)
+        weight = self._weight_of_all(micro_batches)
+        sums = self._all_passes(micro_batches, number, weight)
         if self.loss_scale is not None:
             self.shared.unscale(self.loss_scale)
-        *sums, squares, votes = self.peers.total(np.array([*sums, self.shared.squares(), votes]))
-        metrics = self._metrics(Sums(*sums), len(batches), weight)
+        *sums, squares, heard = self.peers.total(np.array([*sums, self.shared.squares(), stop.local()]))
+        stop.set_total(heard)
+        metrics = self._metrics(Sums(*sums), len(micro_batches), weight)
         norm = math.sqrt(squares)
         self._move(rate, metrics["loss"], norm)
         metrics.update(learning_rate=rate, gradient_norm=norm)
@@ -100,7 +108,7 @@ class PairJob:
             metrics["loss_scale"] = self.loss_scale.value
         if self.loss_scale is not None or self.config.on_nan == "skip":
             metrics["skipped_updates"] = self.skipped_updates
-        return metrics, int(votes)
+        return metrics
 
     def _weight_of_all(self, batches: List[Batch]) -> float:
         """What the rows of the global batch count; known before the first pass."""

@@ -199,8 +199,8 @@ class PairTrainer:
         return self._result(run, run.train(signals))
 
     def _result(self, run: PairRun, state: TrainState) -> TrainResult:
-        best = run.best.folder()
-        metrics = run.best_metrics
+        best = run.hooks.best.folder()
+        metrics = run.hooks.best_metrics
         if best is not None:
             self._folder = best
             load_start(self.model, open_model(str(best), model_type="", from_scratch=False))

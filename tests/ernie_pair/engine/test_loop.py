@@ -5,7 +5,10 @@ import pytest
 
 from data_tools.base.errors import NumbersError, Stopped
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.engine.loop import MOST_SKIPPED_IN_A_ROW, Rhythm, never, train
+from ernie_pair.engine.hooks import Hooks
+from ernie_pair.engine.loop import MOST_SKIPPED_IN_A_ROW, train
+from ernie_pair.engine.schedule import Schedule
+from ernie_pair.processes.stop_signals import StopSignals
 
 NAN = float("nan")
 TERM = 1 << 20
@@ -20,14 +23,15 @@ class SumJob:
     def __init__(self, seen=(), odd=(), skips=False, skipped=0):
         self.seen, self.odd, self.skips, self.skipped = list(seen), odd, skips, skipped
 
-    def update(self, batches, step, votes):
-        is_odd = step in self.odd
+    def step(self, batches, number, stop):
+        stop.set_total(stop.local())
+        is_odd = number in self.odd
         if is_odd and self.skips:
             self.skipped += 1
         else:
             self.seen += batches
         metrics = {"loss": NAN if is_odd else float(len(self.seen))}
-        return {**metrics, **({"skipped_updates": self.skipped} if self.skips else {})}, votes
+        return {**metrics, **({"skipped_updates": self.skipped} if self.skips else {})}
 
     def evaluate(self, split):
         return {"loss": float(sum(self.seen))}
@@ -45,51 +49,61 @@ class ListLog:
 
 
 class Watch:
-    """Notes the updates, and whatever happens in a pause."""
+    """Notes the steps, and whatever happens in a pause."""
 
     def __init__(self):
         self.steps, self.is_paused = [], False
 
-    def updated(self, step):
+    def step_done(self, step):
         self.steps.append(step)
 
     @contextlib.contextmanager
-    def pause(self):
+    def paused(self):
         self.is_paused = True
         yield
         self.is_paused = False
 
 
-class Run:
+def never(state):
+    return False
+
+
+class Signals(StopSignals):
+    """Hears in step N what ``heard(N)`` says."""
+
+    def __init__(self, heard, state):
+        super().__init__()
+        self.heard, self.state = heard, state
+
+    def local(self):
+        return self.heard(self.state.step + 1)
+
+
+class Run(Hooks):
     """A run, with everything that it did."""
 
-    def __init__(self, max_steps, job=None, state=None, votes=lambda step: 0, enough=never, **changes):
+    def __init__(self, max_steps, job=None, state=None, heard=lambda step: 0, enough=never, **changes):
+        super().__init__()
         self.job, self.state = job or SumJob(), state or TrainState()
-        self.log, self.watch = ListLog(), Watch()
-        self.saved, self.exported, self.judged = [], [], []
+        self.log, self.heartbeat, self.stop = ListLog(), Watch(), Signals(heard, self.state)
+        self.saved, self.exported, self.judged, self.should_stop = [], [], [], enough
         settings = {"logging_freq": 2, "eval_freq": 3, "checkpoint_steps": 4, "global_batch_size": 2}
-        self.rhythm = Rhythm(max_steps=max_steps, **{**settings, **changes})
-        self.votes = lambda: votes(self.state.step + 1)
-        self.enough = enough
+        self.schedule = Schedule(max_steps=max_steps, **{**settings, **changes})
+        self.save = self.keep
 
     def __call__(self):
-        train(
-            self.rhythm,
-            self.job,
-            ([first, first + 1] for first in count(self.state.consumed_samples, 2)),
-            self.state,
-            self.log,
-            save=self.save,
-            export=lambda state: self.exported.append(state.step),
-            judge=lambda state, metrics: self.judged.append(state.step),
-            votes=self.votes,
-            watch=self.watch,
-            enough=self.enough,
-        )
+        batches = ([first, first + 1] for first in count(self.state.consumed_samples, 2))
+        train(self.job, batches, self.state, self.schedule, self.log, self)
         return self
 
-    def save(self, state):
-        assert self.watch.is_paused
+    def export(self, state):
+        self.exported.append(state.step)
+
+    def on_evaluate(self, state, metrics):
+        self.judged.append(state.step)
+
+    def keep(self, state):
+        assert self.heartbeat.is_paused
         self.saved.append((TrainState(**vars(state)), list(self.job.seen)))
 
     def steps(self, split):
@@ -106,7 +120,7 @@ def test_what_is_due_when():
     run = Run(10, export_steps=5)()
     assert run.steps("train") == [2, 4, 6, 8, 10] and run.steps("valid") == [0, 3, 6, 9, 10]
     assert [state.step for state, _ in run.saved] == [4, 8, 10] and run.exported == [5, 10]
-    assert run.watch.steps == list(range(1, 11))
+    assert run.heartbeat.steps == list(range(1, 11))
 
 
 def test_the_end_of_an_epoch_is_evaluated():
@@ -147,7 +161,7 @@ def test_a_finished_run_does_nothing():
 
 @pytest.mark.parametrize("step", range(1, 10))
 def test_a_run_that_is_told_to_stop_saves_and_goes_on_as_if_it_had_not_been(step):
-    whole, first = Run(10, export_steps=5)(), Run(10, export_steps=5, votes=lambda now: TERM * (now == step))
+    whole, first = Run(10, export_steps=5)(), Run(10, export_steps=5, heard=lambda now: TERM * (now == step))
     assert stopped(first, f"stopped by SIGTERM after step {step}, saved; run the same command") == 143
     state, seen = first.saved[-1]
     assert state.step == step and len({state.step for state, _ in first.saved}) == len(first.saved)
@@ -161,22 +175,22 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_as_if_it_had_not_been(step
 
 
 def test_what_is_owed_is_left_to_the_next_start():
-    run = Run(10, votes=lambda now: TERM * (now == 3))
+    run = Run(10, heard=lambda now: TERM * (now == 3))
     stopped(run, "after step 3")
     assert run.steps("valid") == [0] and run.saved[-1][0].owes_evaluation
 
 
 def test_a_stop_in_the_last_update_is_too_late():
-    run = Run(4, votes=lambda now: TERM * (now == 4))()
+    run = Run(4, heard=lambda now: TERM * (now == 4))()
     assert run.steps("valid") == [0, 3, 4] and run.saved[-1][0] == TrainState(4, 8)
 
 
 @pytest.mark.parametrize(
-    "votes, name, code",
+    "heard, name, code",
     [(1, "SIGINT", 130), (3, "SIGINT", 130), (1 << 10, "SIGHUP", 143), (5 * TERM + 7, "SIGTERM", 143)],
 )
-def test_the_sum_of_the_votes_names_the_signal(votes, name, code):
-    assert stopped(Run(10, votes=lambda now: votes), f"stopped by {name} after step 1") == code
+def test_the_sum_over_the_ranks_names_the_signal(heard, name, code):
+    assert stopped(Run(10, heard=lambda now: heard), f"stopped by {name} after step 1") == code
 
 
 def test_nothing_is_published_from_a_loss_that_is_not_finite():
@@ -196,9 +210,9 @@ def test_an_update_that_was_skipped_is_counted_and_the_run_goes_on():
 
 def test_a_skip_does_not_excuse_the_next_update():
     class Late(SumJob):
-        def update(self, batches, step, votes):
-            metrics, votes = super().update(batches, step, votes)
-            return {**metrics, "loss": NAN if step == 6 else metrics["loss"]}, votes
+        def step(self, batches, number, stop):
+            metrics = super().step(batches, number, stop)
+            return {**metrics, "loss": NAN if number == 6 else metrics["loss"]}
 
     with pytest.raises(NumbersError, match="update 6"):
         Run(10, Late(odd=[5], skips=True))()
@@ -233,7 +247,7 @@ def test_a_run_that_has_enough_is_saved_and_ends_when_all_that_was_due_is_done(s
 
 
 def test_what_was_owed_may_be_what_makes_it_enough():
-    run = Run(10, votes=lambda now: TERM * (now == 3))
+    run = Run(10, heard=lambda now: TERM * (now == 3))
     stopped(run, "after step 3")
     state, seen = run.saved[-1]
     again = Run(10, SumJob(seen), state, enough=lambda state: not state.owes_evaluation)()

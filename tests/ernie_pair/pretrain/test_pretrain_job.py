@@ -7,6 +7,7 @@ import paddle
 import pytest
 
 from data_tools.base.cli import parse_config
+from ernie_pair.engine.hooks import NoStop
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED
 from ernie_pair.pretrain.pretrain_job import PretrainJob
@@ -44,7 +45,7 @@ def seeds_of(rank, step, *words):
     config, world, program = parse_config(PretrainConfig, [*needed, *words]), World(rank, 2), Listener()
     data = SimpleNamespace(pieces=SimpleNamespace(pad_id=0))
     job = PretrainJob(config, world, world, program, data, np.asarray, source=None)
-    job.update([BATCH, BATCH], step, 0)
+    job.step([BATCH, BATCH], step, NoStop())
     return program.seeds
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import Stopped
-from ernie_pair.processes.stop_signals import VOTES, StopSignals
+from ernie_pair.processes.stop_signals import WEIGHTS, StopSignals
 
 
 @pytest.fixture(autouse=True)
 def handlers_as_before():
-    before = {number: signal.getsignal(number) for number in VOTES}
+    before = {number: signal.getsignal(number) for number in WEIGHTS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -46,29 +46,29 @@ def test_no_handler_of_errors_swallows_it():
             pytest.fail("swallowed")
 
 
-@pytest.mark.parametrize("number", VOTES)
+@pytest.mark.parametrize("number", WEIGHTS)
 def test_in_the_loop_a_signal_is_noted_however_often_it_comes(number):
     with StopSignals() as signals:
-        signals.wait_for_the_update()
-        assert signals.votes() == 0
+        signals.finish_the_step()
+        assert signals.local() == 0
         for _ in range(6):
             kill(number)
-        assert signals.votes() == VOTES[number]
+        assert signals.local() == WEIGHTS[number]
 
 
 def test_the_first_signal_is_the_one_that_counts():
     with StopSignals() as signals:
-        signals.wait_for_the_update()
+        signals.finish_the_step()
         kill(signal.SIGINT)
         kill(signal.SIGTERM)
-        assert signals.votes() == VOTES[signal.SIGINT]
+        assert signals.local() == WEIGHTS[signal.SIGINT]
 
 
 def test_the_handlers_before_are_put_back():
-    before = {number: signal.getsignal(number) for number in VOTES}
+    before = {number: signal.getsignal(number) for number in WEIGHTS}
     with StopSignals():
         assert all(signal.getsignal(number) != handler for number, handler in before.items())
-    assert {number: signal.getsignal(number) for number in VOTES} == before
+    assert {number: signal.getsignal(number) for number in WEIGHTS} == before
 
 
 def test_a_collective_that_waits_in_the_kernel_is_not_broken_by_a_signal():
@@ -83,10 +83,10 @@ def test_a_collective_that_waits_in_the_kernel_is_not_broken_by_a_signal():
 
     received = ctypes.create_string_buffer(1)
     with StopSignals() as signals:
-        signals.wait_for_the_update()
+        signals.finish_the_step()
         threading.Thread(target=signal_then_answer).start()
         # Not os.read, which goes on by itself where C++ does not.
         assert ctypes.CDLL(None).read(ours, received, 1) == 1 and received.raw == b"x"
-        assert signals.votes() == VOTES[signal.SIGTERM]
+        assert signals.local() == WEIGHTS[signal.SIGTERM]
     os.close(ours)
     os.close(theirs)

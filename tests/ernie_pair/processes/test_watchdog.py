@@ -56,12 +56,12 @@ def run():
         elif action == "hangs in an update":
             for step in range(3):
                 time.sleep(0.01)
-                watch.updated(step)
+                watch.step_done(step)
             time.sleep(60)
         elif action == "evaluates long":
             for step in range(3):
-                watch.updated(step)
-            with watch.pause():
+                watch.step_done(step)
+            with watch.paused():
                 time.sleep(1.5)
 
 sys.exit(exit_code_of(run))

@@ -13,6 +13,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import quiet_libraries
+from ernie_pair.engine.hooks import NoStop
 from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.new_model import NewModelConfig
 from ernie_pair.model_files.new_model import new_model as write_new_model
@@ -203,7 +204,7 @@ def job(tmp_path):
 
 
 def run(job, updates, first, last):
-    return [job.update(batches, step, 0)[0] for step, batches in zip(range(first, last + 1), updates)]
+    return [job.step(batches, step, NoStop()) for step, batches in zip(range(first, last + 1), updates)]
 
 
 def weights(job):

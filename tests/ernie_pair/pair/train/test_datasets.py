@@ -162,15 +162,15 @@ def test_a_run_goes_on_in_another_layout_of_its_global_batch(tmp_path, config, m
 
 def kill_at(step, config, monkeypatch):
     """Train, and die after update ``step``."""
-    update = PairJob.update
+    step_of = PairJob.step
 
-    def until_killed(self, batches, now, votes):
+    def until_killed(self, batches, now, stop):
         if now > step:
             raise Killed
-        return update(self, batches, now, votes)
+        return step_of(self, batches, now, stop)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "update", until_killed)
+        patch.setattr(PairJob, "step", until_killed)
         train_pair(config)
 
 

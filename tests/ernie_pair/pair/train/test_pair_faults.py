@@ -13,13 +13,13 @@ from data_tools.base.errors import InputError, NumbersError, Stopped
 from ernie_pair.pair.step import loss as module
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.processes.stop_signals import VOTES
+from ernie_pair.processes.stop_signals import WEIGHTS
 from ernie_pair.weights.weight_files import from_safetensors
 
 
 @pytest.fixture(autouse=True)
 def handlers_as_before():
-    before = {number: signal.getsignal(number) for number in VOTES}
+    before = {number: signal.getsignal(number) for number in WEIGHTS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -35,11 +35,11 @@ def poison(monkeypatch):
     """Makes the loss of the named updates, or only its gradient, infinite."""
 
     def install(*steps, gradient_only=False):
-        update, entropy, now = PairJob.update, module.F.cross_entropy, []
+        step_of, entropy, now = PairJob.step, module.F.cross_entropy, []
 
-        def noted(self, batches, step, votes):
+        def noted(self, batches, step, stop):
             now[:] = [step]
-            return update(self, batches, step, votes)
+            return step_of(self, batches, step, stop)
 
         def poisoned(logits, labels):
             loss = entropy(logits, labels)
@@ -47,7 +47,7 @@ def poison(monkeypatch):
                 return loss
             return loss + (logits.sum() * 0).sqrt() if gradient_only else loss * float("inf")
 
-        monkeypatch.setattr(PairJob, "update", noted)
+        monkeypatch.setattr(PairJob, "step", noted)
         monkeypatch.setattr(module.F, "cross_entropy", poisoned)
 
     return install
@@ -68,15 +68,15 @@ def weights(folder, step):
 def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(tmp_path, config, monkeypatch, step):
     whole, cut = (replace(config, output_dir=str(tmp_path / name)) for name in ("whole", "cut"))
     train_pair(whole)
-    update = PairJob.update
+    step_of = PairJob.step
 
-    def signalled(self, batches, now, votes):
+    def signalled(self, batches, now, stop):
         if now == step:
-            os.kill(os.getpid(), signal.SIGTERM)  # noted now, told to the ranks in the next update
-        return update(self, batches, now, votes)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step_of(self, batches, now, stop)
 
-    with monkeypatch.context() as patch, pytest.raises(Stopped, match=f"after step {step + 1}, saved"):
-        patch.setattr(PairJob, "update", signalled)
+    with monkeypatch.context() as patch, pytest.raises(Stopped, match=f"after step {step}, saved"):
+        patch.setattr(PairJob, "step", signalled)
         train_pair(cut)
     train_pair(cut)
     assert events(tmp_path / "cut") == events(tmp_path / "whole")

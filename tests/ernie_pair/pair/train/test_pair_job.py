@@ -10,6 +10,7 @@ from tiny_pair_job import STEPS, difference, run, same, tiny_job, weights, write
 from data_tools.base.errors import CheckpointError, NumbersError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine.hooks import NoStop
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.process_group import Alone
 from ernie_pair.pair.step.optimizer import new_optimizer
@@ -59,7 +60,7 @@ def test_an_update_reports_the_loss_accuracy_and_gradient_before_it(make):
     loss.backward()
     norm = math.sqrt(sum(np.square(p.grad.numpy(), dtype=np.float64).sum() for p in model.parameters()))
     model.clear_gradients()
-    metrics, _ = tiny.job.update(batches, 1, 0)
+    metrics = tiny.job.step(batches, 1, NoStop())
     assert metrics["loss"] == float(loss)
     assert metrics["accuracy"] == np.mean(logits.numpy().argmax(1) == batch.labels)
     assert metrics["learning_rate"] == pytest.approx(5e-3 / 6)
@@ -89,16 +90,16 @@ def test_several_passes_make_the_update_of_one(make, layout, flags):
 def test_each_step_draws_dropout_of_its_own(make):
     """The same rows and the same weights: only the dropout of the step can make the loss another."""
     batches = next(make().updates)
-    losses = {step: make().job.update(batches, step, 0)[0]["loss"] for step in (1, 2, 3)}
-    assert len(set(losses.values())) == 3 and make().job.update(batches, 2, 0)[0]["loss"] == losses[2]
-    assert len({make(dropout=0.0).job.update(batches, step, 0)[0]["loss"] for step in (1, 2, 3)}) == 1
+    losses = {step: make().job.step(batches, step, NoStop())["loss"] for step in (1, 2, 3)}
+    assert len(set(losses.values())) == 3 and make().job.step(batches, 2, NoStop())["loss"] == losses[2]
+    assert len({make(dropout=0.0).job.step(batches, step, NoStop())["loss"] for step in (1, 2, 3)}) == 1
 
 
 def test_each_pass_of_an_update_draws_dropout_of_its_own(make):
     once, twice = make(), make(gradient_accumulation_steps=2)
     (batch,) = next(once.updates)
     first, both = (
-        tiny.job.update(rows, 1, 0)[0] for tiny, rows in ((once, [batch]), (twice, [batch, batch]))
+        tiny.job.step(rows, 1, NoStop()) for tiny, rows in ((once, [batch]), (twice, [batch, batch]))
     )
     assert both["loss"] != first["loss"] and both["loss"] == pytest.approx(first["loss"], rel=0.1)
 

@@ -87,15 +87,15 @@ def test_a_killed_run_started_again_ends_as_if_it_had_not_been_killed(
     config = replace(config, logging_freq=logging_freq)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train_pair(replace(config, output_dir=str(whole)))
-    update = PairJob.update
+    step_of = PairJob.step
 
-    def until_killed(self, batches, step, votes):
+    def until_killed(self, batches, step, stop):
         if step > killed_at:
             raise Killed
-        return update(self, batches, step, votes)
+        return step_of(self, batches, step, stop)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "update", until_killed)
+        patch.setattr(PairJob, "step", until_killed)
         train_pair(replace(config, output_dir=str(cut)))
     train_pair(replace(config, output_dir=str(cut)))
     last = "checkpoints/step_00000012"
@@ -131,16 +131,16 @@ def test_a_run_that_gets_no_better_is_saved_and_ends_before_its_time(tmp_path, i
 
 def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatch):
     train_pair(replace(idle, output_dir=str(tmp_path / "whole")))
-    update = PairJob.update
+    step_of = PairJob.step
 
-    def until_killed(self, batches, step, votes):
+    def until_killed(self, batches, step, stop):
         if step == 4:
             raise Killed
-        return update(self, batches, step, votes)
+        return step_of(self, batches, step, stop)
 
     idle = replace(idle, checkpoint_steps=3)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(PairJob, "update", until_killed)
+        patch.setattr(PairJob, "step", until_killed)
         train_pair(idle)
     train_pair(idle)
     states = [tmp_path / folder / "model_last" / "state.json" for folder in ("out", "whole")]

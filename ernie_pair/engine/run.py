@@ -1,0 +1,182 @@
+"""One run of training, from its output folder to its last line; the same for every kind of training.
+
+A kind of training supplies a job (step, evaluate, state_files, restore), its data and, if it wants, hooks.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, words_of
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine import loop
+from ernie_pair.engine.hooks import Hooks
+from ernie_pair.engine.lr_schedule import tell_schedule
+from ernie_pair.engine.run_log import open_log
+from ernie_pair.engine.schedule import Schedule
+from ernie_pair.processes.stop_signals import StopSignals
+from ernie_pair.processes.watchdog import Watchdog
+from ernie_pair.processes.world import World
+
+logger = logging.getLogger(__name__)
+
+
+class Job(loop.Job, Protocol):
+    """A job whose run can be saved and resumed."""
+
+    def load_initial_weights(self) -> str:
+        """Take the weights that a new run begins with, and return what they are, for the log."""
+
+    def state_files(self) -> Iterator[Tuple[str, Content]]:
+        """Yield (name, content) of what this rank puts into a checkpoint."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take weights and optimizer state back. Raises CheckpointError with nothing set."""
+
+
+class Data(Protocol):
+    """The training data of this rank."""
+
+    def updates(self, consumed_samples: int) -> Iterable[List]:
+        """Yield the micro-batches of one step after another, from ``consumed_samples`` on."""
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run is and how it is kept.
+
+    ``flags``: the dataclass of its flags, for VisualDL. ``rates``: keyword arguments of ``learning_rate``.
+    ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
+    ``allow_change``: the names in it that may differ, with commas. ``topology``: what may change.
+    """
+
+    flags: Any
+    output_dir: Path
+    schedule: Schedule
+    rates: Dict[str, Any]
+    fingerprint: Fingerprint
+    topology: Dict[str, object]
+    rules: RunRules
+    allow_change: str = ""
+    fresh_start: bool = False
+    retention: Dict[str, int] = field(default_factory=dict)  # keyword arguments of Checkpoints: keep, every
+    samples_per_epoch: float = 0
+    tokens_per_sample: int = 0
+
+
+class Processes(NamedTuple):
+    """Where this process stands: in the run, on those that share its output folder; and how they add up."""
+
+    world: World
+    local: World
+    add: Callable[[np.ndarray], np.ndarray]
+
+
+def run_training(
+    job: Job,
+    data: Data,
+    settings: RunSettings,
+    hooks: Hooks,
+    processes: Processes,
+    stop: StopSignals,
+) -> TrainState:
+    """Train until the schedule ends, from the newest checkpoint of the output folder or from the start.
+
+    Raises an ErniePairError for whatever a person can fix, and Stopped after a signal.
+    """
+    checkpoints = Checkpoints(
+        settings.output_dir,
+        processes.world,
+        processes.add,
+        local=processes.local,
+        fresh_start=settings.fresh_start,
+        **settings.retention,
+    )
+    try:
+        with Watchdog(settings.output_dir, processes.world) as watchdog:
+            hooks.stop, hooks.heartbeat = stop, watchdog
+            return _Run(job, data, settings, hooks, processes.world, checkpoints).train(stop)
+    finally:
+        checkpoints.close()
+
+
+class _Run:
+    """A run whose output folder is locked and watched."""
+
+    def __init__(
+        self,
+        job: Job,
+        data: Data,
+        settings: RunSettings,
+        hooks: Hooks,
+        world: World,
+        checkpoints: Checkpoints,
+    ):
+        self.job, self.data, self.settings, self.hooks = job, data, settings, hooks
+        self.world, self.checkpoints = world, checkpoints
+
+    def train(self, stop: StopSignals) -> TrainState:
+        settings = self.settings
+        state = self._resume()
+        schedule = settings.schedule
+        tell_schedule(settings.rates, schedule.max_steps, state.step - state.skipped_updates)
+        log = open_log(
+            settings.output_dir,
+            self.world,
+            resumed=state,
+            max_steps=schedule.max_steps,
+            tokens_per_sample=settings.tokens_per_sample,
+            samples_per_epoch=settings.samples_per_epoch,
+        )
+        self.hooks.save = self._save
+        try:
+            log.configuration(settings.flags)
+            self.hooks.on_start(log)
+            if state.step >= schedule.max_steps:
+                logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
+            else:
+                stop.finish_the_step()
+                steps = self.data.updates(state.consumed_samples)
+                loop.train(self.job, steps, state, schedule, log, self.hooks)
+        finally:
+            log.close()
+        self.hooks.on_end(state)
+        return state
+
+    def _resume(self) -> TrainState:
+        """Take the newest checkpoint; otherwise the weights that were given; otherwise fresh ones."""
+        settings = self.settings
+        allowed = words_of(settings.allow_change)
+        checkpoint = self.checkpoints.resume(settings.fingerprint, settings.topology, allowed, settings.rules)
+        if checkpoint is None:
+            logger.info("%s", self.job.load_initial_weights())
+            return TrainState()
+        state = checkpoint.state()
+        _check_position(state, settings.schedule.global_batch_size)
+        self.job.restore(checkpoint)
+        logger.info(
+            "resumed %s: step %d, %d samples seen", checkpoint.folder, state.step, state.consumed_samples
+        )
+        return state
+
+    def _save(self, state: TrainState) -> None:
+        settings = self.settings
+        self.checkpoints.save(state, settings.fingerprint, self.job.state_files(), settings.topology)
+        self.hooks.on_save(state, (settings.output_dir / "model_last").resolve())
+
+
+def _check_position(state: TrainState, global_batch_size: int) -> None:
+    """After a change of the batch the samples seen must be whole steps of the new size, and enough samples
+    must be left for the steps that are to come. Raises InputError."""
+    steps, rest = divmod(state.consumed_samples, global_batch_size)
+    if rest or steps > state.step:
+        raise InputError(
+            f"--global_batch_size {global_batch_size} cannot go on after {state.consumed_samples} "
+            f"samples in {state.step} steps; take a larger one that divides them"
+        )

@@ -1,0 +1,40 @@
+"""When something is due in a run, counted in optimizer steps."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """0 means never. ``samples_per_epoch`` 0: epochs do not count."""
+
+    max_steps: int
+    global_batch_size: int
+    logging_freq: int
+    eval_freq: int
+    checkpoint_steps: int
+    export_steps: int = 0
+    samples_per_epoch: int = 0
+    has_validation: bool = True  # False: there is no data for it, and hooks are asked without metrics
+
+    def logs_at(self, step: int) -> bool:
+        return step == self.max_steps or _is_multiple(step, self.logging_freq)
+
+    def evaluates_at(self, step: int) -> bool:
+        """Every ``eval_freq`` steps, at each epoch's end where epochs count, and at the end."""
+        return step == self.max_steps or _is_multiple(step, self.eval_freq) or self._ends_an_epoch(step)
+
+    def saves_at(self, step: int) -> bool:
+        return step == self.max_steps or _is_multiple(step, self.checkpoint_steps)
+
+    def exports_at(self, step: int) -> bool:
+        return _is_multiple(step, self.export_steps)
+
+    def _ends_an_epoch(self, step: int) -> bool:
+        if not self.samples_per_epoch:
+            return False
+        done, before = step * self.global_batch_size, (step - 1) * self.global_batch_size
+        return done // self.samples_per_epoch > before // self.samples_per_epoch
+
+
+def _is_multiple(step: int, steps: int) -> bool:
+    return steps > 0 and step % steps == 0
