@@ -158,7 +158,7 @@ class _Run:
             logger.info("%s", self.job.load_initial_weights())
             return TrainState()
         state = checkpoint.state()
-        _check_position(state, settings.schedule.global_batch_size)
+        check_position(state, settings.schedule.global_batch_size)
         self.job.restore(checkpoint)
         logger.info(
             "resumed %s: step %d, %d samples seen", checkpoint.folder, state.step, state.consumed_samples
@@ -171,7 +171,7 @@ class _Run:
         self.hooks.on_save(state, (settings.output_dir / "model_last").resolve())
 
 
-def _check_position(state: TrainState, global_batch_size: int) -> None:
+def check_position(state: TrainState, global_batch_size: int) -> None:
     """After a change of the batch the samples seen must be whole steps of the new size, and enough samples
     must be left for the steps that are to come. Raises InputError."""
     steps, rest = divmod(state.consumed_samples, global_batch_size)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 from places import ROOT
@@ -11,20 +10,20 @@ from tiny_pretrain import events, flags, write_corpus, write_model
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.pretrain.pretrain import _refuse_position
+from ernie_pair.engine.run import check_position
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 
 
 @pytest.mark.parametrize("size", [8, 16, 32])
 def test_a_larger_batch_that_divides_the_samples_seen_may_go_on(size):
-    _refuse_position(SimpleNamespace(samples_per_update=size), TrainState(4, 32))
+    check_position(TrainState(4, 32), size)
 
 
 @pytest.mark.parametrize("size", [4, 12, 64])
 def test_a_batch_that_does_not_fit_the_samples_seen_may_not(size):
     with pytest.raises(InputError, match=f"--global_batch_size {size} cannot go on after 32 samples"):
-        _refuse_position(SimpleNamespace(samples_per_update=size), TrainState(4, 32))
+        check_position(TrainState(4, 32), size)
 
 
 def test_a_run_goes_on_with_another_batch_and_rate_when_it_is_said(tmp_path):
