@@ -1,0 +1,68 @@
+"""Runs that an earlier version left: their checkpoints resume, their folders load.
+
+support/stored_runs.tar.xz: of each half a model, its data, an output folder whose newest checkpoint is
+that of step 4, and the weights that its step 6 had.
+"""
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT, SCRIPTS, SUPPORT
+from tiny_pretrain import flags
+
+from ernie_pair.pair.model.classifier import load_trained
+from ernie_pair.weights.weight_files import from_safetensors
+
+
+@pytest.fixture
+def stored(tmp_path):
+    with tarfile.open(SUPPORT / "stored_runs.tar.xz") as archive:
+        archive.extractall(tmp_path)
+    return tmp_path
+
+
+def run(folder, script, words):
+    words = [sys.executable, str(SCRIPTS / script), *words]
+    done = subprocess.run(
+        words, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def assert_as_stored(folder, name):
+    """Another processor may round in another way; a step that starts from nothing is far away."""
+    found = from_safetensors((folder / "output/model_last" / name).read_bytes(), name)
+    wanted = from_safetensors((folder / "expected" / name).read_bytes(), name)
+    assert found.keys() == wanted.keys()
+    for key, array in wanted.items():
+        np.testing.assert_allclose(found[key], array, rtol=0, atol=1e-5, err_msg=key)
+
+
+def test_a_stored_run_of_pretraining_goes_on(stored):
+    words = flags(*(Path("pretrain") / name for name in ("model", "corpus", "output")), seed=7)
+    said = run(stored, "run_pretrain_static.py", words)
+    assert "resumed pretrain/output/checkpoints/step_00000004: step 4, 16 samples seen" in said
+    assert_as_stored(stored / "pretrain", "static_vars.safetensors")
+
+
+def test_a_stored_run_of_pairs_goes_on_and_its_best_model_loads(stored):
+    settings = {"model_name_or_path": "model", "model_type": "ernie", "from_scratch": "true"}
+    settings.update(train_file="train.tsv", dev_file="dev.tsv", output_dir="output", device="cpu")
+    settings.update(batch_size=16, logging_freq=1, max_steps=6, checkpoint_steps=2, eval_freq=3)
+    words = [f"--{name}={value}" for name, value in settings.items()]
+    said = run(stored / "pair", "train_pair.py", [*words, "--learning_rate=0.01"])
+    assert "resumed output/checkpoints/step_00000004: step 4, 64 samples seen" in said
+    assert_as_stored(stored / "pair", "model.safetensors")
+    model, vocab_file = load_trained(str(stored / "pair/output/best-accuracy-0.5122"))
+    assert (model.num_classes, model.spec.labels.names, vocab_file.name) == (2, ("0", "1"), "vocab.txt")
+
+
+def test_a_stored_checkpoint_of_pretraining_is_converted(stored):
+    words = ["--static_model_path", "output/model_last/static_vars", "--output_dir", "dynamic"]
+    said = run(stored / "pretrain", "ernie_static_to_dynamic.py", words)
+    assert "are now" in said and (stored / "pretrain/dynamic/model_state.pdparams").is_file()
