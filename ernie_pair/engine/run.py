@@ -13,7 +13,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules, words_of
+from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules, words_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine import loop
 from ernie_pair.engine.hooks import Hooks
@@ -61,8 +61,8 @@ class RunSettings:
     schedule: Schedule
     rates: Dict[str, Any]
     fingerprint: Fingerprint
-    topology: Dict[str, object]
-    rules: RunRules
+    topology: Dict[str, object] = field(default_factory=dict)
+    rules: RunRules = NO_RULES
     allow_change: str = ""
     fresh_start: bool = False
     retention: Dict[str, int] = field(default_factory=dict)  # keyword arguments of Checkpoints: keep, every
@@ -73,9 +73,9 @@ class RunSettings:
 class Processes(NamedTuple):
     """Where this process stands: in the run, on those that share its output folder; and how they add up."""
 
-    world: World
-    local: World
-    add: Callable[[np.ndarray], np.ndarray]
+    world: World = World()
+    local: World = World()
+    add: Callable[[np.ndarray], np.ndarray] = np.asarray  # the sum of an array over the ranks
 
 
 def run_training(
