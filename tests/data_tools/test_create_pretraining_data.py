@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from bad_json_lines import BAD
 from tiny_corpus import TOKENS, documents, leftovers, lines_of, make, write_vocab
 
 from data_tools.base.cli import exit_code_of
@@ -159,25 +160,6 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, vocab_file):
 def write(path, content):
     path.write_bytes(content)
     return path
-
-
-BAD = {
-    "not JSON": (b'{"text": oops}', r":\d+: not JSON, Expecting value: \{.text.: oops\}; correct the line"),
-    "cut short": (b'{"text": "abc', r":\d+: not JSON, Unterminated .*\(is the line cut short\?\)"),
-    "not an object": (b"[1]", r": a list, not an object; write"),
-    "key missing": (
-        b'{"body": "a", "id": 1}',
-        r": no key 'text', it has body, id; pass the right --json_key",
-    ),
-    "a number": (b'{"text": 123}', r": 'text' is a number, not a text"),
-    "null": (b'{"text": null}', r": 'text' is null, not a text"),
-    "a key twice": (b'{"text": "a", "text": "b"}', r": the key 'text' stands twice"),
-    "NaN": (b'{"text": "a", "x": NaN}', r": NaN is not JSON"),
-    "not UTF-8": (b'{"text": "\xff"}', r": not UTF-8 \(byte 11 of the line is 0xff\)"),
-    "a lone surrogate": (rb'{"text": "\ud800"}', r": half a surrogate pair \(.ud800\); remove"),
-    "nested too deep": (b"[" * 100_000, r": nested too deep"),
-    "a lone CR": (b'{"text":\r "a"}', r": CR inside the line"),
-}
 
 
 @pytest.mark.parametrize(("line", "message"), BAD.values(), ids=BAD)

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_data_masking import rule
+from masking_cases import rule
 
 from data_tools.dataset_utils import MaskedTokens
 from data_tools.ernie_dataset import ErnieDataset, Sample

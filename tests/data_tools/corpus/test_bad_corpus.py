@@ -22,8 +22,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from places import ROOT
-from test_pretrain_data import opened
 from tiny_pretrain import events, flags, write_corpus, write_model
+from tiny_pretrain_data import opened
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError

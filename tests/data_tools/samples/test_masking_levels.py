@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_data_masking import compiled, random_case, rule
+from masking_cases import compiled, random_case, rule
 from tiny_corpus import finished, hashes, lines_of, make, write_vocab
 
 from data_tools import dataset_utils

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import zstandard
-from test_data_create_pretraining_data import BAD
+from bad_json_lines import BAD
 from tiny_corpus import TOKENS, finished, hashes, leftovers, lines_of, make, start, write_vocab
 
 from data_tools.base.cli import exit_code_of

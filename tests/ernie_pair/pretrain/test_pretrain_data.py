@@ -1,19 +1,17 @@
 import numpy as np
 import pytest
-from tiny_pretrain import CHARACTERS, VOCAB, flags, write_corpus, write_model
+from tiny_pretrain import CHARACTERS, flags, write_corpus, write_model
+from tiny_pretrain_data import SPEC, opened
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.spec import parse_spec
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_data
 from ernie_pair.pretrain.pretrain_fingerprint import SAME_RUN
 from ernie_pair.processes.world import World
-
-SPEC = parse_spec({"vocab_size": len(VOCAB), "max_position_embeddings": 40, "type_vocab_size": 2})
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +21,6 @@ def world(tmp_path_factory):
     for number, name in enumerate("ab"):
         write_corpus(folder / name, model, seed=number)
     return folder
-
-
-def opened(world, input_dir=None, spec=None, **changes):
-    words = flags(world / "model", input_dir or world / "a", world / "output", **changes)
-    pieces = WordPiece.from_file(world / "model" / "vocab.txt")
-    return open_data(parse_config(PretrainConfig, list(map(str, words))), World(0, 1), pieces, spec or SPEC)
 
 
 def blended(world, **changes):

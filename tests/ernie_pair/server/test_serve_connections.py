@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from places import ROOT, SUPPORT
@@ -19,7 +20,7 @@ from places import ROOT, SUPPORT
 for library in ("httpx", "fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(library)
 
-SERVICE = SUPPORT / "slow_service.py"
+SERVICE = Path(__file__).with_name("slow_service.py")
 BODY = json.dumps({"pairs": [["abc", "b"]]}).encode()
 HEAD = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(BODY)
 
@@ -362,5 +363,5 @@ def test_openapi_says_what_is_asked_and_what_is_answered():
 def test_the_readme_shows_the_line_that_the_service_says():
     from ernie_pair.server.documentation import curl_line
 
-    readme = (SERVICE.parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert curl_line("127.0.0.1:8000") in readme
