@@ -1,7 +1,7 @@
 """The GPU's programs, built without a GPU, have the ops that they had when they were last looked at.
 
 A change of the counts may be meant. Then look at the program, and write the counts anew:
-for n in 1 2; do PYTHONPATH=.:tests/support python tests/ernie_pair/pretrain/graph/build_gpu_programs.py $n; done
+PYTHONPATH=.:tests/support python tests/ernie_pair/pretrain/graph/build_gpu_programs.py 1 (and 2)
 """
 
 import json
