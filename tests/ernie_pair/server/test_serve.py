@@ -27,7 +27,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from ernie_pair.server import request as questions  # noqa: E402 - they need the libraries of the extra
+from ernie_pair.server import request  # noqa: E402 - they need the libraries of the extra
 from ernie_pair.server.app import create_app  # noqa: E402
 from ernie_pair.server.batcher import Batching, MicroBatcher  # noqa: E402
 from ernie_pair.server.request import Limits  # noqa: E402
@@ -235,16 +235,16 @@ def test_a_body_that_announces_no_length_is_bounded_too(model):
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(model, monkeypatch):
-    monkeypatch.setattr(questions, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(request, "BODY_SECONDS", 0.05)
 
     async def chunks():
         yield b"{"
         await asyncio.sleep(60)
 
     async def main():
-        return await questions.read_body(chunks(), "", LIMITS)
+        return await request.read_body(chunks(), "", LIMITS)
 
-    with pytest.raises(questions.RefusedError, match="did not arrive") as refused:
+    with pytest.raises(request.RefusedError, match="did not arrive") as refused:
         asyncio.run(main())
     assert refused.value.status == 408
 

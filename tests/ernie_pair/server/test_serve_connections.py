@@ -126,7 +126,7 @@ SILENT = {
     "a body that no route reads": b"GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n",
     "an answered request, and half of another": HEAD + BODY + HEAD[:10],
 }
-SHORT = {"connections.HEAD_SECONDS": 1.0, "questions.BODY_SECONDS": 1.0}
+SHORT = {"connections.HEAD_SECONDS": 1.0, "request.BODY_SECONDS": 1.0}
 
 
 def test_who_sends_no_whole_request_is_cut_off():
