@@ -66,10 +66,10 @@ def new_model(config: NewModelConfig) -> None:
         return
     pieces = WordPiece.from_file(config.vocab_file, config.do_lower_case)
     settings = _settings_of(config, pieces)
-    tokenizer = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
+    tokenizer_settings = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
     with results.published() as (vocab, *drafts):
         vocab.write_bytes(Path(config.vocab_file).read_bytes())
-        for draft, value in zip(drafts, (tokenizer, settings)):
+        for draft, value in zip(drafts, (tokenizer_settings, settings)):
             draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {pieces.vocab_size} tokens"
     print(f"{folder}: {FAMILIES[config.model_type]}, {size}")

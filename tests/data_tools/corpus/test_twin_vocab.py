@@ -35,10 +35,10 @@ def theirs(path):
     """ErnieTokenizer with the twins that its tools add."""
     from paddlenlp.transformers import ErnieTokenizer
 
-    tokenizer = ErnieTokenizer(str(path))
-    tokenizer.verbose = False
-    tokenizer.extend_chinese_char()
-    return tokenizer
+    paddles = ErnieTokenizer(str(path))
+    paddles.verbose = False
+    paddles.extend_chinese_char()
+    return paddles
 
 
 def written(folder, sentences):
@@ -55,24 +55,24 @@ def ours(path):
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_ids_of_a_vocabulary_without_additions_are_those_of_ErnieTokenizer(name, vocabulary):
-    tokenizer, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
-    ids = {token: tokenizer.convert_tokens_to_ids(token) for token in VOCABULARIES[name]}
+    paddles, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
+    ids = {token: paddles.convert_tokens_to_ids(token) for token in VOCABULARIES[name]}
     assert ids == {token: pieces.vocab[token] for token in VOCABULARIES[name]}
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_twins_are_numbered_as_by_ErnieTokenizer(name, vocabulary):
-    tokenizer, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
+    paddles, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
     extended = with_paddlenlps_twins(pieces)
-    added = {token: i for token, i in tokenizer.added_tokens_encoder.items() if i >= pieces.vocab_size}
+    added = {token: i for token, i in paddles.added_tokens_encoder.items() if i >= pieces.vocab_size}
     assert added == {extended.tokens[i]: i for i in range(pieces.vocab_size, extended.vocab_size)}
 
 
 @pytest.mark.parametrize("name", ["no twins", "some twins", "a character beyond U+9FA5"])
 def test_a_corpus_of_theirs_is_read_as_they_read_it(name, vocabulary, tmp_path):
     path = vocabulary(name)
-    tokenizer = theirs(path)
-    corpus = written(tmp_path, [tokenizer.convert_tokens_to_ids(sentence) for sentence in TEXT])
+    paddles = theirs(path)
+    corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in TEXT])
     pieces = vocabulary_of([corpus], ours(path))
     assert [[pieces.tokens[i] for i in sentence] for sentence in corpus] == TEXT
     plain = [[pieces.tokens[pieces.plain_of[i]] for i in sentence] for sentence in corpus]
@@ -82,10 +82,10 @@ def test_a_corpus_of_theirs_is_read_as_they_read_it(name, vocabulary, tmp_path):
 @pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
 def test_an_id_that_means_two_things_is_refused_with_the_way_out(name, vocabulary, tmp_path):
     path = vocabulary(name)
-    tokenizer = theirs(path)
-    first = min(tokenizer.added_tokens_encoder, key=tokenizer.added_tokens_encoder.get)
+    paddles = theirs(path)
+    first = min(paddles.added_tokens_encoder, key=paddles.added_tokens_encoder.get)
     sentences = [*TEXT, ["玄", first]]
-    corpus = written(tmp_path, [tokenizer.convert_tokens_to_ids(sentence) for sentence in sentences])
+    corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in sentences])
     with pytest.raises(InputError, match=r"vocab.txt has '\$' twice, so that id \d+ .*--add_twins_to$"):
         vocabulary_of([corpus], ours(path))
 
@@ -93,8 +93,8 @@ def test_an_id_that_means_two_things_is_refused_with_the_way_out(name, vocabular
 @pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
 def test_twins_beside_a_token_that_stands_twice_are_right_where_they_are_clear(name, vocabulary, tmp_path):
     path = vocabulary(name)
-    tokenizer, text = theirs(path), [["宇", "##宙", "洪", "##荒"]]
-    corpus = written(tmp_path, [tokenizer.convert_tokens_to_ids(sentence) for sentence in text])
+    paddles, text = theirs(path), [["宇", "##宙", "洪", "##荒"]]
+    corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in text])
     pieces = vocabulary_of([corpus], ours(path))
     assert [[pieces.tokens[i] for i in sentence] for sentence in corpus] == text
 
