@@ -21,6 +21,7 @@ from data_tools.files.json_file import JsonError, is_number, is_whole_number, pa
 from ernie_pair.checkpoint.train_state import TrainState
 
 FORMAT = 2
+FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
 MOST_FILES = 100_000
 LARGEST_COUNT = 2**63 - 1
 FILE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -43,7 +44,8 @@ def manifest_bytes(manifest: Dict[str, object]) -> bytes:
 
 
 def state_bytes(state: TrainState) -> bytes:
-    return as_json(asdict(state))
+    """Return the content of state.json."""
+    return as_json({FILE_KEYS.get(name, name): value for name, value in asdict(state).items()})
 
 
 def as_json(value) -> bytes:
@@ -120,7 +122,8 @@ def _is_entry(entry) -> bool:
 
 
 def parse_state(data: bytes, path: Path) -> TrainState:
-    values = _parse_object(data, path)
+    names = {key: name for name, key in FILE_KEYS.items()}
+    values = {names.get(key, key): value for key, value in _parse_object(data, path).items()}
     defaults = asdict(TrainState())
     values = {**defaults, **values}
     sound = (

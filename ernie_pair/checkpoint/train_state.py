@@ -15,7 +15,7 @@ class TrainState:
     consumed_samples: int = 0
     best_metric: Optional[float] = None
     skipped_updates: int = 0
-    owes_evaluation: bool = False  # what was due after the last update is still to be done
+    evaluation_pending: bool = False  # what was due after the last update is still to be done
     metric_to_beat: Optional[float] = None  # of early stopping
     stale_evaluations: int = 0  # in a row that have not beaten it
     best_step: Optional[int] = None  # whose evaluation gave best_metric; 0: the start itself

@@ -40,8 +40,8 @@ def train(
     """
     if state.step == 0:
         _evaluate(job, state, schedule, log, hooks)
-    elif state.owes_evaluation:
-        state.owes_evaluation = False
+    elif state.evaluation_pending:
+        state.evaluation_pending = False
         _run_due(job, state, schedule, log, hooks)
     skipped_in_a_row, started = 0, time.monotonic()
     for micro_batches in _until_done(micro_batches_of_steps, state, schedule, hooks):
@@ -58,7 +58,7 @@ def train(
         is_asked_to_stop = hooks.stop.requested and state.step < schedule.max_steps
         with hooks.heartbeat.paused():
             if is_asked_to_stop:
-                state.owes_evaluation = _is_due(state.step, schedule)
+                state.evaluation_pending = _is_due(state.step, schedule)
             else:
                 _run_due(job, state, schedule, log, hooks)
             if is_asked_to_stop or schedule.saves_at(state.step) or hooks.should_stop(state):

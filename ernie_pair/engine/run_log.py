@@ -246,7 +246,7 @@ def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
 def _comes_again(event: Dict, resumed: TrainState) -> bool:
     if event["step"] != resumed.step:
         return event["step"] > resumed.step
-    return event["split"] != "train" and (resumed.step == 0 or resumed.owes_evaluation)
+    return event["split"] != "train" and (resumed.step == 0 or resumed.evaluation_pending)
 
 
 def _event_of(line: bytes) -> Optional[Dict]:

@@ -171,13 +171,13 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_as_if_it_had_not_been(step
     assert sorted(events) == sorted(owed)
     assert first.judged + second.judged == whole.judged
     assert first.exported + second.exported == whole.exported
-    assert not second.state.owes_evaluation
+    assert not second.state.evaluation_pending
 
 
 def test_what_is_owed_is_left_to_the_next_start():
     run = Run(10, heard=lambda now: TERM * (now == 3))
     stopped(run, "after step 3")
-    assert run.steps("valid") == [0] and run.saved[-1][0].owes_evaluation
+    assert run.steps("valid") == [0] and run.saved[-1][0].evaluation_pending
 
 
 def test_a_stop_in_the_last_update_is_too_late():
@@ -250,7 +250,7 @@ def test_what_was_owed_may_be_what_makes_it_enough():
     run = Run(10, heard=lambda now: TERM * (now == 3))
     stopped(run, "after step 3")
     state, seen = run.saved[-1]
-    again = Run(10, SumJob(seen), state, enough=lambda state: not state.owes_evaluation)()
+    again = Run(10, SumJob(seen), state, enough=lambda state: not state.evaluation_pending)()
     assert again.judged == [3] and again.job.seen == seen and not again.saved
 
 

@@ -83,7 +83,7 @@ def test_an_evaluation_that_is_owed_takes_the_place_of_one_that_was_cut_off(tmp_
     for split in ("train", "valid"):
         log.scalars(split, {"loss": 1.0}, TrainState(3, 24))
     log.close()
-    RunLog(tmp_path, TrainState(3, 24, owes_evaluation=owes), max_steps=9).close()
+    RunLog(tmp_path, TrainState(3, 24, evaluation_pending=owes), max_steps=9).close()
     assert [event["split"] for event in events(tmp_path)] == kept
 
 
