@@ -51,6 +51,7 @@ REQUIRES = [
     "rjieba>=0.1.11,<0.2",
     "safetensors>=0.4.5,<0.6",
     "filelock>=3.12",
+    "cloudpickle>=3,<4",
     "scikit-learn>=1.3,<1.7",
     "scipy>=1.9,<2",
     "jinja2>=3.1,<4",

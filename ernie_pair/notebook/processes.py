@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Dict, List, Optional
 
+import cloudpickle
+
 from data_tools.base.errors import LostProcessError
 
 PAYLOAD = "function"
@@ -163,6 +165,4 @@ def _raise(answer: Dict) -> None:
 
 def packed(value) -> bytes:
     """Pickled, with what is defined in a notebook inside. Raises one of UNPACKABLE."""
-    from joblib.externals import cloudpickle
-
     return cloudpickle.dumps(value)
