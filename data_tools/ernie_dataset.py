@@ -113,7 +113,7 @@ def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
     ordinary = [
         index
         for index, token in enumerate(pieces.tokens)
-        if not token.startswith("##")
+        if not pieces.is_continuation[index]
         and not (token.startswith("[") and token.endswith("]") and len(token) > 2)
     ]
     if not ordinary:
@@ -123,7 +123,7 @@ def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
         sep_id=pieces.sep_id,
         mask_id=pieces.mask_id,
         plain_of=np.asarray(pieces.plain_of, dtype=np.int64),
-        goes_on=np.array([token.startswith("##") for token in pieces.tokens]),
+        goes_on=pieces.is_continuation,
         random_ids=np.array(ordinary, dtype=np.int64),
         **settings,
     )

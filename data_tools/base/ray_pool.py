@@ -9,7 +9,8 @@ import os
 import socket
 from typing import Callable, Iterable, Iterator, List, TypeVar
 
-from data_tools.base.errors import ErniePairError, InputError, MachineError
+from data_tools.base.errors import ErniePairError, MachineError
+from data_tools.base.optional_import import import_optional
 from data_tools.base.process_pool import IN_FLIGHT_PER_WORKER, in_order, most_processes
 
 Item, Result = TypeVar("Item"), TypeVar("Result")
@@ -20,10 +21,7 @@ def require_ray(address: str = ""):
     """The module. Raises InputError when it is not installed, MachineError when HOST:PORT does not answer."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # its notices of lost workers: every line is skipped
-    try:
-        import ray
-    except ImportError:
-        raise InputError("ray is not installed; pip install 'ernie-pair[ray]'") from None
+    ray = import_optional("ray", "ray")
     if address:
         _knock(address)
     return ray
