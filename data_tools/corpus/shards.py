@@ -24,9 +24,9 @@ from filelock import FileLock, Timeout
 from data_tools.base.errors import InputError, MachineError
 from data_tools.corpus.encoder import DocumentEncoder, Rules
 from data_tools.corpus.join_documents import Joining, join_documents
-from data_tools.files.atomic_files import DRAFT, make_folder, published
+from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.json_file import parse_json
-from data_tools.files.own_names import is_own_name
+from data_tools.files.own_names import DRAFT, is_own_name
 from data_tools.text.lines import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
 from data_tools.text.text_files import LineBatch, line_batches
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Iterator, List
 
 from data_tools.base.errors import MachineError
-from data_tools.files.own_names import is_own_name, own_name
+from data_tools.files.own_names import DRAFT, is_own_name, own_name
 
-DRAFT = ".draft"
 _LEFT_BEHIND = re.compile(r"(?P<name>.+-[0-9a-f]{24})\.draft(\..+)?", re.DOTALL)
 LONGEST_NAME = 200  # bytes of a final name that its draft's repeats; a file system takes 255
 

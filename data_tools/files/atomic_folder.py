@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all, and says inside who made it: in .made.json.
+"""A folder or a link appears whole or not at all; a folder says inside who made it, in .made.json.
 
     {"made_by": "ernie-pair", "name": "best-accuracy-0.8962", "files": ["config.json", ...], ...}
 
@@ -9,6 +9,8 @@ a copy under another name is the user's.
 import json
 import logging
 import os
+import re
+import secrets
 import shutil
 from pathlib import Path
 from typing import Callable, Dict, Optional
@@ -16,8 +18,7 @@ from typing import Callable, Dict, Optional
 from data_tools.base.regular_file import read_regular
 from data_tools.files.atomic_files import make_folder, to_disk
 from data_tools.files.json_file import is_texts, parse_json_object
-from data_tools.files.moves import remove_or_warn, set_aside
-from data_tools.files.own_names import own_entries, own_name
+from data_tools.files.own_names import BAD, FILLING, TRASH, own_entries, own_name
 from data_tools.files.results import MAKER
 
 MADE = ".made.json"
@@ -41,8 +42,8 @@ def publish_folder(
     Raises OSError when the disk refuses, and whatever ``fill`` raises.
     """
     make_folder(folder.parent)
-    clear_leftovers(folder.parent, folder.name)
-    draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (".tmp-", ".trash-"))
+    clear_leftovers(folder.parent, f"{folder.name}-")
+    draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (FILLING, TRASH))
     draft.mkdir()
     try:
         fill(draft)
@@ -80,17 +81,60 @@ def is_as_made(folder: Path) -> bool:
 def remove_made(folder: Path) -> None:
     """Delete a folder of ``publish_folder``; one to which something was added is renamed, with a warning."""
     if is_as_made(folder):
-        trash = folder.rename(folder.with_name(own_name(f".trash-{folder.name}")))
+        trash = folder.rename(folder.with_name(own_name(f"{TRASH}{folder.name}")))
         remove_or_warn(trash)
     else:
         logger.warning("%s holds more than was made there; it is now %s", folder, set_aside(folder).name)
 
 
-def clear_leftovers(parent: Path, name: str) -> None:
-    """Remove what killed runs left of making or replacing folders called ``name`` or ``name``-something."""
-    for kind in (".tmp-", ".trash-"):
-        for leftover in own_entries(parent, f"{kind}{name}-"):
+def clear_leftovers(parent: Path, start: str) -> None:
+    """Remove what killed runs left of making or deleting folders whose names begin with ``start``."""
+    for kind in (FILLING, TRASH):
+        for leftover in own_entries(parent, f"{kind}{start}"):
             remove_or_warn(leftover)
+
+
+def rename_for_good(draft: Path, final: Path) -> None:
+    """Rename a filled folder and force the name to disk; where it may not be kept, ``draft`` is back."""
+    draft.rename(final)
+    try:
+        to_disk(final.parent)
+    except OSError:
+        final.rename(draft)
+        raise
+
+
+def set_aside(path: Path) -> Path:
+    """Rename ``path``, which may be dear to a person, to .bad-NAME-xxxxxxxx beside it, and return that."""
+    return path.rename(path.with_name(f"{BAD}{path.name}-{secrets.token_hex(4)}"))
+
+
+def remove_or_warn(folder: Path) -> None:
+    """Delete ``folder`` with all that is in it; where that fails, say so and go on."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        logger.warning("%s cannot be deleted (%s)", folder, error.strerror)
+
+
+def point_link(link: Path, target: Path, own_target: str) -> bool:
+    """Make ``link`` lead to ``target``; False when it did so before. Readers see the old link or the new.
+
+    What is no link, or one to something that ``own_target``, a pattern, does not match, is set aside with a
+    warning. Raises OSError.
+    """
+    there = os.readlink(link) if link.is_symlink() else None
+    if there == str(target):
+        return False
+    if os.path.lexists(link) and not (there is not None and re.fullmatch(own_target, there)):
+        logger.warning("%s led elsewhere or was no link; it is now %s", link, set_aside(link).name)
+    for leftover in own_entries(link.parent, f".{link.name}-"):
+        leftover.unlink()
+    draft = link.with_name(own_name(f".{link.name}"))
+    draft.symlink_to(target)
+    draft.rename(link)
+    to_disk(link.parent)
+    return True
 
 
 def _clear_the_way(folder: Path, old: Path, may_be_lost: Callable[[Path], bool]) -> None:
@@ -103,12 +147,7 @@ def _clear_the_way(folder: Path, old: Path, may_be_lost: Callable[[Path], bool])
 def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
     """Where the disk refuses the new name, or may not keep it, everything is as before."""
     try:
-        draft.rename(folder)
-        try:
-            to_disk(folder.parent)
-        except OSError:
-            folder.rename(draft)
-            raise
+        rename_for_good(draft, folder)
     except OSError:
         if old.exists():
             old.rename(folder)

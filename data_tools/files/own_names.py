@@ -1,4 +1,9 @@
-"""Names for files and folders that are being made or deleted: `.tmp-NAME-3f9c...`, a token at the end.
+"""Names for files and folders that are being made or deleted, with a token at the end.
+
+.NAME-3f9c....draft      a file that is being written, or a link that is being made (without .draft)
+.tmp-NAME-3f9c...        a folder that is being filled
+.trash-NAME-3f9c...      a folder that is being deleted
+.bad-NAME-3f9c           what stood in the way or was damaged: the user's from then on, so without a token
 
 A token is a random half and a digest of it with the rest of the name. So what a killed run left behind is
 told from a file of the user whatever that is called: only a name that this package drew is ever cleared away.
@@ -12,6 +17,8 @@ from typing import Iterator
 
 _TOKEN = re.compile(r"(?P<stem>.+)-(?P<drawn>[0-9a-f]{16})(?P<digest>[0-9a-f]{8})", re.DOTALL)
 _KEY = "ernie-pair"
+DRAFT = ".draft"  # ends the name of a file
+FILLING, TRASH, BAD = ".tmp-", ".trash-", ".bad-"  # begin the name of a folder
 
 
 def own_name(stem: str, drawn: str = "") -> str:

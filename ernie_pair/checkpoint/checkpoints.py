@@ -26,8 +26,14 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from data_tools.base.errors import CheckpointError, InputError, MachineError
 from data_tools.files.atomic_files import to_disk
-from data_tools.files.moves import point_link, remove_or_warn, set_aside
-from data_tools.files.own_names import is_own_name, own_entries, own_name
+from data_tools.files.atomic_folder import (
+    clear_leftovers,
+    point_link,
+    remove_or_warn,
+    rename_for_good,
+    set_aside,
+)
+from data_tools.files.own_names import BAD, FILLING, TRASH, is_own_name, own_name
 from ernie_pair.checkpoint.checkpoint_folder import (
     MANIFEST,
     STATE,
@@ -53,7 +59,6 @@ from ernie_pair.processes.watchdog import clear_heartbeats
 from ernie_pair.processes.world import World
 
 STEP_FOLDER = re.compile(r"step_(\d{8})")
-DRAFT, TRASH, BAD = ".tmp-", ".trash-", ".bad-"
 NEWEST_OF_ALL, NONE = 10**9, -1
 SPARE_BYTES, SPARE_SHARE = 64 << 20, 1.2
 
@@ -150,7 +155,7 @@ class Checkpoints:
         Raises, on all ranks alike, MachineError when a disk refuses and NumbersError when a tensor is
         not finite: then nothing is published.
         """
-        draft = self._own_path(DRAFT, state.step)
+        draft = self._own_path(FILLING, state.step)
         manifest = {
             "run_id": self.run_id,
             "step": state.step,
@@ -204,9 +209,7 @@ class Checkpoints:
         if self.fresh_start:
             set_aside_run(self.output_dir)
         self.folder.mkdir(exist_ok=True)
-        for kind in (DRAFT, TRASH):
-            for leftover in own_entries(self.folder, f"{kind}step_"):
-                remove_or_warn(leftover)
+        clear_leftovers(self.folder, "step_")
         clear_heartbeats(self.output_dir)
         self._warn_of_strangers()
         if self._published():
@@ -314,19 +317,10 @@ class Checkpoints:
         to_disk(draft)
         if os.path.lexists(final):  # a link or a file of the user's: no checkpoint of this run has the step
             logger.warning("%s was in the way of a checkpoint; it is now %s", final, set_aside(final).name)
-        draft.rename(final)
-        self._force_name(draft, final)
+        rename_for_good(draft, final)
         self._point_model_last_to(final)
         note_checkpoint(self.output_dir)
         self._bytes_before = sum(entry["size"] for entry in entries)
-
-    def _force_name(self, draft: Path, final: Path) -> None:
-        """Where the disk may not keep the new name, the checkpoint loses it again."""
-        try:
-            to_disk(self.folder)
-        except OSError:
-            final.rename(draft)
-            raise
 
     def _point_model_last_to(self, final: Path, expected: bool = False) -> None:
         """``expected``: it should do so already; where it does not, say so."""

@@ -23,8 +23,8 @@ from typing import Dict, Iterable, List, Optional
 from tqdm import tqdm
 
 from data_tools.files.atomic_files import published
+from data_tools.files.atomic_folder import set_aside
 from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, parse_json_object
-from data_tools.files.moves import set_aside
 from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import CURVES, EVENTS

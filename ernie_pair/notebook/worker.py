@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Dict
 
 from data_tools.base.errors import InputError, LostProcessError
+from data_tools.files.atomic_files import published
 from ernie_pair.notebook.processes import PAYLOAD, UNPACKABLE, packed
 from ernie_pair.processes.stop_signals import stop_with_the_launcher
 
@@ -57,9 +58,8 @@ def _failure(error: BaseException, rank: int) -> Dict:
 
 
 def _leave(folder: Path, rank: int, answer: bytes) -> None:
-    draft = folder / f".answer.{rank}"
-    draft.write_bytes(answer)
-    draft.rename(folder / f"answer.{rank}")
+    with published(folder / f"answer.{rank}", forced=False) as (draft,):
+        draft.write_bytes(answer)
 
 
 if __name__ == "__main__":

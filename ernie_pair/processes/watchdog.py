@@ -25,8 +25,8 @@ from typing import Dict, Iterator, Optional, Tuple
 
 from data_tools.base.errors import CollectiveError, ErniePairError, LostProcessError, Stopped
 from data_tools.base.regular_file import read_regular
+from data_tools.files.atomic_folder import set_aside
 from data_tools.files.json_file import parse_json_object
-from data_tools.files.moves import set_aside
 from ernie_pair.processes.world import World
 
 HEARTBEATS, HEARTBEAT = "ranks", re.compile(r"\d{5}\.json")

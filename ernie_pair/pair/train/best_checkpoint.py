@@ -57,7 +57,7 @@ class BestModel:
 
     def _publish(self, value: float) -> None:
         earlier = [path for path, _ in folders_of_run(self.output_dir, PREFIX)]
-        clear_leftovers(self.output_dir, PREFIX[:-1])
+        clear_leftovers(self.output_dir, PREFIX)
         about = {"metric": self.metric, "value": value}
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         folder = publish_of_run(named, self.write, about)

@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,6 +56,20 @@ def test_after_a_resume_no_step_stands_twice(tmp_path):
         file.write('{"split": "train", "st')  # killed in the middle of a line
     log_steps(tmp_path, [3, 4], resumed_at=2)
     assert [event["step"] for event in events(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_a_cut_back_that_the_disk_refuses_loses_no_event(tmp_path, monkeypatch):
+    log_steps(tmp_path, [1, 2, 3])
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+
+    def failing(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output error"):
+        log_steps(tmp_path, [3], resumed_at=2)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "run.json", "vdl"]
 
 
 def test_the_curves_of_visualdl_hold_each_step_once(tmp_path):

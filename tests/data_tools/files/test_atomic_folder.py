@@ -1,0 +1,51 @@
+"""Renaming, removing and linking of folders: nothing that may be dear to a person is lost."""
+
+import os
+
+import pytest
+
+from data_tools.files.atomic_folder import clear_leftovers, point_link, rename_for_good, set_aside
+from data_tools.files.own_names import own_name
+
+
+def test_a_name_that_the_disk_may_not_keep_is_taken_back(tmp_path, monkeypatch):
+    draft = tmp_path / "draft"
+    draft.mkdir()
+
+    def failing(descriptor):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as context, pytest.raises(OSError, match="Input/output error"):
+        context.setattr(os, "fsync", failing)
+        rename_for_good(draft, tmp_path / "final")
+    assert [path.name for path in tmp_path.iterdir()] == ["draft"]
+    rename_for_good(draft, tmp_path / "final")
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_only_what_this_package_left_is_cleared(tmp_path):
+    ours = [own_name(f"{kind}step_3") for kind in (".tmp-", ".trash-")]
+    theirs = [".tmp-step_mine", ".trash-step_3-" + "0" * 24, own_name(".tmp-best-1"), "step_3"]
+    for name in (*ours, *theirs):
+        (tmp_path / name).mkdir()
+    clear_leftovers(tmp_path, "step_")
+    assert {path.name for path in tmp_path.iterdir()} == set(theirs)
+
+
+def test_what_is_set_aside_keeps_its_content_under_a_name_of_its_own(tmp_path):
+    for content in ("one", "two"):
+        (tmp_path / "notes").write_text(content)
+        set_aside(tmp_path / "notes")
+    assert {path.read_text() for path in tmp_path.glob(".bad-notes-*")} == {"one", "two"}
+
+
+def test_a_link_of_ours_is_moved_and_another_one_is_set_aside(tmp_path):
+    link, ours = tmp_path / "last", r"step_\d"
+    assert point_link(link, "step_1", ours) and not point_link(link, "step_1", ours)
+    assert point_link(link, "step_2", ours) and os.readlink(link) == "step_2"
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+    link.unlink()
+    link.symlink_to("elsewhere")
+    assert point_link(link, "step_3", ours) and os.readlink(link) == "step_3"
+    (aside,) = tmp_path.glob(".bad-last-*")
+    assert os.readlink(aside) == "elsewhere"
