@@ -50,7 +50,6 @@ REQUIRES = [
     "tokenizers>=0.20,<0.22",
     "rjieba>=0.1.11,<0.2",
     "safetensors>=0.4.5,<0.6",
-    "filelock>=3.12",
     "cloudpickle>=3,<4",
     "scikit-learn>=1.3,<1.7",
     "scipy>=1.9,<2",
@@ -79,7 +78,7 @@ ONNX = ["onnxruntime>=1.19,<1.20", "paddle2onnx>=1.3,<1.4"]
 SERVE = ["fastapi>=0.115,<0.116", "uvicorn>=0.30,<0.33", "prometheus-client>=0.20,<0.22"]
 RAY = ["ray>=2.40,<2.41"]
 TEST = [
-    *(*AUDIT, *RAY, *ONNX, *SERVE, "httpx>=0.27"),
+    *(*AUDIT, *RAY, *ONNX, *SERVE, "httpx>=0.27", "filelock>=3.12"),
     *("pytest>=8,<9", "pytest-timeout>=2.3,<3", "pytest-xdist>=3.8,<4", "hypothesis>=6.100,<7"),
 ]
 

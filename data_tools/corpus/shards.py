@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.corpus.encoder import DocumentEncoder, Rules
 from data_tools.corpus.join_documents import Joining, join_documents
 from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.file_lock import locked
 from data_tools.files.json_file import parse_json
 from data_tools.files.own_names import DRAFT, is_own_name
 from data_tools.text.lines import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
@@ -223,22 +223,15 @@ def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
     make_folder(folder)
     _refuse_strangers(folder)
     content = json.dumps(made_from, ensure_ascii=False, indent=1, sort_keys=True)
-    lock = FileLock(folder / _LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise MachineError(
-            f"{folder}: another run is making this corpus; let it end, then run again"
-        ) from None
-    try:
-        _prepare(folder, content)
-        yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
-        _remove(folder)
-    except InputError:
-        _remove(folder)
-        raise
-    finally:
-        lock.release()
+    busy = f"{folder}: another run is making this corpus; let it end, then run again"
+    with locked(folder / _LOCK, seconds=0, refusal=busy):
+        try:
+            _prepare(folder, content)
+            yield hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()
+            _remove(folder)
+        except InputError:
+            _remove(folder)
+            raise
 
 
 def _refuse_strangers(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Files appear whole or not at all."""
 
 import contextlib
-import fcntl
 import os
 import re
 from contextlib import ExitStack, contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Iterator, List
 
 from data_tools.base.errors import MachineError
+from data_tools.files.file_lock import try_lock
 from data_tools.files.own_names import DRAFT, is_own_name, own_name
 
 _LEFT_BEHIND = re.compile(r"(?P<name>.+-[0-9a-f]{24})\.draft(\..+)?", re.DOTALL)
@@ -47,7 +47,7 @@ def _draft_of(final: Path) -> Iterator[Path]:
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with contextlib.suppress(OSError):  # a file system without locks: then its drafts are never cleared
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(descriptor)
         yield draft
     finally:
         draft.unlink(missing_ok=True)
@@ -78,8 +78,7 @@ def _is_held(draft: Path) -> bool:
     except OSError:
         return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
+        return not try_lock(descriptor)
     except OSError:
         return True
     finally:

@@ -1,6 +1,5 @@
 """One run at a time in an output folder."""
 
-import fcntl
 import os
 import re
 import socket
@@ -8,6 +7,7 @@ import time
 from pathlib import Path
 
 from data_tools.base.errors import InputError
+from data_tools.files.file_lock import open_lock, try_lock
 
 
 class RunLock:
@@ -18,17 +18,14 @@ class RunLock:
     """
 
     def __init__(self, path: Path):
-        # Opened without following a link, and without touching what the holder wrote.
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        self._descriptor = open_lock(path)
+        if not try_lock(self._descriptor):
             holder = os.read(self._descriptor, 200).decode("utf-8", "replace").strip()
             os.close(self._descriptor)
             raise InputError(
                 f"{path.parent} is locked by another run ({holder or 'it has not said which'}); wait for it, "
                 "or use another --output_dir"
-            ) from None
+            )
         self._refuse_other_content(path)
         os.ftruncate(self._descriptor, 0)
         said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"

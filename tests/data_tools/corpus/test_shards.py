@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from tiny_corpus import finished, hashes, lines_of, make, start, write_vocab
 from waiting import until
 
@@ -14,6 +13,7 @@ from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
 from data_tools.corpus import shards
 from data_tools.corpus.format import Corpus
+from data_tools.files.file_lock import locked
 
 TEXTS = [f"我爱北京{number}。\n学习" for number in range(40)]
 LARGE = lines_of(*("我爱北京。\n天安门学习" * 150 for _ in range(1100)))  # some six shards
@@ -135,7 +135,7 @@ def test_bad_input_leaves_no_shards_for_it_is_to_be_mended(tmp_path, small_shard
 
 def test_a_second_run_on_the_same_output_is_refused(tmp_path, capsys):
     (tmp_path / "out.shards").mkdir()
-    with FileLock(tmp_path / "out.shards" / "lock"):
+    with locked(tmp_path / "out.shards" / "lock", seconds=0):
         assert exit_code_of(lambda: make(tmp_path, lines_of("我"))) == 5
     assert "another run is making this corpus" in capsys.readouterr().err
 

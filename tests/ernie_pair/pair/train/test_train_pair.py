@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 
 import pytest
 import yaml
-from filelock import FileLock
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 
 from data_tools.base.cli import exit_code_of, parse_config, run_command
 from data_tools.base.errors import InputError, MachineError
 from data_tools.files.atomic_folder import MADE
+from data_tools.files.file_lock import locked
 from data_tools.files.own_names import own_name
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.train_state import TrainState
@@ -427,11 +427,9 @@ def test_evaluation_needs_labels(tmp_path, trained):
 
 def test_two_runs_do_not_share_an_output_dir(tmp_path, config):
     (tmp_path / "out").mkdir()
-    other = FileLock(tmp_path / "out" / "run.lock")
-    other.acquire()
-    with pytest.raises(InputError, match="is locked by another run"):
+    lock = tmp_path / "out" / "run.lock"
+    with locked(lock, seconds=0), pytest.raises(InputError, match="is locked by another run"):
         train_pair(config)
-    other.release()
 
 
 @pytest.mark.parametrize(
