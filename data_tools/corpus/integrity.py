@@ -5,13 +5,13 @@ import json
 import logging
 import socket
 from pathlib import Path
-from typing import Dict, List, Union
+from typing import Dict, List, Optional, Union
 
 from data_tools.corpus.format import Corpus, marks_path
 from data_tools.corpus.megatron import open_corpus
-from data_tools.files.atomic_files import make_folder, published
-from data_tools.files.file_lock import locked
+from data_tools.files.atomic_files import published
 from data_tools.files.json_file import read_note
+from data_tools.files.keyed_cache import build_once
 
 LOCK_SECONDS = 3600
 
@@ -30,15 +30,19 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
         return corpus
     name = json.dumps([socket.gethostname(), str(Path(prefix).resolve())])
     note = memory / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.verified.json"
-    make_folder(memory)
-    with locked(note.with_suffix(".lock"), LOCK_SECONDS):
+
+    def find() -> Optional[Corpus]:
+        return corpus if read_note(note) == _stamps(corpus) else None
+
+    def compare() -> Corpus:
         stamps = _stamps(corpus)
-        if read_note(note) != stamps:
-            logger.info("comparing %s with its manifest, %.1f GB, once", prefix, _gigabytes(stamps))
-            corpus = open_corpus(prefix, verify="full")
-            with published(note) as (draft,):
-                draft.write_text(json.dumps(stamps))
-    return corpus
+        logger.info("comparing %s with its manifest, %.1f GB, once", prefix, _gigabytes(stamps))
+        compared = open_corpus(prefix, verify="full")
+        with published(note) as (draft,):
+            draft.write_text(json.dumps(stamps))
+        return compared
+
+    return build_once(note.with_suffix(".lock"), LOCK_SECONDS, find, compare)
 
 
 def _stamps(corpus: Corpus) -> Dict[str, List[int]]:

@@ -8,28 +8,16 @@ NAME is a hash of all that the rows depend on, so another corpus, split or seed 
 """
 
 import hashlib
-import json
-import logging
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Callable, Dict, NamedTuple, Optional
+from typing import BinaryIO, Callable, Dict, Optional
 
 import numpy as np
 
-from data_tools.base.errors import MachineError
-from data_tools.files.atomic_files import make_folder, published
-from data_tools.files.file_lock import locked
-from data_tools.files.json_file import as_read, read_note
-from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.keyed_cache import KeyedCache
 from data_tools.samples.sample_map import VERSION
 
 LOCK_SECONDS = 1800
-
-logger = logging.getLogger(__name__)
-
-
-class _Files(NamedTuple):
-    rows: Path
-    note: Path
 
 
 def cached_sample_map(
@@ -46,32 +34,15 @@ def cached_sample_map(
     disk does not keep what is written.
     """
     key = {**key, "version": VERSION}
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    files = _Files(cache_dir / f"{name}.npy", cache_dir / f"{name}.json")
-    rows = _read(files, key, fits)
-    if rows is not None:
-        return rows
-    make_folder(cache_dir)
-    with locked(cache_dir / f"{name}.lock", LOCK_SECONDS):
-        rows = _read(files, key, fits)
-        if rows is not None:
-            return rows
-        if files.rows.exists():
-            logger.warning("%s is damaged or unfinished and is built again", files.rows)
-        _publish(files, key, build())
-    rows = _read(files, key, fits)
-    if rows is None:
-        raise MachineError(f"{files.rows}: the disk did not keep what was written; check it, run again")
-    return rows
+    return KeyedCache(cache_dir, key, _write, partial(_load, fits), ending=".npy").get(build, LOCK_SECONDS)
 
 
-def _publish(files: _Files, key: Dict[str, object], rows: np.ndarray) -> None:
+def _write(rows: np.ndarray, draft: Path) -> Dict[str, object]:
     narrow = rows.astype(np.uint32) if rows.size == 0 or rows.max() < 2**32 else rows
-    with published(*files) as (rows_draft, note_draft):
-        with open(rows_draft, "wb") as file:
-            hashed = _Hashed(file)
-            np.save(hashed, narrow, allow_pickle=False)
-        note_draft.write_text(json.dumps({"sha256": hashed.digest.hexdigest(), "key": key}))
+    with open(draft, "wb") as file:
+        hashed = _Hashed(file)
+        np.save(hashed, narrow, allow_pickle=False)
+    return {"sha256": hashed.digest.hexdigest()}
 
 
 class _Hashed:
@@ -85,16 +56,7 @@ class _Hashed:
         return self.file.write(content)
 
 
-def _read(files: _Files, key: Dict[str, object], fits: Callable[[np.ndarray], bool]) -> Optional[np.ndarray]:
-    """None when the rows are not there, not those of ``key``, or not as they were written."""
-    note = read_note(files.note)
-    if note is None or note.get("key") != as_read(key):
-        return None
-    try:
-        if note.get("sha256") != sha256_of_file(files.rows):
-            return None
-        rows = np.load(files.rows, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
+def _load(fits: Callable[[np.ndarray], bool], note: Dict, path: Path) -> Optional[np.ndarray]:
+    rows = np.load(path, mmap_mode="r", allow_pickle=False)
     sound = rows.ndim == 2 and rows.shape[1] == 3 and rows.dtype.kind in "iu" and fits(rows)
     return rows if sound else None

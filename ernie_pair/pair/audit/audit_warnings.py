@@ -1,20 +1,21 @@
 """The short form of the audit, before a training run; what it found is kept beside the encoded pairs.
 
 CACHE/audit-NAME.json    the warnings, and the key they were found for
+CACHE/audit-NAME.lock    held by the process that audits
 """
 
-import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from data_tools.files.atomic_files import published
-from data_tools.files.json_file import as_read, is_texts, read_note
+from data_tools.files.json_file import is_texts
+from data_tools.files.keyed_cache import KeyedCache
 from ernie_pair.pair.audit.audit_pairs import audit_of, same_of
 from ernie_pair.pair.audit.audit_report import warnings_of
 from ernie_pair.pair.audit.findings import coded
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.row_cache import name_of
+from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 
 VERSION = 2  # raised when the same files would give other warnings
 ADVICE = (
@@ -31,23 +32,23 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     contents = {split: source.sha256() for split, source in sources.items()}
     read_as = [str(train.columns), str(train.rules), sorted(train.labels.classes.items())]
     key = {"version": VERSION, "contents": contents, "read as": read_as}
-    path = cache_dir / f"audit-{name_of(key)}.json"
-    warnings = _read(path, key)
-    if warnings is None:
-        files = coded({split: source.read() for split, source in sources.items()})
-        audit = audit_of(files, train.labels, same_of(train.labels), pieces=None, max_seq_len=0)
-        warnings = warnings_of(audit)
-        with published(path) as (draft,):
-            note = {"key": key, "warnings": warnings}
-            draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
+    cache: KeyedCache[List[str]] = KeyedCache(cache_dir, key, _note_of, _load, kind="audit-")
+    warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
     for warning in warnings:
         logger.warning("%s", warning)
     if warnings:
         logger.warning("%s", ADVICE)
 
 
-def _read(path: Path, key: Dict[str, object]) -> Optional[List[str]]:
-    note = read_note(path)
-    if note is None or note.get("key") != as_read(key) or not is_texts(note.get("warnings")):
-        return None
-    return note["warnings"]
+def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
+    labels = sources["train"].labels
+    files = coded({split: source.read() for split, source in sources.items()})
+    return warnings_of(audit_of(files, labels, same_of(labels), pieces=None, max_seq_len=0))
+
+
+def _note_of(warnings: List[str]) -> Dict[str, object]:
+    return {"warnings": warnings}
+
+
+def _load(note: Dict) -> Optional[List[str]]:
+    return note["warnings"] if is_texts(note["warnings"]) else None

@@ -8,19 +8,16 @@ NAME is a hash of all that the rows depend on: the content of the file, how it i
 the length. A changed file has other files here.
 """
 
-import hashlib
-import json
-import logging
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError, MachineError
-from data_tools.files.atomic_files import make_folder, published
-from data_tools.files.file_lock import locked
-from data_tools.files.json_file import as_read, is_whole_number, read_note
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import is_whole_number
+from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Rows
@@ -34,13 +31,6 @@ MOST_BAD = 20_000  # rows left out that the note of a cache names
 LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
 
 Check = Callable[[List[Optional[np.ndarray]]], None]
-
-logger = logging.getLogger(__name__)
-
-
-class _Files(NamedTuple):
-    table: Path
-    note: Path
 
 
 def cached_rows(
@@ -58,38 +48,25 @@ def cached_rows(
     is written; MachineError where the disk does not keep what is written.
     """
     keys = [key_of(source, pieces, max_seq_len) for source in sources]
-    found = [_read(_files_of(cache_dir, key), key, pieces.pad_id) for key in keys]
+    caches = [_cache_of(cache_dir, key, pieces.pad_id) for key in keys]
+    found = [cache.read() for cache in caches]
     read = [source.read() if rows is None else None for source, rows in zip(sources, found)]
     check([(rows if pairs is None else pairs).labels for rows, pairs in zip(found, read)])
     for pairs in read:
         if pairs is not None and len(pairs.bad) > MOST_BAD:
             raise _too_many_bad(pairs)
+    encode = partial(_encode, pieces, max_seq_len)
     return [
-        rows if pairs is None else _made(cache_dir, key, source, pairs, pieces, max_seq_len)
-        for key, source, rows, pairs in zip(keys, sources, found, read)
+        rows if pairs is None else cache.get(partial(encode, source, pairs), LOCK_SECONDS)
+        for cache, source, rows, pairs in zip(caches, sources, found, read)
     ]
 
 
-def _made(
-    cache_dir: Path, key: Dict[str, object], source: PairSource, pairs: Pairs, pieces: WordPiece, length: int
-) -> Rows:
-    """Tokenised by this process, or by the one that it waits for."""
-    files = _files_of(cache_dir, key)
-    make_folder(cache_dir)
-    with locked(files.table.with_suffix(".lock"), LOCK_SECONDS):
-        rows = _read(files, key, pieces.pad_id)
-        if rows is not None:
-            return rows
-        if files.table.exists():
-            logger.warning("%s is damaged or unfinished and is made again", files.table)
-        encoded = encode_pairs(pairs, pieces, length)
-        if encoded.starts[-1] > MOST_TOKENS:
-            raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
-        _publish(files, key, encoded)
-    rows = _read(files, key, pieces.pad_id)
-    if rows is None:
-        raise MachineError(f"{files.table}: the disk did not keep what was written; check it, run again")
-    return rows
+def _encode(pieces: WordPiece, max_seq_len: int, source: PairSource, pairs: Pairs) -> Rows:
+    encoded = encode_pairs(pairs, pieces, max_seq_len)
+    if encoded.starts[-1] > MOST_TOKENS:
+        raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
+    return encoded
 
 
 def _too_many_bad(pairs: Pairs) -> InputError:
@@ -113,21 +90,14 @@ def key_of(source: PairSource, pieces: WordPiece, max_seq_len: int) -> Dict[str,
     }
 
 
-def _files_of(cache_dir: Path, key: Dict[str, object]) -> _Files:
-    name = name_of(key)
-    return _Files(cache_dir / f"pairs-{name}.arrow", cache_dir / f"pairs-{name}.json")
+def _cache_of(cache_dir: Path, key: Dict[str, object], pad_id: int) -> KeyedCache[Rows]:
+    return KeyedCache(cache_dir, key, _write, partial(_load, pad_id), kind="pairs-", ending=".arrow")
 
 
-def name_of(key: Dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _publish(files: _Files, key: Dict[str, object], rows: Rows) -> None:
-    with published(*files) as (table_draft, note_draft):
-        _write_table(table_draft, rows)
-        note = {"sha256": sha256_of_file(table_draft), "key": key, "rows": len(rows), "num_cut": rows.num_cut}
-        note["bad"] = [list(row) for row in rows.bad]
-        note_draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
+def _write(rows: Rows, draft: Path) -> Dict[str, object]:
+    _write_table(draft, rows)
+    note = {"sha256": sha256_of_file(draft), "rows": len(rows), "num_cut": rows.num_cut}
+    return {**note, "bad": [list(row) for row in rows.bad]}
 
 
 def _write_table(path: Path, rows: Rows) -> None:
@@ -149,18 +119,11 @@ def _write_table(path: Path, rows: Rows) -> None:
         writer.finalize()
 
 
-def _read(files: _Files, key: Dict[str, object], pad_id: int) -> Optional[Rows]:
-    """None when the rows are not there, not those of ``key``, or not as they were written."""
-    note = read_note(files.note)
-    if note is None or note.get("key") != as_read(key) or not is_whole_number(note.get("num_cut"), 0):
+def _load(pad_id: int, note: Dict, path: Path) -> Optional[Rows]:
+    if not is_whole_number(note.get("num_cut"), 0):
         return None
-    try:
-        if note.get("sha256") != sha256_of_file(files.table):
-            return None
-        bad = tuple(BadRow(*row) for row in note["bad"])
-        return _mapped(files.table, pad_id, note["num_cut"], bad)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    bad = tuple(BadRow(*row) for row in note["bad"])
+    return _mapped(path, pad_id, note["num_cut"], bad)
 
 
 def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> Rows:

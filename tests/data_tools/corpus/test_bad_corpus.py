@@ -327,10 +327,8 @@ def status_of(child):
 
 def kill_at_line(number):
     """Kill this process when it comes to its ``number``-th line of the code that writes the cache."""
-    files = tuple(
-        sys.modules[f"data_tools.{name}"].__file__
-        for name in ("samples.sample_map_cache", "files.atomic_files", "files.file_lock")
-    )
+    names = ("samples.sample_map_cache", "files.keyed_cache", "files.atomic_files", "files.file_lock")
+    files = tuple(sys.modules[f"data_tools.{name}"].__file__ for name in names)
     lines = iter(range(1, number + 1))
 
     def trace(frame, event, _):

@@ -66,7 +66,7 @@ def test_only_the_first_process_audits(config):
     source = open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
     for rank, num_audits in ((1, 0), (0, 1)):
         open_data(config, source, World(rank, 2))
-        assert len(list(Path(config.output_dir, "cache").glob("audit-*"))) == num_audits
+        assert len(list(Path(config.output_dir, "cache").glob("audit-*.json"))) == num_audits
 
 
 def test_the_cache_lies_in_the_output_where_nothing_else_is_said(tmp_path, config):

@@ -1,0 +1,103 @@
+"""Results on disk that are built once: checked whenever they are read, built again when anything is wrong.
+
+FOLDER/KINDNAME.json    the key they were built for, and their sha256; written last, so that all is whole
+FOLDER/KINDNAME.ENDING  the result, where the note is not all of it
+FOLDER/KINDNAME.lock    held by the process that builds
+
+NAME is a hash of the key, which is all that the result depends on: for another key there are other files.
+"""
+
+import hashlib
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, Generic, List, Optional, TypeVar
+
+from data_tools.base.errors import MachineError
+from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.file_lock import locked
+from data_tools.files.json_file import as_read, read_note
+from data_tools.files.npy_stream import sha256_of_file
+
+Value = TypeVar("Value")
+
+logger = logging.getLogger(__name__)
+
+
+def build_once(
+    lock: Path, seconds: float, read: Callable[[], Optional[Value]], build: Callable[[], Value]
+) -> Value:
+    """Return what ``read()`` finds, or ``build()`` where that is None.
+
+    Any number of processes may ask at once: one builds while it holds ``lock``, the others wait, and the next
+    one builds when it dies. Raises MachineError when the lock is held for ``seconds``.
+    """
+    found = read()
+    if found is not None:
+        return found
+    make_folder(lock.parent)
+    with locked(lock, seconds):
+        found = read()
+        return build() if found is None else found
+
+
+def name_of_key(key: Dict[str, object]) -> str:
+    """Return 32 hexadecimal digits that another key does not have."""
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class KeyedCache(Generic[Value]):
+    """The place in ``folder`` of the result for ``key``, and how the result is written and read.
+
+    ``key``: as JSON. ``write(result, draft)`` fills the file with ``ending`` and returns what the note says
+    beside the key, "sha256" of the file among it. ``load(note, path)`` returns the result, None when it is
+    not sound; of what it raises, ValueError, KeyError, TypeError, EOFError and OSError mean that too.
+    Without an ending there is no such file, and neither is given a path.
+    """
+
+    folder: Path
+    key: Dict[str, object]
+    write: Callable[..., Dict[str, object]]
+    load: Callable[..., Optional[Value]]
+    kind: str = ""
+    ending: str = ""
+
+    def read(self) -> Optional[Value]:
+        """Return the result; None when it is not there, not that of the key, or not as it was written."""
+        note = read_note(self._named(".json"))
+        if note is None or note.get("key") != as_read(self.key):
+            return None
+        try:
+            if any(note.get("sha256") != sha256_of_file(path) for path in self._files()):
+                return None
+            return self.load(note, *self._files())
+        except (OSError, ValueError, KeyError, TypeError, EOFError):
+            return None
+
+    def get(self, build: Callable[[], Value], seconds: float) -> Value:
+        """Return the result, built and written by this process or by another one that it waits for.
+
+        Raises MachineError: the lock is held for ``seconds``, or the disk does not keep what is written.
+        """
+        return build_once(self._named(".lock"), seconds, self.read, lambda: self._built(build))
+
+    def _built(self, build: Callable[[], Value]) -> Value:
+        for path in filter(Path.exists, self._files()):
+            logger.warning("%s is damaged or unfinished and is built again", path)
+        result = build()
+        with published(*self._files(), self._named(".json")) as (*drafts, note_draft):
+            note = {**self.write(result, *drafts), "key": self.key}
+            note_draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
+        kept = self.read()
+        if kept is None:
+            name = self._named(self.ending or ".json")
+            raise MachineError(f"{name}: the disk did not keep what was written; check it, run again")
+        return kept
+
+    def _files(self) -> List[Path]:
+        return [self._named(self.ending)] if self.ending else []
+
+    def _named(self, ending: str) -> Path:
+        return self.folder / f"{self.kind}{name_of_key(self.key)}{ending}"
