@@ -57,7 +57,7 @@ TOP_FOLDERS = ("data_tools", "ernie_pair")
 TOP = {"__main__.py"}  # stands above the layers, as scripts/ does
 NO_PADDLE = (
     *("checkpoint", "engine", "inference", "notebook", "processes", "weights/weight_files.py"),
-    *("device/cpu_env.py", "model_files/temperature.py", "__init__.py"),
+    *("weights/bf16.py", "device/cpu_env.py", "model_files/temperature.py", "__init__.py"),
 )
 
 # Flags whose type is the whole check, or that are handed on together by asdict().

@@ -1,26 +1,22 @@
-"""Weights that a model holds in 16 bits, as the float32 arrays of files and back."""
-
-from typing import Dict
+"""bfloat16 in numpy, which has no such type: its two bytes stand as uint16, here as in Paddle's pickles."""
 
 import numpy as np
-import paddle
 
-from ernie_pair.weights.weight_files import Arrays
-
-HALVES = (paddle.float16, paddle.bfloat16)
+BFLOAT16 = np.dtype(np.uint16)
+_EXPONENT = np.uint16(0x7F80)  # all ones: infinity or NaN
 
 
-def widened(tensors: Dict[str, paddle.Tensor]) -> Arrays:
-    """{name: array}; what is held in 16 bits as float32, which changes no value."""
-    return {
-        name: (tensor.astype("float32") if tensor.dtype in HALVES else tensor).numpy()
-        for name, tensor in tensors.items()
-    }
+def bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
+    """Return the numbers that ``bits`` are, float32; no value changes."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def set_weight(parameter, array: np.ndarray) -> None:
-    """Give ``parameter`` the values of ``array``, as near as the type that it is held in allows."""
-    if parameter.dtype in HALVES:
-        parameter.set_value(paddle.to_tensor(array.astype(np.float32)).astype(parameter.dtype))
-    else:
-        parameter.set_value(array.astype(parameter.numpy().dtype))
+def float32_to_bfloat16(array: np.ndarray) -> np.ndarray:
+    """Return the nearest bfloat16 of each number as its bits, of two that are as near the even one."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(BFLOAT16)
+
+
+def is_bfloat16_finite(bits: np.ndarray) -> bool:
+    """Return whether none of the numbers that ``bits`` are is NaN or infinity."""
+    return not ((bits & _EXPONENT) == _EXPONENT).any()

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors import deserialize as open_safetensors
 
 from data_tools.base.errors import CheckpointError
+from ernie_pair.weights.bf16 import BFLOAT16, bfloat16_to_float32
 from ernie_pair.weights.paddle_variables import read_variables
 from ernie_pair.weights.restricted_pickle import as_arrays, load_plain_pickle
 
@@ -23,7 +24,7 @@ Arrays = Dict[str, np.ndarray]
 
 # The two names under which Paddle keeps its own notes beside the arrays.
 NOTES = ("StructuredToParameterName@@", "UnpackBigParamInfor@@")
-# Numpy has no bfloat16: its two bytes stand as uint16, in Paddle's pickles and here. In the order of a file.
+# In the order of a file; bfloat16 is read as its bits, see bf16.py.
 SAFETENSORS_TYPES = {
     **{"U64": "<u8", "I64": "<i8", "F64": "<f8", "F32": "<f4", "U32": "<u4", "I32": "<i4", "BF16": "<u2"},
     **{"F16": "<f2", "U16": "<u2", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"},
@@ -123,7 +124,7 @@ def as_float32(arrays: Arrays, where: str) -> Arrays:
     for name, array in arrays.items():
         wide[name] = _widened(name, array, where)
         if array.dtype != WIDE:
-            cast["bfloat16" if array.dtype == np.uint16 else array.dtype.name] += 1
+            cast["bfloat16" if array.dtype == BFLOAT16 else array.dtype.name] += 1
         if not np.isfinite(wide[name]).all():
             raise CheckpointError(f"{where}: {name} holds NaN or infinity; give weights of an earlier step")
     for dtype, count in cast.items():
@@ -132,8 +133,8 @@ def as_float32(arrays: Arrays, where: str) -> Arrays:
 
 
 def _widened(name: str, array: np.ndarray, where: str) -> np.ndarray:
-    if array.dtype == np.uint16:
-        return (array.astype(np.uint32) << 16).view(WIDE)
+    if array.dtype == BFLOAT16:
+        return bfloat16_to_float32(array)
     if array.dtype.kind != "f":
         raise CheckpointError(
             f"{where}: {name} is of {array.dtype}, which no weight is; give a parameter file"

@@ -29,7 +29,7 @@ from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
 from ernie_pair.pair.model.encoders import ENCODERS, encoder_spec, hidden_states, new_encoder, own_head
 from ernie_pair.processes.world import seed_of
-from ernie_pair.weights.bf16 import set_weight, widened
+from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
 
 WEIGHTS = "model_state.pdparams"
@@ -152,7 +152,7 @@ class PairClassifier(nn.Layer):
         """
         tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
         # As plain arrays: tensors would carry along names that differ from process to process.
-        paddle.save(widened(self.state_dict()), str(folder / WEIGHTS))
+        paddle.save(widen_tensors(self.state_dict()), str(folder / WEIGHTS))
         shutil.copyfile(vocab_file, folder / VOCAB)
         for name, value in ((CONFIG, self.spec.to_config()), (TOKENIZER, tokenizer)):
             (folder / name).write_text(

@@ -12,7 +12,7 @@ from typing import Dict, Optional
 import numpy as np
 import paddle
 
-from ernie_pair.weights.bf16 import HALVES
+from ernie_pair.weights.half_tensors import HALVES
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
 BETAS = {"beta1_pow_acc": 0.9, "beta2_pow_acc": 0.999}  # before the first update

@@ -12,7 +12,7 @@ from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.model_files.source import match_parameters
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.pair.step.optimizer import state_shapes
-from ernie_pair.weights.bf16 import widened
+from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
 MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"
@@ -22,7 +22,7 @@ SCALE_STATE = (SCALE, FINITE, INFINITE)
 def state_files(job) -> Iterator[Tuple[str, Arrays]]:
     """The files of this process; their names differ between the processes."""
     if job.peers.rank == 0:
-        yield MODEL_FILE, widened(dict(job.model.named_parameters()))
+        yield MODEL_FILE, widen_tensors(dict(job.model.named_parameters()))
     yield from job.shared.files({} if job.loss_scale is None else job.loss_scale.arrays())
 
 

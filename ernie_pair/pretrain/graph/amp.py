@@ -4,7 +4,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Iterator, Optional
 
-import numpy as np
 import paddle
 from paddle.distributed.fleet.meta_optimizers import AMPOptimizer
 
@@ -104,18 +103,3 @@ def _decorated(optimizer, precision: Precision, for_gpu: bool):
         decr_ratio=precision.decr_ratio,
         use_dynamic_loss_scaling=precision.dtype != "bfloat16",
     )
-
-
-def widened(array: np.ndarray, dtype) -> np.ndarray:
-    """float32 of what a tensor of ``dtype`` gives to numpy: bfloat16 comes as uint16."""
-    if dtype == paddle.base.core.VarDesc.VarType.BF16:
-        return (array.astype(np.uint32) << 16).view(np.float32)
-    return array.astype(np.float32, copy=False)
-
-
-def narrowed(array: np.ndarray, dtype) -> np.ndarray:
-    """The reverse, rounded to the nearest, to the even one of two."""
-    if dtype == paddle.base.core.VarDesc.VarType.BF16:
-        bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-        return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    return array.astype(np.float16 if dtype == paddle.base.core.VarDesc.VarType.FP16 else np.float32)

@@ -12,7 +12,7 @@ import paddle
 import paddle.distributed.fleet as fleet
 
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.graph.amp import MASTER_MARK, fleet_decorates, narrowed, precision_of, widened
+from ernie_pair.pretrain.graph.amp import MASTER_MARK, fleet_decorates, precision_of
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED, replace_seed_ops
 from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, needs_gloo
 from ernie_pair.pretrain.graph.model import Outputs, Sums, build_padded, run_ernie, sum_losses
@@ -20,6 +20,7 @@ from ernie_pair.pretrain.graph.step_monitors import Monitors, add_monitors
 from ernie_pair.pretrain.graph.strategy import distributed_strategy
 from ernie_pair.pretrain.graph.zero1 import shard_optimizer, state_of, updates_of
 from ernie_pair.pretrain.graph.zero_copy import lent_array
+from ernie_pair.weights.half_tensors import narrow_array, widen_array
 from ernie_pair.weights.weight_files import Arrays
 
 FEEDS = {
@@ -97,12 +98,12 @@ class PretrainProgram:
     def weights(self) -> Arrays:
         """{parameter: float32 array}, lent."""
         names = (parameter.name for parameter in self.parameters.values())
-        return {name: widened(array, self._dtype(name)) for name, array in self.lend(names).items()}
+        return {name: widen_array(array, self._dtype(name)) for name, array in self.lend(names).items()}
 
     def set_weights(self, weights: Arrays) -> None:
         """The reverse; the float32 copies that O2 keeps beside narrow weights are set too."""
         for name, array in weights.items():
-            self.set({name: narrowed(array, self._dtype(name))})
+            self.set({name: narrow_array(array, self._dtype(name))})
             self.set({copy: array for copy in self.held(self.slots.get(name, [])) if MASTER_MARK in copy})
 
     def set(self, arrays: Arrays) -> None:

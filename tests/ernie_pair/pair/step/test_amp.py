@@ -19,7 +19,7 @@ from ernie_pair.pair.step.amp import LossScale, loss_scale_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.processes.world import World
-from ernie_pair.weights.bf16 import widened
+from ernie_pair.weights.half_tensors import widen_tensors
 from ernie_pair.weights.weight_files import read_weights
 
 # Scales that are powers of two change no bit.
@@ -181,14 +181,14 @@ def test_narrow_weights_come_from_float32_arrays_and_go_into_float32_files(tmp_p
     model = tiny_job(folder).job.model
     wide = {name: parameter.numpy() for name, parameter in model.named_parameters()}
     model.to(dtype=dtype)
-    narrow = widened(dict(model.named_parameters()))
+    narrow = widen_tensors(dict(model.named_parameters()))
     digits = {"float16": 2.0**-9, "bfloat16": 2.0**-7}[dtype]  # Paddle cuts off instead of rounding
     for name, array in narrow.items():
         assert array.dtype == np.float32
         np.testing.assert_allclose(array, wide[name], rtol=digits, atol=1e-7)
     assert not same(narrow, wide)
     model.set({parameter.name: wide[name] * 0 for name, parameter in model.named_parameters()})
-    assert not any(array.any() for array in widened(dict(model.named_parameters())).values())
+    assert not any(array.any() for array in widen_tensors(dict(model.named_parameters())).values())
     model.set({parameter.name: wide[name] for name, parameter in model.named_parameters()})
     model.write(tmp_path, folder / "model" / "vocab.txt")
     assert same(read_weights(tmp_path / "model_state.pdparams"), narrow)
