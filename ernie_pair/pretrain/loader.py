@@ -1,16 +1,16 @@
 """Batches made ahead of time by worker processes, in order, the same for any number of them."""
 
 import ctypes
-import itertools
 import multiprocessing
 import os
 import signal
-from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from typing import Callable, Iterable, Iterator, Sequence
 
 from data_tools.base.errors import LostProcessError
+from data_tools.base.process_pool import in_order
 
 BATCHES_AHEAD = 4  # per worker
 
@@ -45,15 +45,9 @@ class Loader:
             self.pool.shutdown(wait=False, cancel_futures=True)
 
     def _from_workers(self) -> Iterator:
-        ahead = deque()
+        most = self.num_workers * BATCHES_AHEAD + 1  # the one that is taken, and those that wait meanwhile
         try:
-            for indices in itertools.islice(self.indices, self.num_workers * BATCHES_AHEAD):
-                ahead.append(self.pool.submit(_work, indices))
-            while ahead:
-                batch = ahead.popleft().result()
-                for indices in itertools.islice(self.indices, 1):
-                    ahead.append(self.pool.submit(_work, indices))
-                yield batch
+            yield from in_order(partial(self.pool.submit, _work), Future.result, self.indices, most)
         except BrokenProcessPool:
             raise LostProcessError(
                 "a loader process died (out of memory?); lower --num_workers and start again"

@@ -15,7 +15,6 @@ from waiting import until
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError, MachineError
-from data_tools.base.process_pool import in_order
 from data_tools.base.ray_pool import ray_map
 from data_tools.corpus import shards
 from data_tools.prepare import PrepareConfig, SharedMaker, prepare
@@ -225,19 +224,3 @@ def test_a_machine_that_does_not_see_a_file_says_so(folder, missing):
     maker = SharedMaker(SimpleNamespace(folder=folder / "out.shards", rules=rules))
     with pytest.raises(MachineError, match=f"{missing}: not seen by .*; put it where all machines"):
         maker(None)
-
-
-def test_no_more_than_asked_is_under_way():
-    under_way, most = [], []
-
-    def submit(item):
-        under_way.append(item)
-        most.append(len(under_way))
-        return item
-
-    def result_of(item):
-        under_way.remove(item)
-        return -item
-
-    assert list(in_order(submit, result_of, range(20), 4)) == [-item for item in range(20)]
-    assert max(most) == 4
