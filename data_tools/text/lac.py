@@ -36,7 +36,7 @@ def lac_segmenter() -> Callable[[str], List[str]]:
 
 @contextmanager
 def _fluid():
-    """LAC imports what it needs of Paddle as paddle.fluid; since Paddle 2.5 that is called paddle.base."""
+    """LAC imports what it needs of Paddle as paddle.fluid; in Paddle 2.6.2 that is called paddle.base."""
     base = import_module("paddle.base")
     names = {"paddle.fluid": base, "paddle.fluid.core": base.core}
     sys.modules.update(names)

@@ -5,6 +5,7 @@ import sys
 
 from data_tools.base.errors import InputError
 from ernie_pair.device.cpu_env import cpu_threads, math_path
+from ernie_pair.device.paddle_patches.core_settings import set_math_threads
 from ernie_pair.processes.world import World
 
 
@@ -17,7 +18,7 @@ def start_device(device: str, world: World) -> str:
 
     if device == "cpu":
         paddle.set_device("cpu")
-        paddle.base.core.set_num_threads(cpu_threads())
+        set_math_threads(cpu_threads())
         return f"cpu, {cpu_threads()} thread(s), {math_path()}"
     if not paddle.is_compiled_with_cuda():
         raise InputError(

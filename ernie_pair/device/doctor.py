@@ -15,6 +15,7 @@ from data_tools.base.cli import option
 from data_tools.base.errors import InputError
 from ernie_pair.device.cpu_env import cpu_threads, math_path
 from ernie_pair.device.device import default_device
+from ernie_pair.device.paddle_patches.core_settings import has_process_group
 
 SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers")
 PYTHONS = ((3, 9), (3, 12))
@@ -88,8 +89,8 @@ def _check_paddle() -> List[str]:
     gpus = paddle.device.cuda.device_count() if cuda else 0
     _show("device", f"{gpus} GPU(s)" if gpus else "cpu")
     _show("threads", f"{cpu_threads()} of {os.cpu_count()}; {math_path()}")
-    gloo, nccl = hasattr(paddle.base.core, "ProcessGroupGloo"), hasattr(paddle.base.core, "ProcessGroupNCCL")
-    _show("comm", f"gloo {'yes' if gloo else 'no'}, NCCL {'yes' if nccl else 'no'}")
+    gloo, nccl = ("yes" if has_process_group(backend) else "no" for backend in ("Gloo", "NCCL"))
+    _show("comm", f"gloo {gloo}, NCCL {nccl}")
     if default_device() == "gpu" and not gpus:
         return ["an NVIDIA driver is loaded but Paddle sees no GPU; install .[gpu], or set DEVICE=cpu"]
     return []

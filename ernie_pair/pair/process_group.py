@@ -8,6 +8,7 @@ from typing import ContextManager, Iterator
 import numpy as np
 
 from data_tools.base.errors import CollectiveError
+from ernie_pair.device.paddle_patches.process_groups import average_gradients, open_store, share_weights
 from ernie_pair.processes.watchdog import all_start
 from ernie_pair.processes.world import World
 
@@ -46,12 +47,11 @@ class Peers:
 
     def __init__(self, world: World):
         import paddle.distributed as dist
-        from paddle.base import core
 
         self.rank, self.size = world.rank, world.size
         with all_start(world):
             dist.init_parallel_env()
-            self._store = core.create_or_get_global_tcp_store()
+            self._store = open_store()
         self._averages_in_backward = dist.get_backend() == "NCCL"
         self._meetings = 0
 
@@ -100,12 +100,11 @@ class Peers:
         are C++ exceptions that Paddle's ``backward`` lets through.
         """
         import paddle
-        from paddle.distributed.parallel import sync_params_buffers
 
         with self._meeting():
             if self._averages_in_backward:
                 return paddle.DataParallel(model)
-            sync_params_buffers(model)
+            share_weights(model)
         return model
 
     def passing(self, forward, is_last: bool) -> ContextManager:
@@ -114,11 +113,9 @@ class Peers:
 
     def average_gradients(self, model) -> None:
         """Make the gradients of ``model`` the means over all processes, unless ``backward`` has done so."""
-        from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
-
         if not self._averages_in_backward:
             with self._meeting():
-                fused_allreduce_gradients(list(model.parameters()), None)
+                average_gradients(model)
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:

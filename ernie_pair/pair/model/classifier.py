@@ -16,6 +16,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from data_tools.base.errors import InputError
+from ernie_pair.device.paddle_patches.initial_weights import init_like
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.source import (
@@ -77,14 +78,14 @@ class PairClassifier(nn.Layer):
             return
         if self.head == "dense":
             self.pre_classifier = nn.Linear(made_of.hidden_size, made_of.hidden_size)
-            self.pre_classifier.apply(self.encoder._init_weights)
+            init_like(self.encoder, self.pre_classifier)
         is_own = self.head == "own"
         linear = (
             own_head(self.family, self.encoder)
             if is_own
             else nn.Linear(made_of.hidden_size, self.num_classes)
         )
-        linear.apply(self.encoder._init_weights)
+        init_like(self.encoder, linear)
         self.classifier = linear
 
     def is_idle(self, name: str) -> bool:

@@ -1,16 +1,14 @@
 """Mixed precision of the dynamic graph: what is cast, and how the loss is scaled."""
 
 import contextlib
-import io
-from types import SimpleNamespace
 from typing import ContextManager, Optional
 
 import numpy as np
 import paddle
-from paddle.amp import grad_scaler
 
 from data_tools.base.errors import InputError
 from ernie_pair.device.amp_flags import AmpConfig
+from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
 from ernie_pair.weights.weight_files import Arrays
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.
@@ -37,32 +35,17 @@ class Precision:
         return paddle.amp.auto_cast(level=self.level, dtype=self.dtype, custom_black_list=FLOAT32_OPS)
 
 
-class LossScale(paddle.amp.GradScaler):
-    """Paddle's, on a CPU too; the caller, who has heard all processes, says what is to be skipped."""
+class LossScale(AnyDeviceGradScaler):
+    """Paddle's loss scale; the caller, who has heard all processes, says what is to be skipped."""
 
     def __init__(self, config: AmpConfig):
-        with _any_device():
-            super().__init__(
-                init_loss_scaling=config.init_loss_scaling,
-                incr_ratio=config.incr_ratio,
-                decr_ratio=config.decr_ratio,
-                incr_every_n_steps=config.incr_every_n_steps,
-                decr_every_n_nan_or_inf=config.decr_every_n_nan_or_inf,
-            )
-
-    def scale(self, loss: paddle.Tensor) -> paddle.Tensor:
-        """Paddle's would switch itself off where the narrow type is not float16."""
-        return loss * self._scale
-
-    def judge(self, is_finite: bool) -> None:
-        """The gradients of an update were finite, or it is skipped; the scale grows or shrinks."""
-        self._cache_founf_inf = not is_finite
-        with contextlib.redirect_stdout(io.StringIO()):  # Paddle prints each time it shrinks
-            self.update()
-
-    @property
-    def value(self) -> float:
-        return self._scale.item()
+        super().__init__(
+            init_loss_scaling=config.init_loss_scaling,
+            incr_ratio=config.incr_ratio,
+            decr_ratio=config.decr_ratio,
+            incr_every_n_steps=config.incr_every_n_steps,
+            decr_every_n_nan_or_inf=config.decr_every_n_nan_or_inf,
+        )
 
     def arrays(self) -> Arrays:
         """What ``restore`` takes."""
@@ -83,18 +66,6 @@ class LossScale(paddle.amp.GradScaler):
 
 def loss_scale_of(config: AmpConfig) -> Optional[LossScale]:
     return LossScale(config) if config.scales_loss else None
-
-
-@contextlib.contextmanager
-def _any_device():
-    """GradScaler refuses a CPU, though the kernels it calls are there."""
-    known = grad_scaler._dygraph_tracer
-    place = SimpleNamespace(is_gpu_place=lambda: True)
-    grad_scaler._dygraph_tracer = lambda: SimpleNamespace(_expected_place=place)
-    try:
-        yield
-    finally:
-        grad_scaler._dygraph_tracer = known
 
 
 def _refuse_old_gpu(dtype: str) -> None:

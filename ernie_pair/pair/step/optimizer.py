@@ -12,6 +12,7 @@ from typing import Dict, Optional
 import numpy as np
 import paddle
 
+from ernie_pair.device.paddle_patches.optimizer_state import keeps_masters, masters_of, slot_name, state_of
 from ernie_pair.weights.half_tensors import HALVES
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
@@ -67,7 +68,7 @@ def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arr
 
     ``held``: the parameters whose state this process has; None: all that are trained.
     """
-    state = {**optimizer._accumulators_holder, **optimizer.state_dict()}
+    state = state_of(optimizer)
     masters = state.get("master_weights", {})
     arrays: Arrays = {}
     for name, parameter in (trained_parameters(model) if held is None else held).items():
@@ -95,7 +96,7 @@ def restore_optimizer(
         if is_master_kept(optimizer, parameter):
             masters[parameter.name] = paddle.to_tensor(arrays[f"{name}.{MASTER}"])
             masters[parameter.name].name = f"{parameter.name}_fp32_master_0"
-    optimizer._master_weights.update(masters)  # they name the rest of the state
+    masters_of(optimizer).update(masters)  # they name the rest of the state
     state = {
         slot_name(optimizer, p, slot): paddle.to_tensor(arrays[f"{name}.{slot}"])
         for name, p in trained.items()
@@ -117,15 +118,9 @@ def state_shapes(model, optimizer) -> Dict[str, tuple]:
 
 
 def is_master_kept(optimizer, parameter) -> bool:
-    return bool(optimizer._multi_precision) and parameter.dtype in HALVES
+    return keeps_masters(optimizer) and parameter.dtype in HALVES
 
 
 def _first_values(parameter) -> Arrays:
     zeros = {slot: np.zeros(parameter.shape, dtype=np.float32) for slot in MOMENTS}
     return {**zeros, **{slot: np.full(1, value, dtype=np.float32) for slot, value in BETAS.items()}}
-
-
-def slot_name(optimizer, parameter, slot: str) -> str:
-    """Paddle's own name of it; another optimizer of the same model has other ones."""
-    owner = optimizer._master_weights.get(parameter.name, parameter)
-    return f"{owner.name}_{optimizer._name}_{slot}_0"

@@ -1,10 +1,7 @@
 """ZeRO stage 2 by Paddle's group sharding: gradients and optimizer state are split over the processes.
 
 Each parameter has an owner, who alone keeps its gradient and its state, moves it, and sends it to all.
-Every backward pass sums the gradients at their owners; `GroupShardedStage2` divides float16 gradients by
-the number of processes in the pass and others in the update, and where both kinds occur (O2: norms stay
-float32) it does both or, with offload, neither. So it is told of one process, and each takes its part of
-the loss instead.
+Every backward pass sums the gradients at their owners, and each process takes its part of the loss.
 
 With offload the owner keeps its parameters' float32 masters, gradients and moments in the CPU's memory, as
 one flat tensor. Paddle updates that tensor as if it were a parameter: it has no name of a norm or a bias,
@@ -18,6 +15,8 @@ import numpy as np
 import paddle
 
 from data_tools.base.errors import InputError
+from ernie_pair.device.paddle_patches.group_sharding import offloaded_of, owners_of, shard
+from ernie_pair.device.paddle_patches.optimizer_state import masters_of, slot_name, state_of
 from ernie_pair.pair.step.data_parallel import squares_of
 from ernie_pair.pair.step.optimizer import (
     BETAS,
@@ -26,7 +25,6 @@ from ernie_pair.pair.step.optimizer import (
     decays,
     optimizer_arrays,
     restore_optimizer,
-    slot_name,
     state_shapes,
     trained_parameters,
 )
@@ -47,9 +45,8 @@ class Shards:
                 "--gpus 0,1, or use --sharding none"
             )
         self.model, self.inner, self.peers = model, optimizer, peers
-        self.forward, self.optimizer = _wrapped(model, optimizer, offload)
-        self.forward._world_size_scaling = 1.0
-        owners = self.optimizer.param2rank
+        self.forward, self.optimizer = shard(model, optimizer, offload)
+        owners = owners_of(self.optimizer)
         mine = {n: p for n, p in trained_parameters(model).items() if owners[p.name] == peers.rank}
         self.state = _Offloaded(self.optimizer, mine, weight_decay) if offload else _Held(optimizer, mine)
 
@@ -85,13 +82,6 @@ class Shards:
         """Take this process's part of the state of all parameters, however it was split before."""
         refuse_mismatch(state_shapes(self.model, self.inner), arrays, where)
         self.state.restore(self.model, arrays, where)
-
-
-def _wrapped(model, optimizer, offload: bool):
-    from paddle.distributed.sharding import group_sharded_parallel
-
-    forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g", offload=offload)
-    return forward, sharded
 
 
 class _Held:
@@ -131,13 +121,10 @@ class _Offloaded:
     """The same in the CPU's memory, as one flat tensor of masters."""
 
     def __init__(self, sharded, mine: Dict[str, paddle.Tensor], weight_decay: float):
-        self.optimizer, self.weight_decay = sharded._optim, weight_decay
-        self.buffer = sharded.offload_params.buffer
-        # Paddle does this in the first update: too late for the loss scale of that update.
-        self.optimizer._parameter_list = self.optimizer._param_groups = [self.buffer]
+        self.optimizer, self.buffer, masters, gaps = offloaded_of(sharded)
+        self.weight_decay = weight_decay
         names = {parameter.name: name for name, parameter in mine.items()}
-        self.masters = {names[master.name]: master for master in sharded.offload_params._params}
-        gaps = [sharded.offload_param2align[master.name] for master in self.masters.values()]
+        self.masters = {names[master.name]: master for master in masters}
         self.places = places_of({name: tuple(m.shape) for name, m in self.masters.items()}, gaps)
 
     @contextmanager
@@ -187,11 +174,10 @@ class _Offloaded:
             self.buffer.set_value(flat.pop(MASTER))
             tensors = {slot: paddle.to_tensor(array) for slot, array in flat.items()}
         state = {slot_name(self.optimizer, self.buffer, slot): tensor for slot, tensor in tensors.items()}
-        self.optimizer.set_state_dict({**state, "master_weights": self.optimizer._master_weights})
+        self.optimizer.set_state_dict({**state, "master_weights": masters_of(self.optimizer)})
 
     def _kept(self, slot: str):
-        name = slot_name(self.optimizer, self.buffer, slot)
-        return self.optimizer.state_dict().get(name, self.optimizer._accumulators_holder.get(name))
+        return state_of(self.optimizer).get(slot_name(self.optimizer, self.buffer, slot))
 
 
 def _master_of(parameter, name: str, arrays: Arrays) -> np.ndarray:

@@ -1,12 +1,11 @@
 """Mixed precision of the static program: what is cast, and how the loss is scaled."""
 
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Iterator, Optional
+from typing import ContextManager, Optional
 
 import paddle
-from paddle.distributed.fleet.meta_optimizers import AMPOptimizer
 
+from ernie_pair.device.paddle_patches.static_fleet import amp_by
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.
@@ -60,21 +59,9 @@ def _first_scale(config: PretrainConfig) -> float:
     return config.first_loss_scale
 
 
-@contextmanager
-def fleet_decorates(precision: Optional[Precision], *, for_gpu: bool) -> Iterator[None]:
+def fleet_decorates(precision: Optional[Precision], *, for_gpu: bool) -> ContextManager:
     """In this context fleet's AMP, which knows float16 at two levels alone, does what ``precision`` says."""
-    known = AMPOptimizer._init_wrapped_opt
-
-    def decorate(self) -> None:
-        if self.wrapped_opt is None:
-            self.wrapped_opt = _decorated(self.inner_opt, precision, for_gpu)
-            self.wrapped_opt._set_distributed(self.role_maker._worker_num() > 1)
-
-    AMPOptimizer._init_wrapped_opt = decorate
-    try:
-        yield
-    finally:
-        AMPOptimizer._init_wrapped_opt = known
+    return amp_by(lambda optimizer: _decorated(optimizer, precision, for_gpu))
 
 
 class _EveryOp(frozenset):

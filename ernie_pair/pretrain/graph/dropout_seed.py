@@ -8,6 +8,8 @@ the executor's threads come to it. So each is replaced by a sum: the seed that i
 import numpy as np
 import paddle
 
+from ernie_pair.device.paddle_patches.static_programs import replace_op, sync
+
 PASS_SEED = "pass_seed"  # int32 [1], fed to every training pass
 
 
@@ -24,12 +26,12 @@ def replace_seed_ops(main: paddle.static.Program, pass_seed: paddle.static.Varia
     for index in places:
         role = {"op_role": block.ops[index].all_attrs()["op_role"]}
         drawn = block.var(block.ops[index].output("Out")[0])
-        block._remove_op(index, sync=False)
-        block._insert_op_without_sync(
+        replace_op(
+            block,
             index,
             type="scale",
             inputs={"X": [pass_seed]},
             outputs={"Out": [drawn]},
             attrs={"scale": 1.0, "bias": float(index), "bias_after_scale": True, "op_device": "cpu", **role},
         )
-    main._sync_with_cpp()
+    sync(main)

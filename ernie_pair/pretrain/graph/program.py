@@ -11,6 +11,9 @@ import numpy as np
 import paddle
 import paddle.distributed.fleet as fleet
 
+from ernie_pair.device.paddle_patches.static_fleet import without_nccl
+from ernie_pair.device.paddle_patches.static_programs import is_tensor
+from ernie_pair.device.paddle_patches.static_variables import dtype_of, view_array
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.amp import MASTER_MARK, fleet_decorates, precision_of
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED, replace_seed_ops
@@ -19,7 +22,6 @@ from ernie_pair.pretrain.graph.model import Outputs, Sums, build_padded, run_ern
 from ernie_pair.pretrain.graph.step_monitors import Monitors, add_monitors
 from ernie_pair.pretrain.graph.strategy import distributed_strategy
 from ernie_pair.pretrain.graph.zero1 import shard_optimizer, state_of, updates_of
-from ernie_pair.pretrain.graph.zero_copy import lent_array
 from ernie_pair.weights.half_tensors import narrow_array, widen_array
 from ernie_pair.weights.weight_files import Arrays
 
@@ -82,9 +84,9 @@ class PretrainProgram:
         owned = {*chain.from_iterable(self.slots.values()), *(p.name for p in self.main.all_parameters())}
         names = []
         for variable in self.main.list_vars():
-            kind = variable.type if variable.persistable else None
+            is_state = variable.persistable and is_tensor(variable)
             computed = variable.name.startswith("learning_rate") or variable.name in owned
-            if kind == paddle.base.core.VarDesc.VarType.LOD_TENSOR and not computed:
+            if is_state and not computed:
                 names.append(variable.name)
         return sorted(names)
 
@@ -93,7 +95,7 @@ class PretrainProgram:
 
     def lend(self, names: Iterable[str]) -> Arrays:
         """The same without a copy where there need not be one: good until the program runs again."""
-        return {name: lent_array(self._tensor(name)) for name in names}
+        return {name: view_array(self._tensor(name)) for name in names}
 
     def weights(self) -> Arrays:
         """{parameter: float32 array}, lent."""
@@ -112,12 +114,12 @@ class PretrainProgram:
             self._tensor(name).set(array, self.executor.place)
 
     def _dtype(self, name: str):
-        return self._tensor(name)._dtype()
+        return dtype_of(self._tensor(name))
 
     def monitored(self) -> Dict[str, float]:
         """What the last update left for the log."""
         names = {key: name for key, name in self.monitors._asdict().items() if name}
-        return {key: float(lent_array(self._tensor(name)).item()) for key, name in names.items()}
+        return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
 
     def _tensor(self, name: str):
         return self.scope.find_var(name).get_tensor()
@@ -184,7 +186,10 @@ def _minimize(config: PretrainConfig, model, outputs: Outputs, loss) -> Callable
     )
     strategy = distributed_strategy(config, outputs.layers)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
-    with decorates, contextlib.redirect_stdout(io.StringIO()):  # fleet prints which optimizers it takes
+    by_gloo = needs_gloo(config.device, config.processes)
+    meets = without_nccl() if by_gloo else contextlib.nullcontext()
+    quiet = contextlib.redirect_stdout(io.StringIO())  # fleet prints which optimizers it takes
+    with decorates, meets, quiet:
         fleet.distributed_optimizer(optimizer, strategy).minimize(loss)
     return schedule.set
 

@@ -29,7 +29,7 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
     if skips:
         count = _create(main, startup, SKIPPED_UPDATES)
         now = block.create_var(name=f"{SKIPPED_UPDATES}.now", dtype="float32", shape=[1])
-        kinds = {"in_dtype": paddle.base.core.VarDesc.VarType.BOOL, "out_dtype": now.dtype}
+        kinds = {"in_dtype": paddle.bool, "out_dtype": now.dtype}
         block.append_op(type="cast", inputs={"X": skips}, outputs={"Out": [now]}, attrs={**kinds, **role})
         block.append_op(
             type="elementwise_add",

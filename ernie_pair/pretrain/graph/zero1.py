@@ -12,6 +12,8 @@ from typing import Dict, List
 import numpy as np
 import paddle
 
+from ernie_pair.device.paddle_patches.static_programs import remove_ops, remove_variables, sync
+
 UPDATE = "adamw"
 STATE_INPUTS = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow", "MasterParam")
 WORLD_RING = 0
@@ -38,11 +40,10 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
     role = updates[0].all_attrs()["op_role"]  # an op that was removed has none
     foreign = [name for name in parameters if owners[name] != part]
     gone = {variable for name in foreign for variable in state_of(parameters[name])}
-    _remove_ops(block, lambda op: op.type == UPDATE and op.input("Param")[0] in foreign)
-    _remove_ops(startup.global_block(), lambda op: not gone.isdisjoint(op.output_arg_names))
+    remove_ops(block, lambda op: op.type == UPDATE and op.input("Param")[0] in foreign)
+    remove_ops(startup.global_block(), lambda op: not gone.isdisjoint(op.output_arg_names))
     for program in (main, startup):
-        for name in gone.intersection(program.global_block().vars):
-            program.global_block()._remove_var(name, sync=False)
+        remove_variables(program.global_block(), gone)
     for name, owner in owners.items():
         parameter = main.global_block().var(name)
         block.append_op(
@@ -51,8 +52,8 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
             outputs={"Out": [parameter]},
             attrs={"ring_id": WORLD_RING, "root": owner, "use_calc_stream": True, "op_role": role},
         )
-    main._sync_with_cpp()
-    startup._sync_with_cpp()
+    sync(main)
+    sync(startup)
 
 
 def updates_of(main: paddle.static.Program):
@@ -71,9 +72,3 @@ def state_of(update) -> List[str]:
 
 def _size_of(main: paddle.static.Program, name: str) -> int:
     return int(np.prod(main.global_block().var(name).shape))
-
-
-def _remove_ops(block, is_wanted) -> None:
-    for index in reversed(range(len(block.ops))):
-        if is_wanted(block.ops[index]):
-            block._remove_op(index, sync=False)

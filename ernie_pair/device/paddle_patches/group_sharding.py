@@ -1,0 +1,51 @@
+"""Paddle's group sharding of stage 2, with what it does not offer: owners, and the buffer of its offload.
+
+Names, as in Paddle 2.6.2: `GroupShardedStage2._world_size_scaling` (float16 gradients are divided by the
+number of processes in the backward pass, others in the update; where both kinds occur, as at O2, whose norms
+stay float32, it does both or, with offload, neither); `GroupShardedOptimizerStage2` with `param2rank`,
+`offload_params`, `offload_param2align` and `_optim`; of that optimizer `_parameter_list`, `_param_groups`.
+"""
+
+from typing import Dict, List, NamedTuple
+
+import paddle
+
+
+class Offloaded(NamedTuple):
+    """What a process keeps in the CPU's memory: one flat ``buffer``, in which ``masters`` lie in a row.
+
+    Behind each master is a gap of so many numbers.
+    """
+
+    optimizer: paddle.optimizer.Optimizer
+    buffer: paddle.Tensor
+    masters: List[paddle.Tensor]
+    gaps: List[int]
+
+
+def shard(model, optimizer, offload: bool):
+    """Return (forward, sharded optimizer).
+
+    It is told of one process, so gradients are added up: each process takes its part of the loss instead.
+    """
+    from paddle.distributed.sharding import group_sharded_parallel
+
+    forward, sharded, _ = group_sharded_parallel(model, optimizer, "os_g", offload=offload)
+    forward._world_size_scaling = 1.0
+    return forward, sharded
+
+
+def owners_of(sharded) -> Dict[str, int]:
+    """Return {parameter.name: rank that keeps its gradient and its state}."""
+    return sharded.param2rank
+
+
+def offloaded_of(sharded) -> Offloaded:
+    """Return the flat buffer of this process, which from now on is what its optimizer moves.
+
+    Paddle lets it do so in the first update: too late for the loss scale of that update.
+    """
+    buffer, masters = sharded.offload_params.buffer, list(sharded.offload_params._params)
+    sharded._optim._parameter_list = sharded._optim._param_groups = [buffer]
+    gaps = [sharded.offload_param2align[master.name] for master in masters]
+    return Offloaded(sharded._optim, buffer, masters, gaps)

@@ -1,0 +1,79 @@
+"""Three habits of Paddle's launcher, turned off while it runs.
+
+Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
+`save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
+(backup_env.N.json, for lists that the kernel would not pass on), `job.container.Container.__str__` (the
+environment on the console), `job.pod.Pod` with `stop` and `exit_code`, `context.device.Device`.
+"""
+
+import subprocess
+from contextlib import ExitStack, contextmanager
+from typing import Iterator, List
+
+from ernie_pair.device.paddle_patches.replaced import replaced
+
+
+def visible_gpus() -> List[str]:
+    """Return the GPUs that the launcher sees, as --gpus names them."""
+    from paddle.distributed.launch.context.device import Device
+
+    return Device.parse_device().labels
+
+
+@contextmanager
+def private_environment() -> Iterator[None]:
+    """In this context the launcher neither stores nor shows the environment of the processes."""
+    from paddle.distributed.launch.controllers.controller import Controller
+    from paddle.distributed.launch.job.container import Container
+    from paddle.distributed.launch.utils.process_context import ProcessContext
+
+    with ExitStack() as stack:
+        stack.enter_context(replaced(Controller, "save_pod_env", lambda self: None))
+        stack.enter_context(replaced(Controller, "save_pod_log", lambda self, info: None))
+        stack.enter_context(replaced(ProcessContext, "_start", _start))
+        stack.enter_context(replaced(Container, "__str__", _shown))
+        yield
+
+
+@contextmanager
+def own_exit_code() -> Iterator[None]:
+    """In this context the launcher ends with the code of a process that failed by itself.
+
+    It is 128 + N for signal N. Paddle's own is that of the first process which has one, and those that it
+    stops have one too.
+    """
+    from paddle.distributed.launch.job.pod import Pod
+
+    stop = Pod.stop
+
+    def note_and_stop(pod, *arguments, **named):
+        pod.failed_by_themselves = pod.failed_container()
+        return stop(pod, *arguments, **named)
+
+    with replaced(Pod, "stop", note_and_stop), replaced(Pod, "exit_code", property(_exit_code_of)):
+        yield
+
+
+def _exit_code_of(pod) -> int:
+    """Return the code of a ``Pod``: one that a process gave itself before that of a signal."""
+    ended = getattr(pod, "failed_by_themselves", None) or pod.containers
+    codes = [container.exit_code for container in ended if container.exit_code]
+    given = [code for code in codes if code > 0] or [128 - code for code in codes]
+    return given[0] if given else 0
+
+
+def _start(process) -> None:
+    """Start a ``ProcessContext``; a signal is for its whole session."""
+    process._proc = subprocess.Popen(
+        process._cmd,
+        env=process._env,
+        stdout=process._stdout,
+        stderr=process._stderr,
+        shell=process._shell,
+        start_new_session=process._group,
+    )
+
+
+def _shown(container) -> str:
+    words = " ".join(container.entrypoint)
+    return f"{words}\nended with exit code {container.exit_code}; see {container.errfile}"

@@ -1,0 +1,28 @@
+"""What the processes of a dynamic run share beside `paddle.distributed`.
+
+Names, as in Paddle 2.6.2: `paddle.base.core.create_or_get_global_tcp_store`, at which `init_parallel_env`
+lets the processes meet; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
+begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_parallel_util`, which the
+documentation of `no_sync` names for gradients that are added up by hand.
+"""
+
+
+def open_store():
+    """Return the store at which the processes met: ``add(key, number)`` returns the sum so far."""
+    from paddle.base import core
+
+    return core.create_or_get_global_tcp_store()
+
+
+def share_weights(model) -> None:
+    """Make the weights of ``model`` those of the first process, on all."""
+    from paddle.distributed.parallel import sync_params_buffers
+
+    sync_params_buffers(model)
+
+
+def average_gradients(model) -> None:
+    """Make the gradients of ``model`` the means over all processes."""
+    from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
+
+    fused_allreduce_gradients(list(model.parameters()), None)
