@@ -8,13 +8,18 @@ error of one line (exit code 2), not a traceback. Its own exit code is that of t
 of another one that it has stopped because of it.
 """
 
-import os
 import sys
 from typing import Optional
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.launcher import own_exit_code, private_environment, visible_gpus
+from ernie_pair.device.paddle_patches.launcher import (
+    asked_gpus,
+    own_exit_code,
+    private_environment,
+    start_launcher,
+    visible_gpus,
+)
 
 
 def main() -> None:
@@ -26,12 +31,9 @@ def launch() -> None:
 
     Raises InputError for GPUs that are not there, before anything is started.
     """
-    from paddle.distributed.launch.context.args_envs import parse_args
-    from paddle.distributed.launch.main import launch as start
-
-    refuse_absent_gpus(os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices)
+    refuse_absent_gpus(asked_gpus())
     with private_environment(), own_exit_code():
-        start()
+        start_launcher()
 
 
 def refuse_absent_gpus(asked: Optional[str]) -> None:

@@ -1,6 +1,7 @@
 """The arrows of the package, checked from the source; nothing is imported or run."""
 
 import ast
+import re
 import sys
 import sysconfig
 from dataclasses import fields
@@ -62,6 +63,13 @@ NO_PADDLE = (
     *("checkpoint", "engine", "inference", "notebook", "processes", "weights/weight_files.py"),
     *("weights/bf16.py", "device/cpu_env.py", "model_files/temperature.py", "__init__.py"),
 )
+PATCHES = "ernie_pair/device/paddle_patches"
+PADDLE_INSIDE = (
+    *("paddle.base", "paddle.framework", "paddle.distributed.launch", "paddle.amp.grad_scaler"),
+    *("paddle.distributed.fleet.meta_optimizers", "paddle.distributed.fleet.utils.hybrid_parallel_util"),
+)
+# Python's: of named tuples, of the process, of the slow unpickler; and the compiled half of data_tools.
+KNOWN_PRIVATE = {"_asdict", "_fields", "_replace", "_exit", "_Unpickler", "_helpers"}
 
 # Flags whose type is the whole check, or that are handed on together by asdict().
 CHECKED_ONLY = {"tokenizer_name", "data_format", "hidden_act"}
@@ -139,6 +147,26 @@ def test_data_tools_never_need_paddle_to_be_imported(path):
 def test_the_framework_free_rooms_never_import_paddle(name):
     for path in sources_within(f"ernie_pair/{name}"):
         assert not [module for module in imports_of(path) if module.startswith("paddle")], path
+
+
+def private_names(path):
+    """Return the names in a file that are private to somebody else, and the inner modules of Paddle."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if re.match("_[^_]", node.attr) and not own or ast.unparse(node) in PADDLE_INSIDE:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name.name}" for name in node.names]
+            yield from (name for name in names if re.match(r"paddle.*\._", name))
+            yield from (name for name in names if name.startswith(PADDLE_INSIDE))
+
+
+@pytest.mark.parametrize("room", [room for room in BELOW if room.startswith("ernie_pair")])
+def test_private_names_of_paddle_stand_in_one_folder(room):
+    for path in sources(room):
+        found = [name for name in private_names(path) if name.rpartition(".")[2] not in KNOWN_PRIVATE]
+        assert not found or room == PATCHES, f"{path}: {found}; see {PATCHES}"
 
 
 @pytest.mark.parametrize("path", sources("data_tools"), ids=lambda path: path.stem)

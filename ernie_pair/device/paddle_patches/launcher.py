@@ -3,14 +3,30 @@
 Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
 `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
 (backup_env.N.json, for lists that the kernel would not pass on), `job.container.Container.__str__` (the
-environment on the console), `job.pod.Pod` with `stop` and `exit_code`, `context.device.Device`.
+environment on the console), `job.pod.Pod` with `stop` and `exit_code`, `context.device.Device`,
+`context.args_envs.parse_args`, `main.launch`.
 """
 
+import os
 import subprocess
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List
+from typing import Iterator, List, Optional
 
 from ernie_pair.device.paddle_patches.replaced import replaced
+
+
+def start_launcher() -> None:
+    """Start the processes that ``sys.argv`` asks for; exits with the code of the launcher."""
+    from paddle.distributed.launch.main import launch
+
+    launch()
+
+
+def asked_gpus() -> Optional[str]:
+    """Return what --gpus of ``sys.argv``, or the environment, asks for."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    return os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices
 
 
 def visible_gpus() -> List[str]:

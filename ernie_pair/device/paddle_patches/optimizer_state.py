@@ -1,11 +1,13 @@
 """The state of an optimizer of the dynamic graph, by Paddle's names of it.
 
 Names, as in Paddle 2.6.2, of `paddle.optimizer.Optimizer`: `_accumulators_holder` (what `set_state_dict` was
-given before the first step has made the accumulators), `_master_weights`, `_multi_precision`, `_name`.
+given before the first step has made the accumulators), `_master_weights`, `_multi_precision`, `_name`; and
+how a float32 copy is called.
 """
 
 from typing import Dict
 
+import numpy as np
 import paddle
 
 
@@ -17,6 +19,13 @@ def state_of(optimizer) -> Dict[str, object]:
 def masters_of(optimizer) -> Dict[str, paddle.Tensor]:
     """Return {parameter.name: float32 copy}, the optimizer's own dictionary; it names the other slots."""
     return optimizer._master_weights
+
+
+def new_master(parameter, array: np.ndarray) -> paddle.Tensor:
+    """Return a float32 copy of ``parameter`` that holds ``array``, with the name that Paddle gives to it."""
+    master = paddle.to_tensor(array)
+    master.name = f"{parameter.name}_fp32_master_0"
+    return master
 
 
 def keeps_masters(optimizer) -> bool:

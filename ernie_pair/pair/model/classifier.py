@@ -16,7 +16,7 @@ from paddle import nn
 from paddle.nn import functional as F
 
 from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.initial_weights import init_like
+from ernie_pair.device.paddle_patches.paddlenlp_models import init_like
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.source import (

@@ -11,6 +11,7 @@ from paddle import nn
 from paddlenlp import transformers
 
 from data_tools.base.errors import InputError
+from ernie_pair.device.paddle_patches.paddlenlp_models import share_positions
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.spec import ModelSpec
 
@@ -77,31 +78,8 @@ def new_encoder(spec: ModelSpec) -> nn.Layer:
     # PaddleNLP's classifier leaves this pooler away.
     encoder = model_class(config, add_pooling_layer=False) if family == "roberta" else model_class(config)
     if family == "nezha":
-        _share_positions(encoder)
+        share_positions(encoder)
     return encoder
-
-
-def _share_positions(encoder: nn.Layer) -> None:
-    """One table for all layers, which PaddleNLP makes anew for each: 64 MiB at 64 per head."""
-    attentions = [layer.attention for layer in encoder.encoder.layer]
-    table = _Positions(attentions[0].relative_positions_embeddings)
-    for attention in attentions:
-        del attention.relative_positions_embeddings
-        attention.relative_positions_embeddings = table
-
-
-class _Positions(nn.Layer):
-    """NeZha's table of relative positions: it goes along in an export, and no forward pass copies it."""
-
-    def __init__(self, table):
-        super().__init__()
-        self.register_buffer("table", table, persistable=False)
-
-    def detach(self):
-        return self
-
-    def clone(self):
-        return self.table
 
 
 def own_head(family: str, encoder: nn.Layer) -> nn.Layer:

@@ -4,8 +4,8 @@ from contextlib import contextmanager
 from typing import Iterable, Iterator, Tuple
 
 import paddle
-from paddle.nn.clip import _squared_l2_norm  # of one pass, where (g * g).sum() makes three
 
+from ernie_pair.device.paddle_patches.gradients import squared_norm
 from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.weights.weight_files import Arrays
 
@@ -58,4 +58,4 @@ def squares_of(gradients: Iterable) -> float:
     wide = [
         gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in given
     ]
-    return paddle.add_n(list(map(_squared_l2_norm, wide))).item() if wide else 0.0
+    return paddle.add_n(list(map(squared_norm, wide))).item() if wide else 0.0

@@ -12,7 +12,13 @@ from typing import Dict, Optional
 import numpy as np
 import paddle
 
-from ernie_pair.device.paddle_patches.optimizer_state import keeps_masters, masters_of, slot_name, state_of
+from ernie_pair.device.paddle_patches.optimizer_state import (
+    keeps_masters,
+    masters_of,
+    new_master,
+    slot_name,
+    state_of,
+)
 from ernie_pair.weights.half_tensors import HALVES
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
@@ -94,8 +100,7 @@ def restore_optimizer(
     masters = {}
     for name, parameter in trained.items():
         if is_master_kept(optimizer, parameter):
-            masters[parameter.name] = paddle.to_tensor(arrays[f"{name}.{MASTER}"])
-            masters[parameter.name].name = f"{parameter.name}_fp32_master_0"
+            masters[parameter.name] = new_master(parameter, arrays[f"{name}.{MASTER}"])
     masters_of(optimizer).update(masters)  # they name the rest of the state
     state = {
         slot_name(optimizer, p, slot): paddle.to_tensor(arrays[f"{name}.{slot}"])

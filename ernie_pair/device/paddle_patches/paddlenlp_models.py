@@ -1,0 +1,35 @@
+"""What PaddleNLP's models do not offer.
+
+Names, as in PaddleNLP 2.8.1: `PretrainedModel._init_weights`, which it applies to the layers of its models;
+`relative_positions_embeddings` of `NeZhaAttention`, which is a plain attribute there and no buffer.
+"""
+
+from paddle import nn
+
+
+def init_like(encoder: nn.Layer, layer: nn.Layer) -> None:
+    """Draw the weights of ``layer`` in the way of ``encoder``, a model of PaddleNLP."""
+    layer.apply(encoder._init_weights)
+
+
+def share_positions(encoder: nn.Layer) -> None:
+    """Give all layers of a NeZha one table, which PaddleNLP makes anew for each: 64 MiB at 64 per head."""
+    attentions = [layer.attention for layer in encoder.encoder.layer]
+    table = _Positions(attentions[0].relative_positions_embeddings)
+    for attention in attentions:
+        del attention.relative_positions_embeddings
+        attention.relative_positions_embeddings = table
+
+
+class _Positions(nn.Layer):
+    """NeZha's table of relative positions: it goes along in an export, and no forward pass copies it."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.register_buffer("table", table, persistable=False)
+
+    def detach(self):
+        return self
+
+    def clone(self):
+        return self.table
