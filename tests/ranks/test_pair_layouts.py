@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from places import SUPPORT
+from places import ROOT, SUPPORT
 from run_pair_layouts import run_job
 from tiny_pair_job import write_files
 
@@ -46,7 +46,7 @@ def launch(folder, processes, jobs, out):
         capture_output=True,
         text=True,
         timeout=550,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SUPPORT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{SUPPORT}:{ROOT}"},
     )
     told = [log.read_text()[-1500:] for log in sorted((folder / f"{out}_log").glob("workerlog.*"))]
     assert done.returncode == 0, "\n".join(told) or done.stderr
