@@ -4,6 +4,7 @@ import warnings
 from importlib import import_module
 
 from ernie_pair.device.cpu_env import prepare_cpu_math
+from ernie_pair.version import __version__ as __version__
 
 # Paddle imports distutils before setuptools; setuptools remarks on it at every start.
 warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")

@@ -53,7 +53,7 @@ def _check_python() -> List[str]:
 
 
 def _check_packages() -> List[str]:
-    """The bounds of setup.py against what is installed: outside them, imports are known to break."""
+    """Compare what is installed with the bounds of pyproject.toml: outside them, imports break."""
     defects = []
     # The GPU build runs on the CPU too: where it is installed, nothing asks for the other one.
     extra = "gpu" if _version_of("paddlepaddle-gpu") else default_device()
