@@ -87,14 +87,19 @@ class AuditConfig:
 
 def audit_text(config: AuditConfig) -> None:
     """Print the report; write it with its picture below ``output``. Raises InputError: see `line_rules`."""
-    for name in ("hanzidentifier", "py3langid.langid", *(["datasketch"] if config.near_limit else [])):
+    for name in ("hanzidentifier", "py3langid.langid"):
         import_optional(name, "audit")
+    if config.near_limit:
+        import_optional("datasketch", "audit")
     found = (list_inputs(path, ENDINGS, any_file=True, named="INPUT") for path in config.input)
     inputs = each_once(chain.from_iterable(found))
     folder = Path(config.output)
     results = Results(
-        *("audit-text", [folder / JSON_FILE, folder / PICTURE_FILE], {"input": inputs}),
-        *(settings_of(config, "input", "output"), config.overwrite),
+        command="audit-text",
+        outputs=[folder / JSON_FILE, folder / PICTURE_FILE],
+        inputs={"input": inputs},
+        settings=settings_of(config, "input", "output"),
+        overwrite=config.overwrite,
     )
     are_there = config.output and results.are_done()
     audit = audit_of(inputs, config)
@@ -170,8 +175,11 @@ def _survey(inputs: List[Path], config: AuditConfig, progress: Progress) -> _Sur
     rules = config.line_rules
     jobs = ((rules, batch) for batch in _batches(inputs, rules, progress))
     parts, is_empty, paths = [], [], []
-    odd, scripts, languages = {}, {}, {}
-    hanzi, traditional = dict.fromkeys(HANZI, 0), {}
+    odd: Dict[str, Tally] = {}
+    scripts: Dict[str, Tally] = {}
+    languages: Dict[str, Tally] = {}
+    hanzi = dict.fromkeys(HANZI, 0)
+    traditional: Dict[str, int] = {}
     for found in ordered_map(_survey_batch, jobs, config.workers):
         paths.append(found.path)
         parts.append(found.columns)
@@ -183,8 +191,9 @@ def _survey(inputs: List[Path], config: AuditConfig, progress: Progress) -> _Sur
             for name, count in more.items():
                 total[name] = total.get(name, 0) + count
     begins = np.cumsum([0, *map(len, is_empty)], dtype=np.int64)
-    columns = map(np.concatenate, zip(*parts)) if parts else [np.empty(0, np.uint32)] * 5
-    table = Table(*columns, paths, begins)
+    columns = [np.concatenate(column) for column in zip(*parts)] or [np.empty(0, np.uint32)] * 5
+    table_fingerprints, lengths, compared, lines, places = columns
+    table = Table(table_fingerprints, lengths, compared, lines, places, paths, begins)
     flags = np.concatenate([np.empty(0, bool), *is_empty])
     return _Survey(table, flags, odd, scripts, hanzi, traditional, languages)
 
@@ -218,7 +227,8 @@ def _compare(inputs, config: AuditConfig, table: Table, firsts: Firsts, progress
     candidates = near_candidates(table, firsts, rules)
     sample = near_sample(table, candidates, rules.limit)
     jobs = _near_jobs(inputs, config, table, sample, progress)
-    bands, texts = [np.empty((0, rules.shape[0]), np.uint64)], []
+    bands = [np.empty((0, rules.shape[0]), np.uint64)]
+    texts: List[bytes] = []
     for found_bands, found_texts in ordered_map(_near_batch, jobs, config.workers):
         bands.append(found_bands)
         texts += found_texts

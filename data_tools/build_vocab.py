@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Literal
+from typing import Dict, Iterator, List, Literal, Set
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece as WordPieceModel
@@ -131,7 +131,7 @@ def _write(results: Results, tokens: List[str]) -> None:
 def vocabulary_of(shapes: Dict[str, int], vocab_size: int, min_count: int) -> List[str]:
     """The tokens for text that consists of ``shapes`` (`wordpiece.word_shapes`), each so many times."""
     counts: Counter = Counter()
-    joined = set()
+    joined: Set[str] = set()
     for shape, count in shapes.items():
         for character in shape:
             counts[character] += count

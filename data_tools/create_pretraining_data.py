@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
+from typing import Dict, Generator, Iterable, Iterator, List, Literal, Optional, Sequence, Tuple
 
 from data_tools.base.cli import option, refuse_empty, run_command
 from data_tools.base.errors import InputError
@@ -194,7 +194,6 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         return
     encoder_for.cache_clear()  # the vocabulary may be another one since the last call
     pieces, lexicon = encoder_for(rules).pieces, encoder_for(rules).lexicon
-    settings = {"vocab_size": pieces.vocab_size, "lexicon_marks": lexicon and lexicon.mark_list()}
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}
     also = [rejects] if config.on_bad_line == "skip" else []
     with shard_folder(folder, _made_from(config, rules, pieces, inputs)) as made_from:
@@ -202,8 +201,14 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
         make = ShardMaker(folder, rules, line_rules_of(config), skip, joining, made_from)
         # Closed, whatever happens: no worker may write into the folder while it is removed.
         made = closing(_shards(inputs, config, partial(run_map, make)))
-        settings["publish"] = results.published
-        with CorpusWriter(config.output_prefix, also=also, **settings) as writer, made as shards:
+        corpus = CorpusWriter(
+            config.output_prefix,
+            vocab_size=pieces.vocab_size,
+            lexicon_marks=lexicon.mark_list() if lexicon else None,
+            also=also,
+            publish=results.published,
+        )
+        with corpus as writer, made as shards:
             _write(_counted(shards, counts, config.max_bad_lines), writer)
             total = _sum(counts.values())
             _refuse_a_wrong_vocabulary(total, rules.vocab_file)
@@ -214,8 +219,11 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
 
 
 def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rules: Rules) -> Results:
-    read = {"input_path": inputs, "vocab_file": [Path(rules.vocab_file)]}
-    read["user_lexicon"] = [Path(config.user_lexicon)] if config.user_lexicon else []
+    read: Dict[str, Sequence[Path]] = {
+        "input_path": inputs,
+        "vocab_file": [Path(rules.vocab_file)],
+        "user_lexicon": [Path(config.user_lexicon)] if config.user_lexicon else [],
+    }
     places = ("input_path", "output_prefix", "vocab_file", "model_name", "user_lexicon", "max_bad_lines")
     settings = {**settings_of(config, *places), "tool": TOOL}
     return Results("create_pretraining_data", outputs, read, settings, config.overwrite)
@@ -240,7 +248,7 @@ def _lexicon_sha256(config: CreateConfig) -> str:
     return sha256_of_file(Path(config.user_lexicon)) if config.user_lexicon else ""
 
 
-def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Iterator[Shard]:
+def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
     """Every shard of every file in order, with a progress bar when somebody watches."""
     with Progress(inputs, config.log_interval) as progress:
         for path in make_all(shard_jobs(inputs, progress.read, config.max_line_bytes), config.workers):

@@ -18,7 +18,7 @@ import numpy as np
 try:
     from data_tools._helpers import hide_words as compiled_hide_words  # from helpers.cpp, by setup.py
 except ImportError:
-    compiled_hide_words = None
+    compiled_hide_words = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
 MASK_BELOW, RANDOM_BELOW = 0.8, 0.8 + 0.1  # of a uniform draw; above them the token stays as it is
 GEOMETRIC_STOP = 0.2
@@ -97,7 +97,7 @@ def create_masked_lm_predictions(
     """
     draws = Draws(draw_order(tokens, rule, rng, marks), rng.random((3, len(tokens))))
     budget = max(1, round(rule.masked_lm_prob * len(tokens)))
-    hide = hide_words_fast if compiled_hide_words else hide_words
+    hide = hide_words if compiled_hide_words is None else hide_words_fast
     return hide(tokens, rule, draws, budget)
 
 

@@ -82,7 +82,8 @@ def make_sample(config: SampleConfig) -> None:
     """Write corpus.txt and pairs/{train,dev,test}.tsv below ``config.output_dir``. Raises InputError."""
     names = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
     results = Results(
-        *("make_sample", [Path(config.output_dir, name) for name in names]),
+        command="make_sample",
+        outputs=[Path(config.output_dir, name) for name in names],
         inputs={"tables": [Path(sample_text.__file__), Path(__file__)]},
         settings=settings_of(config, "output_dir"),
         overwrite=config.overwrite,
@@ -109,7 +110,8 @@ def make_sample(config: SampleConfig) -> None:
 def read_topic(block: str) -> Topic:
     """Parse one block of ``sample_text``."""
     head, *sections = block.strip().split("\n[")
-    asks, parts = [], {}
+    asks: List[Tuple[str, ...]] = []
+    parts: Dict[str, Tuple[str, ...]] = {}
     for section in sections:
         name, *lines = section.split("\n")
         if name == "ask]":
@@ -127,7 +129,8 @@ def read_slots(block: str) -> Slots:
 
 def alternatives(phrase: str, values: Values) -> List[Sequence[str]]:
     """The phrase as a row of pieces, each with the texts that may stand there."""
-    pieces, end = [], 0
+    pieces: List[Sequence[str]] = []
+    end = 0
     for match in _CHOICE.finditer(phrase):
         pieces.append((phrase[end : match.start()],))
         pieces.append(match[1].split("/") if match[2] is None else values[match[2]])
@@ -296,12 +299,13 @@ def overlap(a: str, b: str) -> float:
 
 
 def _either_way(pair: Pair, rng: random.Random) -> Pair:
-    return pair if rng.random() < 0.5 else pair[::-1]
+    return pair if rng.random() < 0.5 else (pair[1], pair[0])
 
 
 def _dressed(pair: Pair, rng: random.Random) -> Pair:
     """The pair with openings and closings that change no meaning."""
-    return tuple(_dressed_sentence(sentence, rng) for sentence in pair)
+    first, second = pair
+    return _dressed_sentence(first, rng), _dressed_sentence(second, rng)
 
 
 def _dressed_sentence(sentence: str, rng: random.Random) -> str:

@@ -79,8 +79,9 @@ class SharedMaker:
 
     def __call__(self, job: ShardJob) -> Path:
         rules = self.make.rules
-        for path in filter(None, (self.make.folder, rules.vocab_file, rules.lexicon)):
-            if not Path(path).exists():
+        needed = [str(self.make.folder), rules.vocab_file, rules.lexicon]
+        for path in needed:
+            if path and not Path(path).exists():
                 raise MachineError(
                     f"{path}: not seen by {socket.gethostname()}; put it where all machines of the "
                     "cluster see it"

@@ -1,7 +1,7 @@
 """Which paragraphs repeat an earlier one, exactly after normalisation or nearly."""
 
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, NamedTuple, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Union
 
 import numpy as np
 
@@ -140,7 +140,7 @@ def exact_repeats(
         without_text=int((~has_text & ~is_empty).sum()),
         sizes=doubling(repeated),
         most_repeated=[
-            Repeated(int(firsts.times[number]), *_shown(table.place(firsts.rows[number]), texts))
+            _repeated(int(firsts.times[number]), table.place(firsts.rows[number]), texts)
             for number in listed_firsts(firsts).tolist()
         ],
     )
@@ -186,16 +186,17 @@ def listed_near(groups: Dict[int, List[Member]]) -> Iterator[int]:
 def _group(table: Table, sample, head: int, members: Sequence[Member], texts: Dict[Place, str]) -> NearGroup:
     examples = []
     for paragraph, similarity in members[:MEMBERS]:
-        at, text = _shown(table.place(sample[paragraph]), texts)
-        examples.append(NearMember(at, round(similarity, 4), text))
-    return NearGroup(1 + len(members), *_shown(table.place(sample[head]), texts), examples)
+        place = table.place(sample[paragraph])
+        examples.append(NearMember(str(place), round(similarity, 4), texts[place]))
+    place = table.place(sample[head])
+    return NearGroup(1 + len(members), str(place), texts[place], examples)
 
 
-def _shown(place: Place, texts: Dict[Place, str]):
-    return str(place), texts[place]
+def _repeated(times: int, place: Place, texts: Dict[Place, str]) -> Repeated:
+    return Repeated(times, str(place), texts[place])
 
 
-def doubling(values: Sequence[int]) -> Dict[int, int]:
+def doubling(values: Union[np.ndarray, Sequence[int]]) -> Dict[int, int]:
     """{1: how many are 1, 2: are 2 or 3, 4: are 4 to 7, ...} of numbers above 0."""
     bars = np.bincount(np.floor(np.log2(np.asarray(values, np.float64))).astype(np.int64))
     return {2**bar: int(count) for bar, count in enumerate(bars) if count}

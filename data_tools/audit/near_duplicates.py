@@ -90,7 +90,7 @@ def _shingle_hashes(points: np.ndarray, shingle: int) -> np.ndarray:
 
 def _mixed(columns) -> np.ndarray:
     """One uint64 for the numbers in the same place of each of ``columns``, all of one shape."""
-    state = np.uint64(0)
+    state: np.ndarray = np.zeros((), np.uint64)
     for column in columns:
         state = (column ^ state) * _PRIME
         state = state ^ (state >> np.uint64(29))

@@ -7,13 +7,14 @@ processes outlives the run.
 import logging
 import os
 import socket
-from typing import Callable, Iterable, Iterator, List, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, List, TypeVar
 
 from data_tools.base.errors import ErniePairError, MachineError
 from data_tools.base.optional_import import import_optional
 from data_tools.base.process_pool import IN_FLIGHT_PER_WORKER, in_order, most_processes
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
 
 
@@ -60,7 +61,7 @@ def ray_map(
 
 
 def _start(ray, workers: int, address: str) -> None:
-    where = {"address": address}
+    where: Dict[str, Any] = {"address": address}
     if not address:  # "local": another Ray on this machine is somebody else's
         where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
     try:

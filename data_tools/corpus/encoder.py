@@ -78,8 +78,15 @@ class DocumentEncoder:
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """The ids of a text's sentences end to end are those of the text, up to the '##' twins of words."""
-        parts = list(zip(*map(self._encode, _groups(texts))))
-        return Encoded(*map(np.concatenate, parts[:4]), *map(sum, parts[4:]))
+        parts = [self._encode(group) for group in _groups(texts)]
+        return Encoded(
+            ids=np.concatenate([part.ids for part in parts]),
+            lens=np.concatenate([part.lens for part in parts]),
+            sizes=np.concatenate([part.sizes for part in parts]),
+            marks=np.concatenate([part.marks for part in parts]),
+            num_cut=sum(part.num_cut for part in parts),
+            num_lexicon_words=sum(part.num_lexicon_words for part in parts),
+        )
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
         text, words = self._text_and_words("\n".join(texts))
@@ -115,7 +122,8 @@ class DocumentEncoder:
 
         A cut is inside a word only when the word alone is longer than that.
         """
-        limit, cuts = self.rules.max_sentence_length, []
+        limit = self.rules.max_sentence_length
+        cuts: List[List[int]] = []
         for sentence in np.flatnonzero(np.diff(bounds) > limit).tolist():
             begin, end = bounds[sentence : sentence + 2].tolist()
             cuts.append([])

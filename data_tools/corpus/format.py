@@ -34,7 +34,7 @@ _MEMBERS = {"lens.npy", "docs.npy", "sents.npy"}
 
 class CorpusPaths(NamedTuple):
     ids: Path
-    index: Path
+    idx: Path  # not `index`, a method of every tuple
     manifest: Path
 
 
@@ -73,7 +73,7 @@ class Corpus:
             hashed = ["index"] if verify == "quick" else list(self.manifest["sha256"])
             _check_hashes(self.paths, marks_path(prefix), self.manifest, hashed)
         self.ids = _map(self.paths.ids, ("<u2", "<i4"), "1-D uint16 or int32 ids")
-        members = _read_index(self.paths.index, cap=24 * (len(self.ids) + 1) + 8 * HEADER_BYTES)
+        members = _read_index(self.paths.idx, cap=24 * (len(self.ids) + 1) + 8 * HEADER_BYTES)
         self.lens, self.docs = members["lens"].astype(np.int32), members["docs"].astype(np.int64)
         self.starts = np.concatenate([[0], np.cumsum(members["lens"], dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, members.get("sents"))
@@ -187,7 +187,7 @@ def _is_mark(mark: Any) -> bool:
 
 
 def _check_hashes(paths: CorpusPaths, marks: Path, manifest: Dict[str, Any], hashed: List[str]) -> None:
-    files = {"ids": paths.ids, "index": paths.index, "marks": marks}
+    files = {"ids": paths.ids, "index": paths.idx, "marks": marks}
     for name in manifest["bytes"]:
         path = files[name]
         _require_file(path)
@@ -260,7 +260,7 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
 
 
 def check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
-    """Raises InputError that names ``paths.index`` when the arrays do not describe the ids."""
+    """Raises InputError that names ``paths.idx`` when the arrays do not describe the ids."""
     broken = {
         "a sentence without tokens": (starts[1:] <= starts[:-1]).any(),  # or so long that the sum wraps
         f"{starts[-1]} tokens by 'lens', {len(ids)} in {paths.ids.name}": starts[-1] != len(ids),
@@ -271,7 +271,7 @@ def check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
     }
     for what, is_broken in broken.items():
         if is_broken:
-            raise InputError(f"{paths.index}: {what}; the two files are not of one run, make them again")
+            raise InputError(f"{paths.idx}: {what}; the two files are not of one run, make them again")
 
 
 def _brief(error: Exception) -> str:

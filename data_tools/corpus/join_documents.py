@@ -1,7 +1,7 @@
 """Short documents made into longer ones: each joined to the one before it while both fit."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import List, Literal
 
 import numpy as np
 
@@ -27,7 +27,8 @@ def join_documents(sizes: np.ndarray, lens: np.ndarray, joining: Joining) -> np.
     if joining.which == "none":
         return sizes
     tokens = np.diff(np.append(0, np.cumsum(lens, dtype=np.int64))[np.append(0, np.cumsum(sizes))])
-    joined, room = [], 0
+    joined: List[int] = []
+    room = 0
     for size, count in zip(sizes.tolist(), tokens.tolist()):
         may_join = joining.which == "short" or size == 1
         if may_join and count <= room:

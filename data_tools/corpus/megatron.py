@@ -88,14 +88,14 @@ class MegatronCorpus(Corpus):
         self.paths = megatron_paths(prefix)
         self.manifest = {}
         self.marks, self.lexicon_marks = None, []
-        index = _read_index(self.paths.index)
+        index = _read_index(self.paths.idx)
         self.ids = _map_ids(self.paths.ids, index.dtype)
         self.lens, self.docs = index.lens, index.docs
         self.starts = np.concatenate([[0], np.cumsum(index.lens, dtype=np.int64)])
         check_structure(self.paths, self.ids, self.starts, self.lens, self.docs, None)
         if not np.array_equal(index.pointers, self.starts[:-1] * index.dtype.itemsize):
             raise InputError(
-                f"{self.paths.index}: a sentence does not begin where the one before it ends; "
+                f"{self.paths.idx}: a sentence does not begin where the one before it ends; "
                 "make the corpus again"
             )
         self._fingerprint = self._max_id = None

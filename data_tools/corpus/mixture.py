@@ -24,7 +24,7 @@ from data_tools.base.errors import InputError
 try:
     from data_tools._helpers import turns as compiled_turns  # from helpers.cpp, by setup.py
 except ImportError:
-    compiled_turns = None
+    compiled_turns = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
 LONGEST_PERIOD = 1_000_000  # samples until the order of the corpora repeats
 MOST_CORPORA = 2**16  # their numbers are uint16
@@ -64,7 +64,7 @@ class Blend:
     def __init__(self, weights: Sequence[Fraction]):
         self.parts = np.array(_whole_parts(weights), np.int64)
         self.period = int(self.parts.sum())
-        self._turns = (compiled_turns or turns)(self.parts)
+        self._turns = (turns if compiled_turns is None else compiled_turns)(self.parts)
         self._own = np.empty(self.period, np.int32)
         by_corpus = np.argsort(self._turns, kind="stable")
         firsts = np.cumsum(self.parts) - self.parts

@@ -43,6 +43,7 @@ class CorpusWriter:
         self.about = dict(about or {})
         self.lexicon_marks = lexicon_marks
         self.max_id = -1
+        self._marks: Optional[ArrayFile] = None
 
     def __enter__(self) -> "CorpusWriter":
         with ExitStack() as stack:
@@ -50,7 +51,7 @@ class CorpusWriter:
             drafts = stack.enter_context(self._publish(*self._also, *marks, *self.paths))
             self.also_drafts = drafts[: len(self._also)]
             self._drafts = CorpusPaths(*drafts[-3:])
-            names = [Path(f"{self._drafts.index}.{name}") for name in ("lens", "docs")]
+            names = [Path(f"{self._drafts.idx}.{name}") for name in ("lens", "docs")]
             spools = stack.enter_context(scratch(*names))
             self._ids = stack.enter_context(ArrayFile(self._drafts.ids, id_dtype(self.vocab_size)))
             self._lens = stack.enter_context(ArrayFile(spools[0], np.dtype("<i4")))
@@ -90,7 +91,7 @@ class CorpusWriter:
         self.max_id = max(self.max_id, int(ids.max(initial=-1)))
         before = len(self._lens)
         assert (marks is None) == (self._marks is None)
-        if self._marks is not None:
+        if self._marks is not None and marks is not None and self.lexicon_marks is not None:
             assert len(marks) == len(ids) and marks.max(initial=0) <= len(self.lexicon_marks)
             self._marks.append(marks)
         self._ids.append(ids)
@@ -114,7 +115,7 @@ class CorpusWriter:
         for spool in (self._ids, self._lens, self._docs, self._marks):
             if spool is not None:
                 spool.finish()
-        _write_index(self._drafts.index, self._lens.path, self._docs.path)
+        _write_index(self._drafts.idx, self._lens.path, self._docs.path)
         self._drafts.manifest.write_text(
             json.dumps(self._manifest(), ensure_ascii=False, indent=1) + "\n",
             encoding="utf-8",
@@ -122,7 +123,7 @@ class CorpusWriter:
         )
 
     def _manifest(self) -> Dict[str, Any]:
-        drafts, marks = {"ids": self._drafts.ids, "index": self._drafts.index}, {}
+        drafts, marks = {"ids": self._drafts.ids, "index": self._drafts.idx}, {}
         if self._marks is not None:
             drafts["marks"], marks = self._marks.path, {"lexicon_marks": self.lexicon_marks}
         hashes = {name: sha256_of_file(path) for name, path in drafts.items()}

@@ -49,7 +49,10 @@ def mask_report(
     dataset: ErnieDataset, pieces: WordPiece, numbers: Iterable[int], max_seq_len: int
 ) -> MaskReport:
     """Measure the samples ``numbers`` of ``dataset``."""
-    ngrams, words, shown, order = Counter(), Counter(), Counter(), Counter()
+    ngrams: Counter = Counter()
+    words: Counter = Counter()
+    shown: Counter = Counter()
+    order: Counter = Counter()
     lengths, masked, few, unknown = [], [], [], 0
     level_counts = np.zeros((2, len(LEVELS)), np.int64)  # of the masked tokens, of all of them
     for number in numbers:

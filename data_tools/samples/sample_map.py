@@ -17,7 +17,7 @@ from data_tools.files.hashing import mix, mix_all, mix_range
 try:
     from data_tools import _helpers  # compiled from helpers.cpp by setup.py
 except ImportError:
-    _helpers = None
+    _helpers = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
 VERSION = 1  # of the rows that the same input gives; part of the cache key
 SHORTEST = 2

@@ -124,7 +124,7 @@ class Lexicon:
         begins = (w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN)
         points = np.array([_points(begin) for begin in begins])
         table = np.zeros(1 << (32 - self._shift), dtype=bool)
-        table[_codes(points.T) >> self._shift] = True
+        table[_codes(list(points.T)) >> self._shift] = True
         return table
 
     def _candidates(self, folded: str) -> np.ndarray:

@@ -274,7 +274,7 @@ class _Ruling(NamedTuple):
 @lru_cache(maxsize=2)
 def _ruling(lower_case: bool = True) -> _Ruling:
     kinds = _kinds_by_category(lower_case)
-    reshaped = {}
+    reshaped: Dict[int, str] = {}
     if not lower_case:
         return _Ruling(kinds, reshaped)
     for point in np.flatnonzero(kinds == ALONE).tolist():

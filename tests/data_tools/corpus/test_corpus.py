@@ -202,7 +202,7 @@ def test_a_flipped_bit_of_the_ids_is_found_by_the_full_check(prefix):
 
 def test_the_ids_of_one_run_with_the_index_of_another_are_refused(tmp_path, prefix):
     other = write(tmp_path / "other", [[[1], [2, 3]], [[4, 5, 6]]])
-    shutil.copy(corpus_paths(other).index, corpus_paths(prefix).index)
+    shutil.copy(corpus_paths(other).idx, corpus_paths(prefix).idx)
     with pytest.raises(InputError, match=r"tiny_idx\.npz is not the file"):
         Corpus(prefix)
 
@@ -215,7 +215,7 @@ def test_a_broken_manifest_is_refused(prefix, text):
 
 
 def test_a_broken_checksum_inside_the_index_is_refused(foreign):
-    path = corpus_paths(foreign).index
+    path = corpus_paths(foreign).idx
     with zipfile.ZipFile(path) as archive:
         place = archive.infolist()[0].header_offset + 170
     content = bytearray(path.read_bytes())
