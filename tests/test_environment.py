@@ -14,10 +14,16 @@ STAMP = 'cd "$1" && cat setup.py constraints.txt pyproject.toml data_tools/helpe
 @pytest.fixture
 def clone(tmp_path):
     folder = tmp_path / "clone"
-    for inner in ("scripts", "data_tools", ".venv/bin"):
+    for inner in ("scripts", "data_tools", ".venv/bin", ".ci"):
         (folder / inner).mkdir(parents=True)
-    for name in ("environment.sh", "test.sh"):
-        shutil.copy(ROOT / "scripts" / name, folder / "scripts")
+    for name in (
+        "scripts/environment.sh",
+        "scripts/lint.sh",
+        "scripts/check.sh",
+        "scripts/test.sh",
+        ".ci/run",
+    ):
+        shutil.copy(ROOT / name, folder / name)
     for name in (*MADE_FROM, "data_tools/helpers.cpp"):
         (folder / name).write_text("")
     python = folder / ".venv" / "bin" / "python"
@@ -52,3 +58,33 @@ def test_an_environment_with_the_gpu_build_serves_the_cpu_too(clone, made_for, d
         assert (done.returncode, done.stdout) == (0, "asked: -m pytest -q\n"), done.stderr
     else:
         assert done.returncode == 2 and "PYTHON=/no/python does not run" in done.stderr
+
+
+LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
+
+
+@pytest.mark.parametrize(
+    "words, tests",
+    [
+        (["sh", "scripts/lint.sh"], []),
+        (["sh", "scripts/check.sh", "-x"], ["-m pytest -m not ranks and not recipes and not slow -x"]),
+        (["bash", ".ci/run"], ["-m pytest -n 2 --dist loadgroup --no-loadscope-reorder"]),
+    ],
+    ids=("lint", "check", "ci"),
+)
+def test_the_linter_and_the_type_check_come_before_the_tests(clone, words, tests):
+    (clone / ".venv" / "stamp").write_text(stamp(clone, "cpu"))
+    environment = {**os.environ, "DEVICE": "cpu"}
+    done = subprocess.run(words, cwd=clone, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [f"asked: {asked}" for asked in LINTED + tests], done.stderr
+    assert done.returncode == 0
+
+
+def test_what_the_type_check_finds_ends_the_check_before_the_tests(clone):
+    (clone / ".venv" / "stamp").write_text(stamp(clone, "cpu"))
+    python = clone / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho asked: $*\n[ "$2" != mypy ]\n')
+    environment = {**os.environ, "DEVICE": "cpu"}
+    for words in (["sh", "scripts/check.sh"], ["bash", ".ci/run"]):
+        done = subprocess.run(words, cwd=clone, env=environment, capture_output=True, text=True)
+        assert done.returncode == 1 and "pytest" not in done.stdout

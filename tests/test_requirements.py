@@ -12,18 +12,18 @@ def pins(pattern=r"[\w.-]+"):
     return re.findall(rf'"({pattern}==[\w.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def tested():
+def constraints():
     return (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n")
 
 
 def test_what_is_asked_for_exactly_is_of_the_tested_set():
     assert len(pins()) > 10
-    assert {pin.lower() for pin in pins()} <= set(tested())
+    assert {pin.lower() for pin in pins()} <= set(constraints())
 
 
 def test_the_cuda_libraries_of_the_gpu_build_are_complete_and_of_the_tested_set():
     pins_of_cuda = pins(r"nvidia-[\w-]+")
-    assert pins_of_cuda == [line for line in tested() if line.startswith("nvidia-")]
+    assert pins_of_cuda == [line for line in constraints() if line.startswith("nvidia-")]
     libraries = "cublas cuda-nvrtc cuda-runtime cudnn cufft curand cusolver cusparse nccl"
     assert [re.match(r"nvidia-(.+)-cu11==", pin)[1] for pin in pins_of_cuda] == libraries.split()
 

@@ -1,0 +1,9 @@
+#!/bin/sh
+# What is found without running anything: lint, format, types.
+set -eu
+. "$(dirname "$0")/environment.sh"
+
+cd "$ROOT"
+"$PY" -m ruff check .
+"$PY" -m ruff format --check .
+"$PY" -m mypy
