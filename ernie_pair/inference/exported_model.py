@@ -16,7 +16,7 @@ and ``symmetric`` came with format 2.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
@@ -78,7 +78,7 @@ def read_shipped(folder: Path) -> ShippedModel:
         raise CheckpointError(f"{path}: wrong or missing: {error}; {CURE}") from None
 
 
-def _shipped_of(folder: Path, manifest: Dict[str, object]) -> ShippedModel:
+def _shipped_of(folder: Path, manifest: Dict[str, Any]) -> ShippedModel:
     if manifest["format"] not in READABLE:
         raise ValueError(f"format {manifest['format']!r}, not {FORMAT}")
     labels, files = manifest["labels"], manifest["files"]

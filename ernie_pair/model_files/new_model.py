@@ -58,9 +58,11 @@ def new_model(config: NewModelConfig) -> None:
     """Write the folder. Raises InputError when the vocabulary cannot be used."""
     folder = Path(config.output_dir)
     results = Results(
-        *("new-model", [folder / VOCAB, folder / TOKENIZER, folder / CONFIG]),
-        *({"vocab_file": [Path(config.vocab_file)]}, settings_of(config, "vocab_file", "output_dir")),
-        config.overwrite,
+        command="new-model",
+        outputs=[folder / VOCAB, folder / TOKENIZER, folder / CONFIG],
+        inputs={"vocab_file": [Path(config.vocab_file)]},
+        settings=settings_of(config, "vocab_file", "output_dir"),
+        overwrite=config.overwrite,
     )
     if results.are_done():
         return

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Collection, Dict, Optional, Tuple, Union
+from typing import Collection, Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import yaml
@@ -24,6 +24,7 @@ from ernie_pair.model_files.config_json import (
 )
 from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_json import parse_tokenizer, tokenizer_class_of
+from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 
 WEIGHT_FILES = (
@@ -96,7 +97,7 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
     if config is None and any((folder / name).is_dir() for name in ("model_last", "checkpoints")):
         return _open_folder(_newest_of_run(folder), family, from_scratch)
     missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
-    if missing:
+    if config is None or missing:
         raise InputError(
             f"{folder} has no {' and no '.join(missing)}; a model folder holds {CONFIG} and {VOCAB}"
         )
@@ -220,7 +221,7 @@ Prefixes = Union[str, Tuple[str, ...]]
 
 
 def match_parameters(
-    parameters: Dict[str, object],
+    parameters: Mapping[str, Parameter],
     found: Arrays,
     where: str,
     *,

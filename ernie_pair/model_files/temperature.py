@@ -14,7 +14,7 @@ absent: older files hold the temperature alone.
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from data_tools.base.errors import InputError
 from data_tools.files.atomic_files import published
@@ -97,7 +97,7 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
     return calibration
 
 
-def is_temperature(value: object) -> bool:
+def is_temperature(value: Any) -> bool:
     """Return whether ``value`` is a number above 0 that logits can be divided by."""
     return is_number(value, 0, LARGEST) and value > 0
 

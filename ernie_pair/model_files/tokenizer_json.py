@@ -57,8 +57,8 @@ def parse_tokenizer(settings: Mapping[str, Any], where: str) -> TokenizerSetting
             f"{where}: model_max_length is {shown(length)}, and a pair has {SHORTEST_PAIR} tokens or more; "
             "correct it, or remove it"
         )
-    is_told = type(length) is int and length < 1 << 31  # PaddleNLP writes 1e30 for none
-    return TokenizerSettings(lower_case, length if is_told else 0)
+    # PaddleNLP writes 1e30 for none.
+    return TokenizerSettings(lower_case, length if type(length) is int and length < 1 << 31 else 0)
 
 
 def tokenizer_json(family: str, lower_case: bool, max_seq_len: int) -> Dict[str, Any]:

@@ -14,8 +14,9 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import IO, Dict, List, Optional
 
 import cloudpickle
 
@@ -49,7 +50,7 @@ class Ranks:
         except BaseException:
             self._kill()
             raise
-        self._output = self.processes[0].stdout
+        self._output: IO[bytes] = self._output_of(self.processes[0])
         os.set_blocking(self._output.fileno(), False)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._selector = selectors.DefaultSelector()
@@ -87,16 +88,22 @@ class Ranks:
             raise LostProcessError(
                 f"rank {rank} {_fate_of(self.processes[rank].poll())}{self._last_line_of(rank)}"
             )
-        return answers[0]["result"]
+        first = answers[0]
+        assert first is not None  # otherwise rank 0 was silent
+        return first["result"]
 
     def _start(self, rank: int, environment: Dict[str, str]) -> subprocess.Popen:
         words = [sys.executable, "-u", "-m", "ernie_pair.notebook.worker", str(self.folder), str(rank)]
         # A session of its own: an interrupt is for the notebook, which passes it on.
-        settings = {"env": environment, "stdin": subprocess.DEVNULL, "start_new_session": True}
+        start = partial(subprocess.Popen, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
         if rank == 0:
-            return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **settings)
+            return start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         with open(self._log_of(rank), "wb") as log:
-            return subprocess.Popen(words, stdout=log, stderr=log, **settings)
+            return start(words, stdout=log, stderr=log)
+
+    def _output_of(self, process: subprocess.Popen) -> IO[bytes]:
+        assert process.stdout is not None  # it was started with a pipe
+        return process.stdout
 
     def _running(self) -> List[subprocess.Popen]:
         return [process for process in self.processes if process.poll() is None]

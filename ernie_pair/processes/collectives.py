@@ -5,7 +5,7 @@ it hands back what it is given.
 """
 
 import json
-from typing import Callable, List
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def together(add: Add, world: World, action: Callable[[], object]) -> List:
     """
     bug = None
     try:
-        answer = {"result": action()}
+        answer: Dict[str, Any] = {"result": action()}
     except ErniePairError as error:
         answer = {"exit_code": error.exit_code, "error": str(error)}
     except OSError as error:

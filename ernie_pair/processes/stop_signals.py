@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import threading
-from typing import NoReturn, Optional
+from typing import Any, Dict, NoReturn, Optional
 
 from data_tools.base.errors import Stopped
 
@@ -28,10 +28,10 @@ class StopSignals:
     def __init__(self, goes_on: bool = False):
         self._goes_on = goes_on
         self._is_deaf = threading.current_thread() is not threading.main_thread()
-        self._seen: Optional[int] = None
+        self._seen: Optional[signal.Signals] = None
         self._total = 0
         self._patient = False
-        self._before = {}
+        self._before: Dict[signal.Signals, Any] = {}  # what signal.getsignal returns
 
     def __enter__(self) -> "StopSignals":
         self._before = {number: signal.getsignal(number) for number in WEIGHTS}

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 from data_tools.base.errors import CollectiveError, ErniePairError, LostProcessError, Stopped
 from data_tools.base.regular_file import read_regular
@@ -53,7 +53,7 @@ class Watchdog:
 
     def __init__(self, output_dir: Path, world: World):
         self.folder, self.world = Path(output_dir) / HEARTBEATS, world
-        self._record = {"pid": os.getpid(), "host": socket.gethostname(), "counter": 0, "error": ""}
+        self._record: Dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "counter": 0, "error": ""}
         self._record.update(place=_place(), born=_birth(os.getpid()))
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -225,7 +225,7 @@ class _Peer:
     def look(self, path: Path, seconds: float) -> str:
         """Why it is lost; empty: it is not, or has never been seen here, or has finished."""
         try:
-            record = _read_record(path)
+            record: Optional[Dict] = _read_record(path)
         except (OSError, ValueError):  # finished; else just being written, or no record
             record = self.record if os.path.lexists(path) else None
         if record is None:

@@ -5,14 +5,14 @@ import logging
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Awaitable, Dict, Sequence
+from typing import Awaitable, Dict, List, Mapping, Sequence
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ernie_pair.inference.predictor import PairPredictor, Prediction
+from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
 from ernie_pair.server.batcher import Batching, BusyError, MicroBatcher
 from ernie_pair.server.documentation import PREDICT_DOCUMENTATION, ROUTE_DOCUMENTATION
 from ernie_pair.server.hosts import ANY, HostCheck
@@ -40,7 +40,9 @@ class Service:
 
     async def predict(self, request: Request) -> JSONResponse:
         """{"pairs": [[a, b], ...]} -> {"labels", "classes", "scores": [[...], ...], "milliseconds"}"""
-        started, status, pairs = time.perf_counter(), 500, []
+        started, status = time.perf_counter(), 500
+        pairs: List[TextPair] = []
+        content: Mapping[str, object]
         try:
             body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
             pairs = pairs_of(body, self.limits)

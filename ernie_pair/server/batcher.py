@@ -46,7 +46,7 @@ class MicroBatcher:
         self._requests: Deque[_Request] = deque()
         self._closing = self._turning_away = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
-        self._news: Optional[asyncio.Event] = None
+        self._news: asyncio.Event  # from __aenter__ on
         self._worker: Optional[asyncio.Task] = None
 
     async def __aenter__(self) -> "MicroBatcher":
@@ -58,7 +58,8 @@ class MicroBatcher:
         """Answer what is waiting, then stop."""
         self._closing = True
         self._news.set()
-        await self._worker
+        if self._worker is not None:
+            await self._worker
         self._thread.shutdown()
 
     @property
@@ -134,7 +135,8 @@ class MicroBatcher:
         first = 0
         for request in requests:
             mine = slice(first, first + len(request.pairs))
-            _settle(request.answer, Prediction(*(field[mine] for field in answer)))
+            part = Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
+            _settle(request.answer, part)
             first = mine.stop
 
 

@@ -72,7 +72,8 @@ class BoundedProtocol(H11Protocol):
 
     most = 1000
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    # A TCP server gives a Transport, as H11Protocol itself has it.
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.limits: Dict[str, asyncio.TimerHandle] = {}
         self.is_turned_away = len(self.connections) >= self.most
         if self.is_turned_away:
@@ -162,10 +163,14 @@ class PatientServer(uvicorn.Server):
         self.server_state.default_headers = [*headers, CLOSE_HEADER]
         await self._accept_all(sockets or [])
         until = loop.time() + min(LAST_REQUESTS_SECONDS, self.stop_seconds)
-        while loop.time() < until and any(c.is_idle for c in self.server_state.connections):
+        while loop.time() < until and self._has_idle_connections():
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
         late.cancel()
+
+    def _has_idle_connections(self) -> bool:
+        connections = self.server_state.connections
+        return any(isinstance(known, BoundedProtocol) and known.is_idle for known in connections)
 
     async def _accept_all(self, sockets: List) -> None:
         """Take whoever stands in the system's queues, and let nobody join them."""

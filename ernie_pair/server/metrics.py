@@ -3,6 +3,7 @@
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE  # noqa: F401 - read by app
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+NAMESPACE = "ernie_pair"
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -11,15 +12,22 @@ class Numbers:
     """The numbers of one service; ``waiting`` counts the pairs in its queue when it is asked."""
 
     def __init__(self):
-        self._registry = CollectorRegistry()
-        here = {"namespace": "ernie_pair", "registry": self._registry}
-        self._requests = Counter("requests", "Requests to /predict, by status.", ["status"], **here)
-        self._errors = Counter("errors", "Those of them that were answered with 4xx or 5xx.", **here)
-        self._pairs = Counter("pairs", "Pairs that were answered.", **here)
-        self._seconds = Histogram("request_seconds", "Time to the answer.", buckets=SECONDS, **here)
-        self._batches = Histogram("batch_pairs", "Pairs in one call of the model.", buckets=PAIRS, **here)
-        self._waiting = Gauge("waiting_pairs", "Pairs in the queue.", **here)
-        ProcessCollector(registry=self._registry)
+        self._registry = here = CollectorRegistry()
+        self._requests = Counter(
+            f"{NAMESPACE}_requests", "Requests to /predict, by status.", ["status"], registry=here
+        )
+        self._errors = Counter(
+            f"{NAMESPACE}_errors", "Those of them that were answered with 4xx or 5xx.", registry=here
+        )
+        self._pairs = Counter(f"{NAMESPACE}_pairs", "Pairs that were answered.", registry=here)
+        self._seconds = Histogram(
+            f"{NAMESPACE}_request_seconds", "Time to the answer.", buckets=SECONDS, registry=here
+        )
+        self._batches = Histogram(
+            f"{NAMESPACE}_batch_pairs", "Pairs in one call of the model.", buckets=PAIRS, registry=here
+        )
+        self._waiting = Gauge(f"{NAMESPACE}_waiting_pairs", "Pairs in the queue.", registry=here)
+        ProcessCollector(registry=here)
 
     def answered(self, status: int, pairs: int, seconds: float) -> None:
         """A request to /predict is done."""

@@ -84,8 +84,13 @@ def serve(config: ServeConfig) -> None:
     for name in LIBRARIES:
         import_optional(name, "serve")
     with _listen(config.host, config.port) as listener:
-        chosen = {"threshold": config.threshold, "symmetric": config.symmetric}
-        predictor = PairPredictor(config.model, config.backend, config.threads, **chosen)
+        predictor = PairPredictor(
+            config.model,
+            config.backend,
+            config.threads,
+            threshold=config.threshold,
+            symmetric=config.symmetric,
+        )
         predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
         _serve(config, predictor, listener)
 

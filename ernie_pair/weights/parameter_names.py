@@ -10,9 +10,9 @@ in files are besides:
 """
 
 import re
-from typing import Dict, Tuple
+from typing import Mapping, Tuple
 
-from ernie_pair.weights.static_names import is_numbered, names_by_order
+from ernie_pair.weights.static_names import Parameter, is_numbered, names_by_order
 from ernie_pair.weights.weight_files import Arrays, is_state
 
 HEADS = ("cls.", "classifier.")
@@ -46,7 +46,7 @@ _PARTED = re.compile(r"(?:encoder_layer_(\d+)_)?(\w+?)(?:\.([wb])_0|_(scale|bias
 _ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
 
 
-def structured_names(found: Arrays, parameters: Dict[str, object], where: str) -> Arrays:
+def structured_names(found: Arrays, parameters: Mapping[str, Parameter], where: str) -> Arrays:
     """``found`` under the names of ``parameters``, {structured name: parameter}, as far as they are known.
 
     A name that is not known stays as it is. Raises CheckpointError when numbered names do not fit the

@@ -5,7 +5,7 @@ rise in the order in which the layers were made, and that order is the model's o
 """
 
 import re
-from typing import Dict, Iterable, List, NamedTuple, Optional
+from typing import Dict, Iterable, List, Mapping, NamedTuple, Optional, Protocol, Sequence
 
 from data_tools.base.errors import CheckpointError
 from ernie_pair.weights.weight_files import Arrays, is_state
@@ -13,6 +13,13 @@ from ernie_pair.weights.weight_files import Arrays, is_state
 TOKEN_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
 KINDS = ("embedding", "linear", "layer_norm")  # what an ERNIE is made of
 _NAME = re.compile(r"([a-z][a-z_]*)_(\d+)\.([wb])_0")
+
+
+class Parameter(Protocol):
+    """What is asked of a parameter of Paddle's, in either graph."""
+
+    name: str
+    shape: Sequence[int]
 
 
 class Module(NamedTuple):
@@ -25,7 +32,9 @@ def is_numbered(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def names_by_order(found: Arrays, parameters: Dict[str, object], decoder_bias: str, where: str) -> Arrays:
+def names_by_order(
+    found: Arrays, parameters: Mapping[str, Parameter], decoder_bias: str, where: str
+) -> Arrays:
     """``found`` under structured names: the n-th layer of a kind in it is the n-th of that kind in the model.
 
     Some versions of PaddleNLP count the decoder of the masked tokens among the linear layers, some
@@ -46,9 +55,9 @@ def names_by_order(found: Arrays, parameters: Dict[str, object], decoder_bias: s
     wanted = [m for m in model if not _structured(m, ours).startswith(missing)]
     structured = {decoder_bias: arrays[decoder.names["b"]]} if decoder else {}
     for kind in KINDS:
-        pair = [[m for m in modules if m.kind == kind] for modules in (theirs, wanted)]
-        _refuse_other_layers(kind, *pair, where)
-        for one, other in zip(*pair):
+        of_theirs, of_wanted = [m for m in theirs if m.kind == kind], [m for m in wanted if m.kind == kind]
+        _refuse_other_layers(kind, of_theirs, of_wanted, where)
+        for one, other in zip(of_theirs, of_wanted):
             structured.update({ours[other.names[part]]: arrays[name] for part, name in one.names.items()})
     return structured
 
@@ -66,10 +75,10 @@ def _structured(module: Module, ours: Dict[str, str]) -> str:
 
 
 def _modules(names: Iterable[str]) -> List[Module]:
-    """In the order of their numbers."""
+    """Return the modules of numbered names, in the order of their numbers."""
     modules: Dict[tuple, Module] = {}
-    for name in names:
-        kind, number, part = _NAME.fullmatch(name).groups()
+    for match in filter(None, map(_NAME.fullmatch, names)):
+        name, (kind, number, part) = match.group(), match.groups()
         modules.setdefault((kind, int(number)), Module(kind, int(number), {})).names[part] = name
     return [modules[key] for key in sorted(modules)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Dict, List
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub leaves it out
 from safetensors import deserialize as open_safetensors
 
 from data_tools.base.errors import CheckpointError
@@ -120,7 +120,8 @@ def as_float32(arrays: Arrays, where: str) -> Arrays:
 
     Raises CheckpointError naming what is no floating-point number, or holds NaN or infinity.
     """
-    wide, cast = {}, Counter()
+    wide: Arrays = {}
+    cast: Counter = Counter()
     for name, array in arrays.items():
         wide[name] = _widened(name, array, where)
         if array.dtype != WIDE:
