@@ -53,8 +53,8 @@ class Watchdog:
 
     def __init__(self, output_dir: Path, world: World):
         self.folder, self.world = Path(output_dir) / HEARTBEATS, world
-        self._record: Dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname(), "counter": 0, "error": ""}
-        self._record.update(place=_place(), born=_birth(os.getpid()))
+        self._record: Dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname()}
+        self._record.update(counter=0, error="", place=_place(), born=_birth(os.getpid()))
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._peers: Dict[int, _Peer] = {}
