@@ -13,6 +13,12 @@ class StopRequests(Protocol):
     def requested(self) -> bool:
         """Has a rank been asked to stop, as of the last step? Equal on every rank."""
 
+    def local(self) -> int:
+        """Return what this rank has heard, a number that a job sums up over the ranks in each step."""
+
+    def set_total(self, total: float) -> None:
+        """Take that sum."""
+
     def raise_stopped(self, step: int) -> None:
         """Raise Stopped after ``step``, which is saved."""
 

@@ -40,6 +40,12 @@ class Rows:
     def __len__(self) -> int:
         return len(self.heads)
 
+    @property
+    def known_labels(self) -> np.ndarray:
+        """Return the labels of rows that were encoded with them."""
+        assert self.labels is not None
+        return self.labels
+
     def batch(self, picked: np.ndarray) -> Batch:
         lengths = self.lengths[picked]
         columns = np.arange(lengths.max())

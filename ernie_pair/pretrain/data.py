@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Dict, Iterator, List, Sequence, Union
+from typing import Dict, Iterator, List, Union
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from data_tools.corpus.mixture import Blend, BlendedDataset, read_blend
 from data_tools.corpus.splits import document_ranges
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.dataset_utils import MaskingRule
-from data_tools.ernie_dataset import ErnieDataset, masking_rule
+from data_tools.ernie_dataset import ErnieDataset, Sample, masking_rule
 from data_tools.files.hashing import mix_all
 from data_tools.samples.collate import collate
 from data_tools.samples.masking_plugin import load_masking_fn
@@ -86,7 +86,7 @@ class PretrainData:
         indices = (indices for passes in rows for indices in passes)
         return Loader(self.datasets[split], indices, self._collate, num_workers)
 
-    def _collate(self, samples: Sequence) -> Batch:
+    def _collate(self, samples: List[Sample]) -> Batch:
         return collate(samples, pad_id=self.pieces.pad_id, max_seq_len=self.config.max_seq_len)
 
     def _rows(self, update: int) -> List[range]:

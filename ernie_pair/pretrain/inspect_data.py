@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 from data_tools.base.cli import option
 from data_tools.base.errors import InputError
@@ -111,7 +111,10 @@ def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
 
 def _results(config: InspectConfig, corpus: Corpus) -> Results:
     folder = Path(config.output)
-    inputs = {"prefix": list(corpus.paths), "vocab_file": [Path(config.vocab_file)]}
+    inputs: Dict[str, Sequence[Path]] = {
+        "prefix": list(corpus.paths),
+        "vocab_file": [Path(config.vocab_file)],
+    }
     settings = settings_of(config, "prefix", "vocab_file", "output", "show")
     outputs = [folder / JSON_FILE, folder / PICTURE_FILE]
     return Results("inspect-data", outputs, inputs, settings, config.overwrite)

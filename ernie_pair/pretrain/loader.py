@@ -7,7 +7,7 @@ import signal
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Callable, Iterable, Iterator, Sequence
+from typing import Callable, Iterable, Iterator, Optional, Sequence
 
 from data_tools.base.errors import LostProcessError
 from data_tools.base.process_pool import in_order
@@ -26,7 +26,7 @@ class Loader:
         self.indices = iter(batches_of_indices)
         self.make = lambda indices: collate([dataset[index] for index in indices])
         self.num_workers = num_workers
-        self.pool = None
+        self.pool: Optional[ProcessPoolExecutor] = None
 
     def __enter__(self) -> Iterator:
         if not self.num_workers:
@@ -38,16 +38,16 @@ class Loader:
             initializer=_start_worker,
             initargs=(self.make, os.getpid()),
         )
-        return self._from_workers()
+        return self._from_workers(self.pool)
 
     def __exit__(self, *reason) -> None:
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
 
-    def _from_workers(self) -> Iterator:
+    def _from_workers(self, pool: ProcessPoolExecutor) -> Iterator:
         most = self.num_workers * BATCHES_AHEAD + 1  # the one that is taken, and those that wait meanwhile
         try:
-            yield from in_order(partial(self.pool.submit, _work), Future.result, self.indices, most)
+            yield from in_order(partial(pool.submit, _work), Future.result, self.indices, most)
         except BrokenProcessPool:
             raise LostProcessError(
                 "a loader process died (out of memory?); lower --num_workers and start again"

@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Dict
+from typing import Any, Dict
 
 from data_tools.samples.mask_report import marked_text
 from data_tools.text.wordpiece import WordPiece
@@ -120,12 +120,15 @@ class PretrainHooks(Hooks):
 
     def __init__(self, config: PretrainConfig, world: World, data: PretrainData, job):
         super().__init__()
-        self.config, self.world, self.data, self.job, self.log = config, world, data, job, None
+        self.config, self.world, self.data, self.job = config, world, data, job
+        self.log: Any = None  # the run's, from its start on
 
     def on_start(self, log) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""
         self.log = log
-        samples = (self.data.datasets["train"][number] for number in range(SHOWN_SAMPLES))
+        train = self.data.datasets["train"]
+        assert train is not None  # there is no run without it
+        samples = (train[number] for number in range(SHOWN_SAMPLES))
         log.texts("masked samples", (marked_text(self.data.pieces, sample) for sample in samples))
         if not self.data.has("valid"):
             logger.info("no validation: --split %s leaves no documents for it", self.config.split)

@@ -68,5 +68,6 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
         return saved
     rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")
     known = {name: value for name, value in saved.items() if name != "warmup_rate"}
-    is_told = isinstance(rate, (int, float)) and isinstance(steps, int)
-    return {**known, WARM_UP: round(rate * steps) if is_told else None}
+    if isinstance(rate, (int, float)) and isinstance(steps, int):
+        return {**known, WARM_UP: round(rate * steps)}
+    return {**known, WARM_UP: None}

@@ -3,12 +3,13 @@
 import json
 from collections import ChainMap
 from fnmatch import fnmatch
-from typing import Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 import numpy as np
 import paddle
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.engine.hooks import StopRequests
 from ernie_pair.engine.logging_window import perplexity_of
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource, match_parameters
@@ -19,8 +20,8 @@ from ernie_pair.pretrain.graph.dropout_seed import seed_feed
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram, RankSums
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
-from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, seed_of
+from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
 WEIGHTS = "static_vars.safetensors"
@@ -58,11 +59,12 @@ class PretrainJob:
         self._unproven = start.has_lm_head
         return f"start from the weights {self.source.weights}"
 
-    def step(self, micro_batches: List[Batch], number: int, stop: StopSignals) -> Dict[str, float]:
+    def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Dict[str, float]:
         """Make one step over this rank's micro-batches; the losses are means over the global batch."""
         rate = self._learning_rate(number)
         self.program.rate(rate)
-        labelled, filled = np.split(self.add(sum(map(self._count, micro_batches))), 2)
+        counted = np.sum([self._count(batch) for batch in micro_batches], axis=0)
+        labelled, filled = np.split(self.add(counted), 2)
         # fleet averages over ranks and passes: undo that, and divide by what is really labelled.
         weights = self.world.size * len(micro_batches) / np.maximum(labelled, 1)
         sums = np.zeros(4)
@@ -70,9 +72,9 @@ class PretrainJob:
             seed = seed_of(self.config.seed, self.world.rank, number, place)
             feed = {**batch, LOSS_WEIGHTS: weights.astype(np.float32), **seed_feed(seed)}
             sums += self.program.run(self.program.main, feed)
-        *sums, heard = self.add(np.append(sums, stop.local()))
-        stop.set_total(heard)
-        metrics = {**_means(sums, labelled), "learning_rate": rate, **self._monitored()}
+        added = self.add(np.append(sums, stop.local()))
+        stop.set_total(added[-1])
+        metrics = {**_means(added[:-1], labelled), "learning_rate": rate, **self._monitored()}
         return {**metrics, "padding_share": 1 - filled[0] / filled[1]}
 
     def evaluate(self, split: str) -> Dict[str, float]:
@@ -150,7 +152,8 @@ class PretrainJob:
 
     def _learning_rate(self, step: int) -> float:
         """A skipped update is none: the schedule counts those that moved the weights."""
-        return learning_rate(step - self._skipped, **self.config.rates)
+        rates: Dict[str, Any] = self.config.rates
+        return learning_rate(step - self._skipped, **rates)
 
     def _slot_names(self) -> Dict[str, str]:
         """{variable: name in the file}: the slots of a parameter stand under its structured name."""
@@ -167,7 +170,7 @@ class PretrainJob:
         return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
 
 
-def _first_names(parameters: Dict[str, object]) -> Dict[str, str]:
+def _first_names(parameters: Mapping[str, Parameter]) -> Dict[str, str]:
     names: Dict[str, str] = {}
     for structured, parameter in parameters.items():
         names.setdefault(parameter.name, structured)

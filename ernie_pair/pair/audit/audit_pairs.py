@@ -12,7 +12,7 @@ and punctuation alone.
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Literal, Optional, Tuple
+from typing import Dict, Iterable, Iterator, List, Literal, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -166,7 +166,7 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
 def _clean(files: Dict[str, Coded], folder: Path, compared: str) -> Tuple[Cleaned, Iterable[bytes]]:
     """The lines of the training file as they are, without those of the rows that are left out."""
     if compared == "exact":
-        files = {name: file.exact for name, file in files.items()}
+        files = {name: file.by_characters for name, file in files.items()}
     train = files["train"]
     others = [file for name, file in files.items() if name != "train"]
     kept = np.ones(len(train.pairs), dtype=bool)
@@ -202,15 +202,19 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
 def _results(config: AuditPairsConfig) -> Results:
     """Audit and picture, and the cleaned training file where it is asked for."""
     places = ("train_file", "dev_file", "test_file", "vocab_file")
-    inputs = {place: files_of(getattr(config, place)) for place in places}
+    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in places}
     sets = {place: getattr(config, place) for place, found in inputs.items() if not found}
     is_cleaned = config.drop_leaks != "none"
     names = [JSON_FILE, PICTURE_FILE, *([Path(config.train_file).name] if is_cleaned else [])]
     settings = {**settings_of(config, *places, "output"), **sets}
     also = [Path(config.output, f"{split}{ENDING}") for split in ("train", "dev", "test")]
     return Results(
-        *("audit-pairs", [Path(config.output, name) for name in names], inputs, settings),
-        *(config.overwrite, None, also),
+        "audit-pairs",
+        [Path(config.output, name) for name in names],
+        inputs,
+        settings,
+        config.overwrite,
+        also=also,
     )
 
 

@@ -29,8 +29,10 @@ logger = logging.getLogger(__name__)
 def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> None:
     """Log a line for each thing that is wrong with ``sources``: train and dev, with labels."""
     train = sources["train"]
+    labels = train.labels
+    assert labels is not None  # training reads them
     contents = {split: source.sha256() for split, source in sources.items()}
-    read_as = [str(train.columns), str(train.rules), sorted(train.labels.classes.items())]
+    read_as = [str(train.columns), str(train.rules), sorted(labels.classes.items())]
     key = {"version": VERSION, "contents": contents, "read as": read_as}
     cache: KeyedCache[List[str]] = KeyedCache(cache_dir, key, _note_of, _load, kind="audit-")
     warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)

@@ -45,6 +45,11 @@ class Coded(NamedTuple):
     exact: Optional["Coded"] = None
 
     @property
+    def by_characters(self) -> "Coded":
+        """Return the file by the numbers of its texts as they stand: itself, where it is that already."""
+        return self if self.exact is None else self.exact
+
+    @property
     def ordered(self) -> np.ndarray:
         """A key per row, that of its two texts in their order."""
         return (self.left << 32) | self.right
@@ -58,22 +63,16 @@ class Coded(NamedTuple):
 def coded(files: Dict[str, Pairs]) -> Dict[str, Coded]:
     """The files under their names, by the numbers of their texts."""
     exact, alike = _numbered(files, iter), _numbered(files, _compared)
-    return {
-        name: Coded(pairs, *alike[name], exact=Coded(pairs, *exact[name])) for name, pairs in files.items()
-    }
+    return {name: file._replace(exact=exact[name]) for name, file in alike.items()}
 
 
-def _numbered(
-    files: Dict[str, Pairs], compared: Callable[[List[str]], Iterable[str]]
-) -> Dict[str, List[np.ndarray]]:
+def _numbered(files: Dict[str, Pairs], compared: Callable[[List[str]], Iterable[str]]) -> Dict[str, Coded]:
     numbers: Dict[str, int] = {}
-    return {
-        name: [
-            np.array([numbers.setdefault(text, len(numbers)) for text in compared(side)], dtype=np.int64)
-            for side in pairs[:2]
-        ]
-        for name, pairs in files.items()
-    }
+
+    def number(side: List[str]) -> np.ndarray:
+        return np.array([numbers.setdefault(text, len(numbers)) for text in compared(side)], dtype=np.int64)
+
+    return {name: Coded(pairs, number(pairs.left), number(pairs.right)) for name, pairs in files.items()}
 
 
 def _compared(texts: List[str]) -> Iterator[str]:
@@ -96,8 +95,8 @@ def findings_of(files: Dict[str, Coded], same: Optional[int]) -> List[Finding]:
 def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Finding]:
     def finding(kind: str, find: Callable[[Coded], np.ndarray], says: str, show=_examples) -> Finding:
         where = find(file)
-        counts = int(where.sum()), len(file.pairs)
-        return Finding(name, kind, *counts, says, show(file, where), int((where & find(file.exact)).sum()))
+        exact = int((where & find(file.by_characters)).sum())
+        return Finding(name, kind, int(where.sum()), len(file.pairs), says, show(file, where), exact)
 
     yield finding(
         "repeated", lambda f: is_repeated(f) & ~is_contradicted(f), "repeat an earlier pair, label and all"
@@ -116,7 +115,7 @@ def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Findin
 def is_contradicted(file: Coded) -> np.ndarray:
     """bool [rows]: the pair stands elsewhere in the file, in either order, with another label."""
     _, group = np.unique(file.unordered, return_inverse=True)
-    labels = file.pairs.labels
+    labels = file.pairs.known_labels
     lowest = np.full(group.max() + 1, labels.max())
     highest = np.zeros_like(lowest)
     np.minimum.at(lowest, group, labels)
@@ -200,7 +199,7 @@ def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:
     for row in np.flatnonzero(shared)[:EXAMPLES].tolist():
         there = int(np.argmax(train.unordered == file.unordered[row]))
         examples.append(f"{_example(file, row)}  is  {_example(train, there)}")
-    exact = int(is_shared(file.exact, [train.exact]).sum())
+    exact = int(is_shared(file.by_characters, [train.by_characters]).sum())
     says = "are pairs of the training file too, in either order"
     yield Finding(name, "shared", int(shared.sum()), rows, says, examples, exact)
     known = np.concatenate([train.left, train.right])
@@ -211,7 +210,7 @@ def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:
     ):
         yield Finding(name, kind, int(where.sum()), rows, says, [])
     if file.pairs.labels is not None:
-        unseen = ~np.isin(file.pairs.labels, train.pairs.labels)
+        unseen = ~np.isin(file.pairs.labels, train.pairs.known_labels)
         says = "have a label that no training pair has"
         yield Finding(name, "unseen label", int(unseen.sum()), rows, says, _examples(file, unseen))
 

@@ -4,7 +4,7 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Literal
+from typing import Dict, List, Literal, Sequence
 
 from data_tools.base.cli import option, parse_config, refuse_empty
 from data_tools.base.errors import CheckpointError, InputError
@@ -90,7 +90,7 @@ def compare_starts(config: CompareConfig) -> None:
         refuse_existing([output_dir / TEST], config.overwrite)
     runs.make(starts, pairs)
     logits = {start.name: [runs.logits(start, seed, len(pairs)) for seed in runs.seeds] for start in starts}
-    comparison = compare(logits, pairs.labels, list(runs.seeds), config.bootstrap)
+    comparison = compare(logits, pairs.known_labels, list(runs.seeds), config.bootstrap)
     domain = None if corpus is None else _domain_losses(starts, corpus, config, train)
     for line in warnings_of(comparison, names):
         logger.warning("%s", line)
@@ -102,7 +102,10 @@ def compare_starts(config: CompareConfig) -> None:
 def _results(config: CompareConfig, train: TrainConfig) -> Results:
     """What is replaced whenever more runs have been made."""
     outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
-    inputs = {"train_config": [Path(config.train_config)], "test_file": files_of(config.test_file)}
+    inputs: Dict[str, Sequence[Path]] = {
+        "train_config": [Path(config.train_config)],
+        "test_file": files_of(config.test_file),
+    }
     inputs.update({name: files_of(getattr(train, name)) for name in ("train_file", "dev_file")})
     settings = settings_of(config, "train_config", "output_dir")
     return Results("compare-starts", outputs, inputs, settings, config.overwrite)
@@ -120,11 +123,11 @@ def _labels_of(start: Start, train: TrainConfig) -> Labels:
 def _test_pairs(config: CompareConfig, train: TrainConfig, start: Start) -> Pairs:
     labels = _labels_of(start, train)
     columns = Columns(train.text_a, train.text_b, train.label)
-    named = (
-        ("test_file", config.test_file, "test") if config.test_file else ("dev_file", train.dev_file, "dev")
-    )
-    pairs = PairSource(*named, labels, columns, RowRules.of(train)).read()
-    refuse_undefined("auc", pairs.labels, len(labels.names), named[1])
+    flag, name, split = "dev_file", train.dev_file, "dev"
+    if config.test_file:
+        flag, name, split = "test_file", config.test_file, "test"
+    pairs = PairSource(flag, name, split, labels, columns, RowRules.of(train)).read()
+    refuse_undefined("auc", pairs.known_labels, len(labels.names), name)
     return pairs
 
 
@@ -156,7 +159,8 @@ def _domain_losses(
     losses: Dict[str, Dict[str, object]] = {}
     for start in starts:
         try:
-            losses[start.name] = domain_loss(start.source, corpus, config.domain_samples, length)
+            found = domain_loss(start.source, corpus, config.domain_samples, length)
+            losses[start.name] = {**found}
         except (CheckpointError, InputError) as error:
             logger.warning("no loss on %s from %s: %s", corpus.prefix, start.name, error)
             losses[start.name] = {"reason": str(error)}

@@ -37,6 +37,7 @@ def class_weights_of(
     if not text:
         return None
     if text == BALANCED:
+        assert labels is not None  # a streamed file, which has none here, is refused with the flags
         counts = np.bincount(labels, minlength=num_classes)
         if not counts.all():
             raise InputError(

@@ -91,7 +91,7 @@ class GivenPairs:
             try:
                 cells = _cells(where, example, keys)
                 _refuse_half_characters(where, cells[:2])
-                row = row_of(where, number, cells, self.labels)
+                row: Union[Row, BadRow] = row_of(where, number, cells, self.labels)
             except InputError as error:
                 row = BadRow(number, str(error))
             yield row
@@ -139,7 +139,7 @@ def _hash_of(rows: Iterable[Row]) -> str:
 
 
 def _cells(where: str, example, keys: Optional[Tuple[str, str, str]]) -> Cells:
-    if isinstance(example, Mapping):
+    if isinstance(example, Mapping) and keys is not None:
         left, right, label = map(example.get, keys)
     elif isinstance(example, (tuple, list)) and len(example) in (2, 3):
         left, right, label = (*example, None)[:3]
@@ -155,6 +155,5 @@ def _refuse_half_characters(where: str, texts: Tuple[object, object]) -> None:
         try:
             (text if isinstance(text, str) else "").encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InputError(
-                f"{where}: half of a character (\\u{ord(text[error.start]):04x}) in a text; correct it"
-            ) from None
+            half = ord(error.object[error.start])
+            raise InputError(f"{where}: half of a character (\\u{half:04x}) in a text; correct it") from None

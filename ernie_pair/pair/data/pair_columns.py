@@ -70,7 +70,10 @@ def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
 def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, str, str]:
     """The keys of the texts and the label in JSON lines, judged by those of the first line."""
     places = _places(where, list(first), columns, must_be_there=False)
-    return tuple(columns.by_role[role] or (first[places[role]] if role in places else role) for role in ROLES)
+    left, right, label = (
+        columns.by_role[role] or (first[places[role]] if role in places else role) for role in ROLES
+    )
+    return left, right, label
 
 
 def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool) -> Dict[str, int]:

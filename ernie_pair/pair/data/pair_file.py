@@ -78,6 +78,12 @@ class Pairs(NamedTuple):
     def __len__(self) -> int:
         return len(self.left)
 
+    @property
+    def known_labels(self) -> np.ndarray:
+        """Return the labels of pairs that were read with them."""
+        assert self.labels is not None
+        return self.labels
+
     def number(self, row: int) -> int:
         return self.first_line + row if self.numbers is None else int(self.numbers[row])
 
@@ -195,7 +201,7 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> R
     """The cells as a row. Raises InputError where a text is none, or the label none of ``labels``."""
     left, right, label = cells
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
-        raise _bad_text(where, *(("sentence1", left) if _is_bad(left) else ("sentence2", right)))
+        raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
     return Row(number, left, right, None if labels is None else _class_of(where, label, labels))
 
 
@@ -249,7 +255,8 @@ def _cells_of_json(
         except InputError as error:
             yield number, BadRecord(str(error))
         else:
-            yield number, tuple(map(found.get, keys))
+            left, right, label = keys
+            yield number, (found.get(left), found.get(right), found.get(label))
 
 
 def _refuse_half_text(where: str, key: str, found: dict) -> None:

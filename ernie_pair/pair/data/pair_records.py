@@ -38,16 +38,18 @@ class BadRecord(NamedTuple):
     reason: str
 
 
-Record = Tuple[int, Union[List[str], dict, BadRecord]]  # its line, its cells
+# Its line, and what stands there.
+CellsRecord = Tuple[int, Union[List[str], BadRecord]]
+JsonRecord = Tuple[int, Union[dict, BadRecord]]
 
 
-def tab_records(path: Path, rules: RowRules) -> Iterator[Record]:
+def tab_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
     """The cells of each line, split at tabs."""
     for number, text in _numbered(_Lines(path, rules)):
         yield number, text if isinstance(text, BadRecord) else text.split("\t")
 
 
-def json_records(path: Path, rules: RowRules) -> Iterator[Record]:
+def json_records(path: Path, rules: RowRules) -> Iterator[JsonRecord]:
     """The object of each line."""
     for number, text in _numbered(_Lines(path, rules)):
         if isinstance(text, BadRecord):
@@ -59,7 +61,7 @@ def json_records(path: Path, rules: RowRules) -> Iterator[Record]:
             yield number, BadRecord(str(error))
 
 
-def csv_records(path: Path, rules: RowRules) -> Iterator[Record]:
+def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
     """The cells of each row; line ends in a cell become \\n. Raises InputError for a quote without an end."""
     lines = _Lines(path, rules, keeps_cr=True, end="\n")
     csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))

@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator, List, Optional, Union
+from typing import Iterator, List, Optional, Sequence, Union
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
@@ -52,8 +52,10 @@ class PairSource:
 
     def sha256(self) -> str:
         """Of the content. Raises InputError."""
-        if not self.is_file and not isinstance(self._set(), SetFile):
-            return _hash_of(self._set())
+        if not self.is_file:
+            found = self._set()
+            if not isinstance(found, SetFile):
+                return _hash_of(found)
         path = self._path()
         refuse_missing(path)
         return sha256_of_file(path)
@@ -89,7 +91,12 @@ class PairSource:
         return open_set(self.flag, self.name, self.split)
 
     def _path(self) -> Path:
-        return Path(self.name) if self.is_file else self._set().path
+        if self.is_file:
+            return Path(self.name)
+        found = self._set()
+        if not isinstance(found, SetFile):
+            raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
+        return found.path
 
     def _rows_of_set(self) -> Iterator[Union[Row, BadRow]]:
         found = self._set()
@@ -104,12 +111,13 @@ class PairSource:
             where = f"{self.name} {self.split}:{number}"
             keys = keys or keys_of(where, list(example), self.columns)
             try:
-                yield row_of(where, number, tuple(map(example.get, keys)), self.labels)
+                left, right, label = map(example.get, keys)
+                yield row_of(where, number, (left, right, label), self.labels)
             except InputError as error:
                 yield BadRow(number, str(error))
 
 
-def _with_spellings(labels: Labels, spellings: List[str]) -> Labels:
+def _with_spellings(labels: Labels, spellings: Sequence[str]) -> Labels:
     """With the words that the file of a set uses for the classes 0, 1, ..."""
     more = {word: labels.classes[str(n)] for n, word in enumerate(spellings) if str(n) in labels.classes}
     return replace(labels, classes={"-": _NO_CLASS, **more, **labels.classes})

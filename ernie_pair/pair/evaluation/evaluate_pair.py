@@ -3,7 +3,7 @@
 import json
 import logging
 from pathlib import Path
-from typing import Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results
@@ -71,7 +71,7 @@ def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
             scored[each.sha256] = Scored(each, trained.logits(each, symmetric))
     fitted = _fitted(scored, pairs, calibrating, saved, config)
     saved = with_temperature(saved, fitted, config)
-    exchanged = Pairs(pairs.right, pairs.left, *pairs[2:])
+    exchanged = pairs._replace(left=pairs.right, right=pairs.left)
     return Answers(
         pairs,
         trained.labels.names,
@@ -85,7 +85,7 @@ def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
     )
 
 
-def _read(trained: Trained, config: EvaluateConfig) -> Tuple[Pairs, Pairs, Pairs]:
+def _read(trained: Trained, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
     """The pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
     pairs = trained.read(config.input_file, labelled=True)
     calibrating = tuning = None
@@ -107,24 +107,31 @@ def _saved_for(calibration: Calibration, config: EvaluateConfig) -> Tuple[Calibr
     if calibration.is_tuned:
         logger.warning(
             "%s/%s was tuned with --symmetric %s: it is not used for --symmetric %s",
-            *(config.model_path, CALIBRATION, calibration.symmetric, symmetric),
+            config.model_path,
+            CALIBRATION,
+            calibration.symmetric,
+            symmetric,
         )
     return Calibration(symmetric=symmetric), symmetric
 
 
 def _fitted(
-    scored: Dict[str, Scored], pairs: Pairs, calibrating: Pairs, saved: Calibration, config: EvaluateConfig
+    scored: Dict[str, Scored],
+    pairs: Pairs,
+    calibrating: Optional[Pairs],
+    saved: Calibration,
+    config: EvaluateConfig,
 ) -> Fitted:
     """The temperature to judge: fitted on --calibrate_on, else that of the model, else on ``pairs``."""
     if calibrating is None and saved.temperature != 1.0:
         where = f"{config.model_path}/{CALIBRATION}"
         return Fitted(saved.temperature, where, saved.rows, saved.fitted_on_sha256)
     on = pairs if calibrating is None else calibrating
-    temperature = fit_temperature(scored[on.sha256].logits, on.labels)
+    temperature = fit_temperature(scored[on.sha256].logits, on.known_labels)
     return Fitted(temperature, on.path, len(on), on.sha256)
 
 
-def _tell(evaluation: Dict[str, object], config: EvaluateConfig) -> None:
+def _tell(evaluation: Dict[str, Any], config: EvaluateConfig) -> None:
     """The metrics on stdout, the rest as lines for a reader."""
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
@@ -157,7 +164,7 @@ def _tell_calibration(calibration: Dict[str, object]) -> None:
         logger.info("calibration error, %s: %.4f; with the temperature %.4f", *named)
 
 
-def _tell_thresholds(thresholds: Dict[str, object], name: str) -> None:
+def _tell_thresholds(thresholds: Dict[str, Any], name: str) -> None:
     """``name`` is that of class 1."""
     where = f"on {thresholds['tuned_on']}"
     where += ", the rows that are measured here" if thresholds["is_judged_file"] else ""

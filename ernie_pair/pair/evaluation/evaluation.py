@@ -1,7 +1,7 @@
 """What is measured of the answers of a model on one file, as one dictionary that JSON can hold."""
 
 import math
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -46,9 +46,10 @@ class Scored(NamedTuple):
 
     def curve(self, temperature: float) -> Optional[Curve]:
         """Return the thresholds of two classes where both occur, otherwise None."""
-        if self.logits.shape[1] != 2 or len(np.unique(self.pairs.labels)) < 2:
+        labels = self.pairs.known_labels
+        if self.logits.shape[1] != 2 or len(np.unique(labels)) < 2:
             return None
-        return threshold_curve(probabilities(self.logits, temperature)[:, 1], self.pairs.labels)
+        return threshold_curve(probabilities(self.logits, temperature)[:, 1], labels)
 
 
 class Answers(NamedTuple):
@@ -76,7 +77,7 @@ class Answers(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        return self.pairs.labels
+        return self.pairs.known_labels
 
     @property
     def guesses(self) -> np.ndarray:
@@ -124,12 +125,12 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     if thresholds is not None:
         sections["thresholds"] = thresholds
     if answers.swapped is not None:
-        sections["swap"] = _swap(answers)
+        sections["swap"] = _swap(answers, answers.swapped)
     metrics = measure(logits, labels)
     return {**{n: value if math.isfinite(value) else None for n, value in metrics.items()}, **sections}
 
 
-def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, object]]:
+def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]]:
     """Return the thresholds of the best F1 and of an asked precision, and the file they are chosen on.
 
     None where there are none to choose. Where that file is another than the judged one, ``judged`` holds
@@ -140,7 +141,7 @@ def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, obje
     if curve is None:
         return None
     is_judged = tuning.pairs.sha256 == answers.pairs.sha256
-    found = {
+    found: Dict[str, Any] = {
         "temperature": answers.in_use,
         "tuned_on": tuning.pairs.path,
         "tuned_on_sha256": tuning.pairs.sha256,
@@ -152,14 +153,14 @@ def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, obje
     for name in () if is_judged else ("best_f1", "at_precision"):
         found[name]["judged"] = _judged(answers, found[name]["threshold"])
     if answers.saved.threshold is not None:
-        found["saved"] = _saved(answers)
+        found["saved"] = _saved(answers, answers.saved.threshold)
     return found
 
 
-def _saved(answers: Answers) -> Dict[str, object]:
+def _saved(answers: Answers, threshold: float) -> Dict[str, object]:
     saved = answers.saved
     return {
-        **_judged(answers, saved.threshold),
+        **_judged(answers, threshold),
         "tuned_on": saved.tuned_on,
         "tuned_on_sha256": saved.tuned_on_sha256,
         "tuned_for": saved.tuned_for,
@@ -196,14 +197,14 @@ def _calibration(answers: Answers) -> Dict[str, object]:
     }
 
 
-def _swap(answers: Answers) -> Dict[str, float]:
+def _swap(answers: Answers, swapped: np.ndarray) -> Dict[str, float]:
     """Return what changes when the two texts change places.
 
     ``mean_difference``: half the sum of |p(A, B) - p(B, A)| over the classes; of two, that of class 1.
     ``accuracy_both_orders``: of the mean of the logits, as --symmetric average takes it.
     """
-    differences = np.abs(answers.shown - probabilities(answers.swapped, answers.in_use)).sum(axis=1) / 2
-    guesses, both = answers.swapped.argmax(axis=1), (answers.logits + answers.swapped).argmax(axis=1)
+    differences = np.abs(answers.shown - probabilities(swapped, answers.in_use)).sum(axis=1) / 2
+    guesses, both = swapped.argmax(axis=1), (answers.logits + swapped).argmax(axis=1)
     return {
         "flip_rate": float(np.mean(guesses != answers.guesses)),
         "mean_difference": float(differences.mean()),

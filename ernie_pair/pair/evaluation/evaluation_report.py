@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
@@ -27,8 +27,8 @@ def write_report(
     worst = worst_rows(answers, most_rows)
     numbers, errors, page = files
     numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    errors.write_text("".join(_lines(worst)), encoding="utf-8", newline="\n")
-    page.write_text(page_of(evaluation, answers, worst), encoding="utf-8", newline="\n")
+    errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
+    page.write_bytes(page_of(evaluation, answers, worst).encode("utf-8"))
 
 
 def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
@@ -86,7 +86,7 @@ def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[st
     )
 
 
-def _single_class(evaluation: Dict[str, object]) -> str:
+def _single_class(evaluation: Dict[str, Any]) -> str:
     """The warning about a classifier that answers one class only, otherwise empty."""
     name = evaluation["single_class"]
     return "" if name is None else describe_single_class(name, evaluation["rows"])
@@ -100,12 +100,12 @@ def _percent(value) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def _cards(evaluation: Dict[str, object]) -> List[Dict[str, object]]:
+def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, object]]:
     """The numbers at the top: name, value, and what stands below it."""
     ranges, calibration = evaluation.get("intervals", {}), evaluation["calibration"]
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
-    cards = [
+    cards: List[Dict[str, object]] = [
         {"name": shown, "value": _number(evaluation[name]), "below": _range(ranges.get(name))}
         for name, shown in names.items()
     ]
@@ -124,7 +124,7 @@ def _range(interval) -> str:
     return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
 
 
-def _slices_by_kind(evaluation: Dict[str, object]) -> Dict[str, List[Dict[str, object]]]:
+def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, List[Dict[str, object]]]:
     """{by: slices}, each with ``share`` of all rows and ``is_low``: fewer rows right than the accuracy of the
     whole file leads to by chance."""
     from scipy.stats import binom

@@ -1,7 +1,7 @@
 """A trained model ready to be asked, as evaluation and prediction open it."""
 
 from pathlib import Path
-from typing import List
+from typing import Sequence
 
 import numpy as np
 
@@ -68,6 +68,6 @@ class Trained:
         """float32 [rows, classes], the same on every process; see ``logits_of`` and `pair_symmetry`."""
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
 
-    def _logits_of_texts(self, left: List[str], right: List[str]) -> np.ndarray:
+    def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
         rows = encode_texts(left, right, None, self.pieces, self.max_seq_len)
         return logits_of(self.model, rows, self.config.batch_size, self.peers)

@@ -1,7 +1,7 @@
 """The result file of a command that asks a model, and the rule by which it may be written."""
 
 from pathlib import Path
-from typing import Sequence
+from typing import Dict, Sequence
 
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results, files_of, settings_of
@@ -25,7 +25,7 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     ``but``: a file in the model's folder that is no input. Raises InputError where a file cannot come to lie.
     """
     refuse_unusable(Path(config.output_file))
-    inputs = {
+    inputs: Dict[str, Sequence[Path]] = {
         name: [path for path in files_of(getattr(config, name)) if path.name != but]
         for name in INPUTS
         if hasattr(config, name)

@@ -44,7 +44,7 @@ def _measured(labels: np.ndarray, guesses: np.ndarray, num_classes: int) -> Dict
     from sklearn.metrics import accuracy_score, f1_score
 
     average = "binary" if num_classes == 2 else "macro"
-    values = {
+    values: Dict[str, object] = {
         "rows": len(labels),
         "accuracy": float(accuracy_score(labels, guesses)),
         "f1": float(f1_score(labels, guesses, average=average, zero_division=0)),

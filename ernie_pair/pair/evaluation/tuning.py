@@ -1,7 +1,7 @@
 """What an evaluation finds for later predictions, and when it may be saved."""
 
 from dataclasses import replace
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.temperature import Calibration
@@ -35,7 +35,7 @@ def refuse_judged_file(config: EvaluateConfig, judged: Pairs, calibrating: Pairs
 
 def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
     """Raise InputError where thresholds of two classes cannot be chosen on ``pairs``."""
-    absent = sorted({0, 1} - set(pairs.labels.tolist()))
+    absent = sorted({0, 1} - set(pairs.known_labels.tolist()))
     if num_classes == 2 and absent:
         raise InputError(
             f"--{flag} {pairs.path} has no pair of class {absent[0]}, so no threshold can be chosen on it; "
@@ -57,7 +57,7 @@ def with_temperature(saved: Calibration, fitted: Fitted, config: EvaluateConfig)
 
 
 def with_threshold(
-    calibration: Calibration, thresholds: Optional[Dict[str, object]], config: EvaluateConfig
+    calibration: Calibration, thresholds: Optional[Dict[str, Any]], config: EvaluateConfig
 ) -> Calibration:
     """Return ``calibration`` with the threshold of --at_precision, where it is to be saved.
 
@@ -65,6 +65,7 @@ def with_threshold(
     """
     if not config.save_threshold:
         return calibration
+    assert thresholds is not None  # of two classes, see `refuse_unsavable`, that both occur
     chosen = thresholds["at_precision"]
     if not chosen["reached"]:
         raise InputError(

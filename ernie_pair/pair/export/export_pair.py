@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, Optional, Tuple
+from typing import Dict, Literal, Optional, Sequence, Tuple
 
 from data_tools.base.cli import option, refuse_empty
 from data_tools.base.errors import InputError
@@ -102,7 +102,7 @@ def export_pair(config: ExportConfig) -> None:
 
 
 def _results(config: ExportConfig, output_dir: Path) -> Results:
-    inputs = {"model_path": files_of(config.model_path)}
+    inputs: Dict[str, Sequence[Path]] = {"model_path": files_of(config.model_path)}
     settings = settings_of(config, "model_path", "output_dir")
     outputs = [output_dir / name for name in WRITTEN]
     return Results("export", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
@@ -138,7 +138,9 @@ def _fill(
     batches = parity_batches(pieces, max_seq_len)
     expected = answers_of(model, batches)
     shutil.copyfile(vocab_file, draft / VOCAB)
-    shutil.copyfile(find_config(folder), draft / CONFIG)
+    config_file = find_config(folder)
+    assert config_file is not None  # the model was read by it
+    shutil.copyfile(config_file, draft / CONFIG)
     if (folder / TOKENIZER).is_file():
         shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
     write_paddle(model, draft)
@@ -160,9 +162,14 @@ def _fill(
         backend = open_backend(shipped, name, cpu_threads())
         differences[name] = largest_difference(backend, batches, expected)
         logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
-    facts = {"model": Path(config.model_path).name, "vocab_sha256": pieces.sha256}
-    facts["versions"] = installed_versions(VERSIONED)
-    (draft / MANIFEST).write_text(_manifest(shipped, parity=differences, **facts), encoding="utf-8")
+    manifest = _manifest(
+        shipped,
+        parity=differences,
+        model=Path(config.model_path).name,
+        vocab_sha256=pieces.sha256,
+        versions=installed_versions(VERSIONED),
+    )
+    (draft / MANIFEST).write_text(manifest, encoding="utf-8")
 
 
 def _manifest(shipped: ShippedModel, **facts) -> str:

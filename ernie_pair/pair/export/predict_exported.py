@@ -64,8 +64,13 @@ def run_shipped(config: RunConfig) -> None:
     results = results_of("run", config)
     if results.are_done():
         return
-    chosen = {"threshold": config.threshold, "symmetric": config.symmetric}
-    predictor = PairPredictor(config.model, config.backend, config.threads, **chosen)
+    predictor = PairPredictor(
+        config.model,
+        config.backend,
+        config.threads,
+        threshold=config.threshold,
+        symmetric=config.symmetric,
+    )
     rules = RowRules.of(config)
     pairs = read_file(Path(config.input_file), None, Columns(config.text_a, config.text_b), rules)
     tell_rejected(config.input_file, pairs.bad, len(pairs), Path(config.output_file + ENDING))

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import yaml
 
@@ -70,9 +70,9 @@ class Asker:
                 sys.stdout.write(f"  {error}\n")
 
 
-def _processes(ask: Asker) -> Dict[str, object]:
+def _processes(ask: Asker) -> Dict[str, Any]:
     """The block `launch:`."""
-    block: Dict[str, object] = {}
+    block: Dict[str, Any] = {}
     device = ask("Run on cpu or gpu?", default_device(), one_of("cpu", "gpu"))
     if device == "gpu":
         block["gpus"] = ask("Which GPUs of each machine, 0,1 for example?", "0", _gpus)
@@ -84,7 +84,7 @@ def _processes(ask: Asker) -> Dict[str, object]:
     return block
 
 
-def _training(ask: Asker, block: Dict[str, object]) -> Dict[str, object]:
+def _training(ask: Asker, block: Dict[str, Any]) -> Dict[str, object]:
     """How an update is made, as the flags of training say it."""
     flags: Dict[str, object] = {"device": "gpu" if "gpus" in block else "cpu"}
     if "gpus" in block:

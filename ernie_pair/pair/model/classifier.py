@@ -210,6 +210,7 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
             f"{model_path}/{CONFIG}: neither model_type nor architectures names one of {', '.join(FAMILIES)}"
         )
     model = new_model(source, family, seed=0, dropout=0.0)
+    assert source.weights is not None  # a model that is not from scratch has some
     _set_matching(model, read_weights(source.weights), source.weights)
     model.eval()
     return model, source.vocab_file
@@ -227,8 +228,8 @@ def _classifier_spec(family: str, spec: ModelSpec, dropout: Optional[float], poo
     if pooling == "mean":
         settings["pooling"] = pooling
     if dropout is not None:
-        rates = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-        rates += ("classifier_dropout_prob",) if family == "albert" else ()
+        rates = ["hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"]
+        rates += ["classifier_dropout_prob"] if family == "albert" else []
         settings.update(dict.fromkeys(rates, dropout))
     return encoder_spec(spec.with_config(settings))
 

@@ -36,6 +36,7 @@ class Objective:
 
     def __call__(self, forward: Forward, batch: Batch) -> Answer:
         copies = 2 if self.rdrop_alpha else 1
+        assert batch.labels is not None  # training reads them
         ids_BS, types_BS, labels_B = (np.concatenate([array] * copies) for array in batch)
         logits_BC = _wide(forward(paddle.to_tensor(ids_BS), paddle.to_tensor(types_BS)))
         loss, divergence = self._mean_entropy(logits_BC, labels_B), 0.0

@@ -75,7 +75,11 @@ def _hold(
     if world.is_first:
         warn_before_training(cache_dir, sources)
     updates = partial(
-        *(training_updates, train, config.seed, config.batch_size, world),
+        training_updates,
+        train,
+        config.seed,
+        config.batch_size,
+        world,
         bucket=config.bucket,
         passes=config.gradient_accumulation_steps,
     )
@@ -103,8 +107,12 @@ def _stream(
     _describe(dev, dev_rows, labels)
     tell_rejected(dev.name, dev_rows.bad, len(dev_rows), _rejected(config, "dev") if world.is_first else None)
     rules = StreamRules(
-        *(config.seed, config.pairs_per_update(world.size), config.shuffle_buffer, config.bucket),
-        *(config.max_seq_len, config.gradient_accumulation_steps),
+        config.seed,
+        config.pairs_per_update(world.size),
+        config.shuffle_buffer,
+        config.bucket,
+        config.max_seq_len,
+        config.gradient_accumulation_steps,
     )
     rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
     updates = partial(streamed_updates, train, pieces, rules, world, rejects=rejects)
@@ -129,7 +137,7 @@ def _rejected(config: PairConfig, split: str) -> Path:
 
 
 def _describe(source: PairSource, rows: Rows, labels: Labels) -> None:
-    counts = np.bincount(rows.labels, minlength=len(labels.names)).tolist()
+    counts = np.bincount(rows.known_labels, minlength=len(labels.names)).tolist()
     shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
     if rows.num_cut:

@@ -23,8 +23,8 @@ def fingerprint_of(
     config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
 ) -> Dict[str, object]:
     """What must not change between a checkpoint and the run that goes on from it."""
-    flags = ("model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout")
-    flags += ("text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE)
+    flags = ["model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout"]
+    flags += ["text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE]
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         **{name: getattr(config, name) for name in flags},

@@ -1,12 +1,13 @@
 """What an update and an evaluation of the pair classifier are."""
 
 import math
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.engine.hooks import StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, Rows
@@ -20,7 +21,6 @@ from ernie_pair.pair.step.loss import Objective
 from ernie_pair.pair.step.optimizer import new_optimizer
 from ernie_pair.pair.step.zero2 import Shards
 from ernie_pair.pair.train import job_state
-from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import seed_of
 
 Measure = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
@@ -77,7 +77,7 @@ class PairJob:
         return learning_rate(step, **self.rates)
 
     @property
-    def rates(self) -> Dict[str, float]:
+    def rates(self) -> Dict[str, Any]:
         """The schedule, as keyword arguments of ``learning_rate``."""
         return {
             "max_lr": self.config.learning_rate,
@@ -86,7 +86,7 @@ class PairJob:
             "decay_steps": self.total_steps + 1,
         }
 
-    def step(self, micro_batches: List[Batch], number: int, stop: StopSignals) -> Dict[str, float]:
+    def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Dict[str, float]:
         """Move the weights once; loss and accuracy are means over the batches of all processes.
 
         With --on_nan skip they stay where the loss or the gradient is not finite, and with a scaled loss
@@ -187,8 +187,8 @@ class PairJob:
         rows = self.splits[split]
         with self.precision.casting():
             logits = logits_of(self.model, rows, self.config.batch_size, self.peers)
-        self.single_class = find_single_class(logits, rows.labels)
-        return self.measure(logits, rows.labels)
+        self.single_class = find_single_class(logits, rows.known_labels)
+        return self.measure(logits, rows.known_labels)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
         """What this process puts into a checkpoint; see `job_state`."""

@@ -75,7 +75,11 @@ class PairRun:
             )
         recompute_layers(start.model, config.use_recompute)
         self.job = PairJob(
-            *(config, start.model, data.dev, total_steps(config, data.num_rows, world), self.peers),
+            config,
+            start.model,
+            data.dev,
+            total_steps(config, data.num_rows, world),
+            self.peers,
             measure=Measure(compute_metrics, config.best_metric, world, self.peers.add),
             class_weights=data.class_weights,
             beginning=start.beginning,

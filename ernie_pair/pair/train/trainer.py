@@ -6,7 +6,19 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
@@ -112,7 +124,8 @@ class PairTrainer:
         self._device = start_device(config.device, self.world)
         self._open = partial(_start_of, model, config, vocab_file)
         self._start = self._open()
-        self._has_begun, self._casting = False, contextlib.nullcontext
+        self._has_begun = False
+        self._casting: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
         self._folder = Path(model) if isinstance(model, (str, Path)) and Path(model).is_dir() else None
 
@@ -152,6 +165,7 @@ class PairTrainer:
 
     def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
         logits, labels, _ = self._ask(self._pairs_of("dev", dataset), symmetric)
+        assert labels is not None  # the source is read with them
         return self._measure()(logits, labels)
 
     def predict(
@@ -193,8 +207,15 @@ class PairTrainer:
         if self.compute_metrics is None:
             refuse_unknown(config.best_metric, METRICS)
         data = open_pairs(config, sources, start.source, self.world)
-        own = {"compute_metrics": self.compute_metrics, "callbacks": self.callbacks}
-        run = PairRun(config, start, data, self.world, self._device, **own)
+        run = PairRun(
+            config,
+            start,
+            data,
+            self.world,
+            self._device,
+            compute_metrics=self.compute_metrics,
+            callbacks=self.callbacks,
+        )
         self._casting = run.job.precision.casting
         return self._result(run, run.train(signals))
 
@@ -228,7 +249,8 @@ class PairTrainer:
         logits, labels = [], []
         for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
             logits.append(self._logits_of(pairs, symmetric))
-            labels.append(pairs.labels)
+            if pairs.labels is not None:
+                labels.append(pairs.labels)
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
         labelled = source.labels is not None
         return np.concatenate(logits), np.concatenate(labels) if labelled else None, bad
@@ -236,7 +258,7 @@ class PairTrainer:
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
 
-    def _logits_of_texts(self, left: List[str], right: List[str]) -> np.ndarray:
+    def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
         source = self._start.source
         pieces = open_tokenizer(source.vocab_file, source.spec, self.config.max_seq_len)
         rows = encode_texts(left, right, None, pieces, self.config.max_seq_len)

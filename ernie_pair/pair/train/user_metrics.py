@@ -1,6 +1,7 @@
 """A person's own metrics beside those of `metrics.measure`."""
 
 import math
+from functools import partial
 from typing import Callable, Dict, Iterable, NamedTuple, Optional
 
 import numpy as np
@@ -35,14 +36,15 @@ class Measure:
     def __call__(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
         metrics = measure(logits, labels)
         if self.compute_metrics is not None:
-            metrics.update(together(self.add, self.world, lambda: self._own(logits, labels))[0])
+            compute = partial(self._own, self.compute_metrics, logits, labels)
+            metrics.update(together(self.add, self.world, compute)[0])
         refuse_unknown(self.best_metric, metrics)
         return metrics
 
-    def _own(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+    def _own(self, compute: ComputeMetrics, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
         if not self.world.is_first:
             return {}
-        found = self.compute_metrics(EvalPrediction(logits, labels))
+        found = compute(EvalPrediction(logits, labels))
         try:
             own = {str(name): float(value) for name, value in found.items()}
         except (AttributeError, TypeError, ValueError):

@@ -4,6 +4,7 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Dict, Sequence
 
 from data_tools.base.cli import option, refuse_empty
 from data_tools.base.errors import CheckpointError, InputError
@@ -78,9 +79,12 @@ def convert(config: ConvertConfig) -> None:
 
 
 def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source: ModelSource) -> Results:
-    inputs = {"static_model_path": files_of(str(weights_file)), "model_name_or_path": [source.vocab_file]}
+    inputs: Dict[str, Sequence[Path]] = {
+        "static_model_path": files_of(str(weights_file)),
+        "model_name_or_path": [source.vocab_file],
+    }
     outputs = [output_dir / name for name in sorted(WRITTEN - {MADE})]
-    settings = {"config.json": source.spec.to_config()}
+    settings: Dict[str, object] = {"config.json": source.spec.to_config()}
     return Results("convert", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
@@ -115,7 +119,7 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     folder = weights_file.parent
     settings, vocab_file = find_config(folder), folder / VOCAB
     missing = [CONFIG] * (settings is None) + [VOCAB] * (not vocab_file.is_file())
-    if missing:
+    if settings is None or missing:
         raise InputError(f"{folder} has no {' and no '.join(missing)}; give --model_name_or_path")
     return ModelSource(str(folder), read_spec(settings, vocab_file), vocab_file, weights_file)
 

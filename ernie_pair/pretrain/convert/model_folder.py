@@ -47,8 +47,8 @@ def _with_tied_names(weights: Arrays, family: str) -> Arrays:
     """In the order of names. A tied array is one object, of which a pickle holds one copy."""
     arrays = {name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}
     has_decoder = any(name.startswith(DECODER) for name in arrays)
-    for names in TIED if has_decoder else ():
-        names = [name.format(family=family) for name in names]
+    for tied in TIED if has_decoder else ():
+        names = [name.format(family=family) for name in tied]
         array = next(arrays[name] for name in names if name in arrays)
         arrays.update(dict.fromkeys(names, array))
     return {name: arrays[name] for name in sorted(arrays)}

@@ -2,11 +2,12 @@
 
 import logging
 import math
-from typing import Dict, NamedTuple
+from typing import Mapping, NamedTuple
 
 from ernie_pair.model_files.source import ModelSource, match_parameters
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.weights.parameter_names import HEADS, structured_names
+from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
 
 PRETRAINING_HEADS, LM_HEAD = "cls.", "cls.predictions."
@@ -22,12 +23,13 @@ class WarmStart(NamedTuple):
     has_lm_head: bool
 
 
-def read_start(parameters: Dict[str, object], source: ModelSource) -> WarmStart:
+def read_start(parameters: Mapping[str, Parameter], source: ModelSource) -> WarmStart:
     """Match the weights of ``source`` with the ``parameters`` of the program, {structured name: parameter}.
 
     The encoder must fit name by name. The heads of pretraining may be missing, then they stay random;
     other heads are passed over; both are logged. Raises CheckpointError.
     """
+    assert source.weights is not None  # a model that is not from scratch has some
     where, vocab_size = str(source.weights), source.spec.vocab_size
     found = structured_names(read_weights(source.weights), parameters, where)
     ours = as_float32(cut_vocabulary(found, vocab_size), where)
