@@ -41,7 +41,8 @@ def tell_schedule(rates: dict, max_steps: int, done: int = 0) -> None:
     if 2 * rates["warmup_steps"] > max_steps:
         logger.warning(
             "warm-up takes %d of the %d steps, more than half of the run; is --warmup_rate meant so?",
-            *(rates["warmup_steps"], max_steps),
+            rates["warmup_steps"],
+            max_steps,
         )
 
 

@@ -59,7 +59,12 @@ def tiny_job(folder: Path, peers=None, consumed: int = 0, prepare=None, measure=
     more = {"measure": measure} if measure else {}
     job = PairJob(config, model, dev, STEPS, peers, class_weights=weights, **more)
     updates = training_updates(
-        *(train, config.seed, config.batch_size, World(peers.rank, peers.size), consumed, config.bucket),
+        train,
+        config.seed,
+        config.batch_size,
+        World(peers.rank, peers.size),
+        consumed,
+        config.bucket,
         passes=config.gradient_accumulation_steps,
     )
     return Tiny(job, train, updates)

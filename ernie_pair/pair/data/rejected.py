@@ -23,7 +23,11 @@ def tell_rejected(name: str, bad: Sequence[BadRow], num_good: int, path: Optiona
     where = "" if path is None else f"; all of them: {path}"
     logger.warning(
         "%s: %d of %d rows are no pairs and are left out%s; the first: %s",
-        *(name, len(bad), len(bad) + num_good, where, bad[0].reason),
+        name,
+        len(bad),
+        len(bad) + num_good,
+        where,
+        bad[0].reason,
     )
     if path is not None:
         with published(path) as (draft,):

@@ -127,8 +127,12 @@ class PairHooks(Hooks):
         config, source = run.config, run.start.source
         write = partial(run.start.model.write, vocab_file=source.vocab_file, max_seq_len=config.max_seq_len)
         self.best = BestModel(
-            *(Path(config.output_dir), write, run.world, run.peers.add),
-            *(config.best_metric, config.lower_is_better),
+            Path(config.output_dir),
+            write,
+            run.world,
+            run.peers.add,
+            metric=config.best_metric,
+            lower_is_better=config.lower_is_better,
         )
         self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
         self.stopping = EarlyStopping(
@@ -161,7 +165,10 @@ class PairHooks(Hooks):
         if self.stopping.is_due(state):
             logger.info(
                 "stopped early after step %d: %d evaluations in a row without a better %s than %.4f",
-                *(state.step, state.stale_evaluations, self.config.best_metric, state.metric_to_beat),
+                state.step,
+                state.stale_evaluations,
+                self.config.best_metric,
+                state.metric_to_beat,
             )
         else:
             logger.info("a callback stopped the run after step %d; train again to go on", state.step)
@@ -180,7 +187,9 @@ class PairHooks(Hooks):
         if state.best_step == 0 < state.step:
             logger.warning(
                 "best %s %.4f is that of step 0: the run got no better than its start, which lies in %s",
-                *(metric, value, folder),
+                metric,
+                value,
+                folder,
             )
         else:
             logger.info("best %s %.4f: %s", metric, value, folder)

@@ -13,6 +13,7 @@ from typing import (
     Dict,
     Iterable,
     List,
+    Literal,
     NamedTuple,
     Optional,
     Sequence,
@@ -275,7 +276,8 @@ class PairTrainer:
 def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
     """What is decided already is not for the flags to say."""
     dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
-    return replace(config, model_type=model.family, pooling=model.pooling, dropout=dropout)
+    pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
+    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout)
 
 
 def _start_of(model, config: PairConfig, vocab_file):

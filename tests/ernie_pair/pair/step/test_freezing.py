@@ -280,7 +280,7 @@ def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     write_new_model(
         NewModelConfig(
-            *(str(vocab_file), str(tmp_path / "m")), model_type=family, max_position_embeddings=32, **sizes
+            str(vocab_file), str(tmp_path / "m"), model_type=family, max_position_embeddings=32, **sizes
         )
     )
     source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
