@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -26,13 +27,30 @@ def page(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_top_level_holds_only_the_six_names_and_what_custom_expects():
+@pytest.fixture(scope="module")
+def tracked():
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         pytest.skip("not a clone")
-    top = {name.split("/")[0] for name in done.stdout.splitlines()}
+    return [Path(name) for name in done.stdout.splitlines()]
+
+
+def test_the_top_level_holds_only_the_six_names_and_what_custom_expects(tracked):
+    top = {path.parts[0] for path in tracked}
     assert top >= FIXED | CUSTOMARY
     assert top - FIXED - CUSTOMARY - HIDDEN <= {"docs"}
+
+
+def test_what_is_no_python_in_the_packages_goes_into_the_wheel_too(tracked):
+    data = page("pyproject.toml").split("[tool.setuptools.package-data]\n")[1].split("\n\n")[0]
+    listed = {
+        (package.strip('"').replace(".", "/"), name)
+        for package, names in re.findall(r"^(\S+) = \[(.*)\]$", data, re.M)
+        for name in re.findall(r'"([^"]+)"', names)
+    }
+    ours = [path for path in tracked if path.parts[0] in ("data_tools", "ernie_pair")]
+    assert listed == {(str(path.parent), path.name) for path in ours if path.suffix != ".py"}
+    assert {("data_tools", "py.typed"), ("ernie_pair", "py.typed")} <= listed
 
 
 def test_contributing_names_places_that_are_there():
