@@ -71,7 +71,7 @@ def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
             scored[each.sha256] = Scored(each, trained.logits(each, symmetric))
     fitted = _fitted(scored, pairs, calibrating, saved, config)
     saved = with_temperature(saved, fitted, config)
-    exchanged = pairs._replace(left=pairs.right, right=pairs.left)
+    exchanged = Pairs(pairs.right, pairs.left, *pairs[2:])
     return Answers(
         pairs,
         trained.labels.names,
