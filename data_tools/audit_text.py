@@ -33,9 +33,10 @@ from data_tools.audit.odd_characters import ODD_KINDS, odd_characters
 from data_tools.audit.paragraphs import fingerprints, normalised, quotes, read_paragraphs
 from data_tools.audit.tally import Tally, add_all
 from data_tools.audit.text_audit_report import TextAudit, draw, report_lines
-from data_tools.base.cli import option, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
+from data_tools.base.options import Options, option
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.results import Results, settings_of
@@ -49,32 +50,53 @@ _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
 @dataclass(frozen=True)
-class AuditConfig:
+class AuditConfig(Options):
     """Check text before pretraining on it."""
 
+    EXAMPLE = "raw/ --output audit --workers 8"
+
     input: List[str] = option(
-        help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)", positional=True
+        help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
+        positional=True,
+        group="data",
     )
-    output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
-    json_key: str = option("text", help="the key of a document's text in .jsonl files")
-    near_threshold: float = option(0.8, help="least Jaccard similarity of near repeats")
-    shingle: int = option(5, help="characters of a shingle; paragraphs are compared as sets of them")
+    output: str = option(
+        "", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone", group="data"
+    )
+    json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
+    near_threshold: float = option(
+        0.8, help="least Jaccard similarity of near repeats", group="data", at_least=0.3, at_most=1
+    )
+    shingle: int = option(
+        5,
+        help="characters of a shingle; paragraphs are compared as sets of them",
+        group="data",
+        unit="characters",
+        at_least=1,
+    )
     near_limit: int = option(
-        1_000_000, help="most paragraphs to compare, then a sample of them; 0 leaves near repeats out"
+        1_000_000,
+        help="most paragraphs to compare, then a sample of them; 0 leaves near repeats out",
+        group="data",
+        unit="paragraphs",
+        at_least=0,
     )
     encoding_errors: Literal["strict", "replace"] = option(
-        "strict", help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
+        "strict",
+        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        group="data",
     )
-    max_line_bytes: int = option(LONGEST_LINE, help="a longer line ends the run")
-    workers: int = option(1, help="processes that read; the report is the same for any number")
-    overwrite: bool = option(False, help="replace another report in the folder")
-
-    def __post_init__(self):
-        if not 0.3 <= self.near_threshold <= 1:
-            raise InputError(f"--near_threshold {self.near_threshold} is not in [0.3, 1]; use 0.8")
-        for name, least in (("shingle", 1), ("near_limit", 0), ("max_line_bytes", 1), ("workers", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
+    max_line_bytes: int = option(
+        LONGEST_LINE, help="a longer line ends the run", group="data", unit="bytes", at_least=1
+    )
+    workers: int = option(
+        1,
+        help="processes that read; the report is the same for any number",
+        group="devices",
+        unit="processes",
+        at_least=1,
+    )
+    overwrite: bool = option(False, help="replace another report in the folder", group="data")
 
     @property
     def line_rules(self) -> LineRules:

@@ -22,8 +22,9 @@ from tokenizers.models import WordPiece as WordPieceModel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from data_tools.base.cli import option, refuse_empty, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.corpus.twin_vocab import with_twins
@@ -38,30 +39,52 @@ _OF_TEXT = ("vocab_size", "min_count", "json_key", "encoding_errors", "max_line_
 
 
 @dataclass(frozen=True)
-class VocabConfig:
+class VocabConfig(Options):
     """Make a vocab.txt from text, or add '##' twins to one."""
 
+    EXAMPLE = "--input_path baike.jsonl --output_path vocab.txt --vocab_size 18000"
+
     input_path: str = option(
-        "", help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)"
+        "", help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)", group="data"
     )
     add_twins_to: str = option(
         "",
         help="in place of --input_path: a vocab.txt, to be written again with '##' twins at its end for the "
         "Chinese characters that have none. Make corpora with it, so that their words are marked; the model "
         "keeps its own vocab.txt, vocab_size and weights, for it never reads the twins",
+        group="data",
     )
-    output_path: str = option(help="the vocab.txt to write")
-    vocab_size: int = option(18000, help="the most tokens, control tokens included")
-    min_count: int = option(2, help="what stands in the text less often gets no token")
-    json_key: str = option("text", help="the key of a document's text in .jsonl files")
+    output_path: str = option(help="the vocab.txt to write", group="data")
+    vocab_size: int = option(
+        18000,
+        help="the most tokens, control tokens included",
+        group="data",
+        unit="tokens",
+        above=len(CONTROL_TOKENS),
+    )
+    min_count: int = option(
+        2, help="what stands in the text less often gets no token", group="data", unit="times", at_least=1
+    )
+    json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
     encoding_errors: Literal["strict", "replace"] = option(
-        "strict", help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
+        "strict",
+        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        group="data",
     )
-    max_line_bytes: int = option(LONGEST_LINE, help="a longer line ends the run")
-    workers: int = option(1, help="processes that count; the vocabulary is the same for any number")
-    overwrite: bool = option(False, help="replace the vocabulary")
+    max_line_bytes: int = option(
+        LONGEST_LINE, help="a longer line ends the run", group="data", unit="bytes", at_least=1
+    )
+    workers: int = option(
+        1,
+        help="processes that count; the vocabulary is the same for any number",
+        group="devices",
+        unit="processes",
+        at_least=1,
+    )
+    overwrite: bool = option(False, help="replace the vocabulary", group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_path")
         if bool(self.input_path) == bool(self.add_twins_to):
             raise InputError("give --input_path (text) or --add_twins_to (a vocabulary), one of the two")
@@ -70,12 +93,6 @@ class VocabConfig:
             raise InputError(
                 f"--{idle[0]} is about text, and --add_twins_to reads none; leave one of them out"
             )
-        if self.vocab_size <= len(CONTROL_TOKENS):
-            raise InputError(
-                f"--vocab_size {self.vocab_size} has no room beside {len(CONTROL_TOKENS)} control tokens"
-            )
-        if self.min_count < 1 or self.workers < 1 or self.max_line_bytes < 1:
-            raise InputError("--min_count, --workers and --max_line_bytes are 1 or more; mend them")
 
 
 def build_vocab(config: VocabConfig) -> None:

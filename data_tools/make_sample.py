@@ -13,8 +13,9 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from data_tools.base.cli import option, refuse_empty, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.results import Results, settings_of
 from data_tools.text import sample_text
 
@@ -34,25 +35,33 @@ Pair = Tuple[str, str]
 
 
 @dataclass(frozen=True)
-class SampleConfig:
+class SampleConfig(Options):
     """Write the embedded sample: a Chinese corpus and a data set of Chinese sentence pairs."""
 
-    output_dir: str = option(help="corpus.txt and pairs/{train,dev,test}.tsv go here")
-    seed: int = option(1234, help="another seed gives another sample")
-    documents: int = option(600, help="documents of the corpus, each of 4 to 9 sentences")
-    pairs: int = option(3600, help="sentence pairs; dev and test get a ninth each")
-    overwrite: bool = option(False, help="replace another sample that is there")
+    EXAMPLE = "--output_dir sample"
+
+    output_dir: str = option(help="corpus.txt and pairs/{train,dev,test}.tsv go here", group="data")
+    seed: int = option(1234, help="another seed gives another sample", group="data", at_least=0)
+    documents: int = option(
+        600,
+        help="documents of the corpus, each of 4 to 9 sentences",
+        group="data",
+        unit="documents",
+        at_least=1,
+        at_most=MOST_DOCUMENTS,
+    )
+    pairs: int = option(
+        3600,
+        help="sentence pairs; dev and test get a ninth each",
+        group="data",
+        unit="pairs",
+        at_least=SMALLEST_DATA_SET,
+    )
+    overwrite: bool = option(False, help="replace another sample that is there", group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_dir")
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed} is negative; use 0 or more")
-        if not 1 <= self.documents <= MOST_DOCUMENTS:
-            raise InputError(f"--documents {self.documents} cannot be made; use 1 to {MOST_DOCUMENTS}")
-        if self.pairs < SMALLEST_DATA_SET:
-            raise InputError(
-                f"--pairs {self.pairs} cannot fill three splits; use {SMALLEST_DATA_SET} or more"
-            )
         if self.pairs % 2:
             raise InputError(f"--pairs {self.pairs} is odd and half have label 1; use {self.pairs + 1}")
 

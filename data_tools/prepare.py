@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Iterable, Iterator, Literal, Tuple
 
-from data_tools.base.cli import option, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import MachineError
+from data_tools.base.options import option
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.ray_pool import ray_map, require_ray
 from data_tools.corpus.shards import ShardJob, ShardMaker
@@ -25,14 +26,19 @@ from data_tools.create_pretraining_data import CreateConfig, create_pretraining_
 class PrepareConfig(CreateConfig):
     """Turn JSON lines into the token ids that pretraining reads, by processes or by Ray."""
 
+    EXAMPLE = f"{CreateConfig.EXAMPLE} --engine ray"
+
     engine: Literal["local", "ray"] = option(
-        "local", help="--workers are processes of this machine, or tasks of Ray; the files are the same"
+        "local",
+        help="--workers are processes of this machine, or tasks of Ray; the files are the same",
+        group="devices",
     )
     ray_address: str = option(
         "",
         help="HOST:PORT of a Ray cluster that this machine is part of; all its machines have this package "
         "and see the folders of --output_prefix, the vocabulary and --user_lexicon (a shared file system). "
         "Empty: Ray is started on this machine for this run",
+        group="devices",
     )
 
     def _faults(self) -> Iterator[Tuple[bool, str]]:

@@ -19,8 +19,9 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
-from data_tools.base.cli import option, refuse_empty, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.atomic_files import make_folder
@@ -36,33 +37,52 @@ NOT_RAW = (".jsonl.gz", ".jsonl.zst")
 
 
 @dataclass(frozen=True)
-class TransConfig:
+class TransConfig(Options):
     """Turn raw text into JSON lines, one document per line."""
 
-    input_path: str = option(help="a text file, or a folder of .txt, .gz, .zst files (two levels)")
-    output_path: str = option(help="OUTPUT of OUTPUT.jsonl")
-    json_key: str = option("text", help="the key of a document's text")
-    doc_spliter: str = option("", help="the line between two documents; nothing: an empty line")
-    min_doc_length: int = option(10, help="characters; shorter documents are left out and counted")
-    encoding_errors: Literal["strict", "replace"] = option(
-        "strict", help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
+    EXAMPLE = "--input_path raw/ --output_path data/baike"
+
+    input_path: str = option(
+        help="a text file, or a folder of .txt, .gz, .zst files (two levels)", group="data"
     )
-    max_line_bytes: int = option(LONGEST_LINE, help="a longer line or document ends the run")
-    workers: int = option(1, help="processes, a file each; the output is the same for any number")
-    log_interval: int = option(0, help="documents between two lines of progress; 0: none")
-    no_merge: bool = option(False, help="one OUTPUT_NAME.jsonl for each input, in place of OUTPUT.jsonl")
-    no_shuffle: bool = option(False, help="keep the order of the input")
-    seed: int = option(42, help="decides the order of the documents")
-    overwrite: bool = option(False, help="replace the output")
+    output_path: str = option(help="OUTPUT of OUTPUT.jsonl", group="data")
+    json_key: str = option("text", help="the key of a document's text", group="data")
+    doc_spliter: str = option("", help="the line between two documents; nothing: an empty line", group="data")
+    min_doc_length: int = option(
+        10,
+        help="characters; shorter documents are left out and counted",
+        group="data",
+        unit="characters",
+        at_least=0,
+    )
+    encoding_errors: Literal["strict", "replace"] = option(
+        "strict",
+        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        group="data",
+    )
+    max_line_bytes: int = option(
+        LONGEST_LINE, help="a longer line or document ends the run", group="data", unit="bytes", at_least=1
+    )
+    workers: int = option(
+        1,
+        help="processes, a file each; the output is the same for any number",
+        group="devices",
+        unit="processes",
+        at_least=1,
+    )
+    log_interval: int = option(
+        0, help="documents between two lines of progress; 0: none", group="data", unit="documents", at_least=0
+    )
+    no_merge: bool = option(
+        False, help="one OUTPUT_NAME.jsonl for each input, in place of OUTPUT.jsonl", group="data"
+    )
+    no_shuffle: bool = option(False, help="keep the order of the input", group="data")
+    seed: int = option(42, help="decides the order of the documents", group="data", at_least=0)
+    overwrite: bool = option(False, help="replace the output", group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_path")
-        if self.min_doc_length < 0 or self.log_interval < 0 or self.seed < 0:
-            raise InputError("--min_doc_length, --log_interval and --seed are 0 or more; mend them")
-        if self.workers < 1:
-            raise InputError(f"--workers {self.workers} is below 1; give at least one")
-        if self.max_line_bytes < 1:
-            raise InputError("--max_line_bytes is below 1; leave it out, or give the most you need")
 
     @property
     def line_rules(self) -> LineRules:

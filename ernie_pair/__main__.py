@@ -119,7 +119,8 @@ def _run(words) -> None:
         raise InputError(f"{words[0]} is no command of ernie-pair; use one of {known}")
     module_name, function, config_class, _ = COMMANDS[words[0]]
     module = import_module(module_name)
-    getattr(module, function)(parse_config(getattr(module, config_class), words[1:]))
+    config = parse_config(getattr(module, config_class), words[1:], f"ernie-pair {words[0]}")
+    getattr(module, function)(config)
 
 
 def _usage() -> str:

@@ -23,8 +23,9 @@ from typing import Callable, Iterable, Iterator, List, NamedTuple
 import numpy as np
 
 from data_tools import dataset_utils
-from data_tools.base.cli import option, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
@@ -48,22 +49,34 @@ _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class BenchConfig:
+class BenchConfig(Options):
     """Measure the data tools; nothing is left on the disk."""
 
-    vocab_file: str = option(help="the vocab.txt of the model")
-    text_path: str = option("", help="text, an empty line between documents; nothing: the embedded sample")
-    speed_megabytes: int = option(10, help="MB of text for the figures of speed")
-    megabytes: int = option(
-        20, help="MB of text for the figure of memory, the text repeated; 0: leave it out"
-    )
-    workers: int = option(2, help="processes for the figure of memory")
-    million_tokens: int = option(100, help="size of the corpus that is opened")
-    runs: int = option(3, help="of which the median is shown; memory is measured once")
+    EXAMPLE = "--text_path my_texts/ --vocab_file ernie/vocab.txt --megabytes 2000"
 
-    def __post_init__(self):
-        if min(self.speed_megabytes, self.workers, self.million_tokens, self.runs) < 1 or self.megabytes < 0:
-            raise InputError("every number is 1 or more, --megabytes may be 0; mend it")
+    vocab_file: str = option(help="the vocab.txt of the model", group="data")
+    text_path: str = option(
+        "", help="text, an empty line between documents; nothing: the embedded sample", group="data"
+    )
+    speed_megabytes: int = option(
+        10, help="MB of text for the figures of speed", group="evaluation", unit="MB", at_least=1
+    )
+    megabytes: int = option(
+        20,
+        help="MB of text for the figure of memory, the text repeated; 0: leave it out",
+        group="data",
+        unit="MB",
+        at_least=0,
+    )
+    workers: int = option(
+        2, help="processes for the figure of memory", group="devices", unit="processes", at_least=1
+    )
+    million_tokens: int = option(
+        100, help="size of the corpus that is opened", group="evaluation", unit="million tokens", at_least=1
+    )
+    runs: int = option(
+        3, help="of which the median is shown; memory is measured once", group="evaluation", at_least=1
+    )
 
 
 class Row(NamedTuple):

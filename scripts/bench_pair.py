@@ -23,11 +23,13 @@ from typing import Iterator, List
 
 from bench_table import Row, print_rows, seconds_of, words_of, write_model
 
-from data_tools.base.cli import option, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.labels import Labels
-from ernie_pair.pair.config.pair_config import PredictConfig, TrainConfig
+from ernie_pair.pair.config.ask_config import PredictConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
@@ -43,25 +45,36 @@ STREAM = "import sys; sys.path.insert(0, sys.argv[1]); import bench_pair; bench_
 
 
 @dataclass(frozen=True)
-class BenchConfig:
+class BenchConfig(Options):
     """Measure training and prediction; nothing is left on the disk."""
 
-    pair_file: str = option(help="labelled pairs: text TAB text TAB label")
-    vocab_file: str = option(help="the vocab.txt of the model")
-    rows: int = option(20_000, help="pairs that are trained on and asked about")
-    hidden_size: int = option(312, help="width of the model")
-    num_hidden_layers: int = option(4, help="its layers")
-    batch_size: int = option(64, help="pairs in one forward pass")
-    max_seq_len: int = option(64, help="tokens per pair")
-    updates: int = option(60, help="updates of one measurement of training")
-    runs: int = option(3, help="measurements of each kind, of which the median is shown")
+    EXAMPLE = "--pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt"
 
-    def __post_init__(self):
-        if self.updates < 3 * UPDATES_PER_LINE or self.runs < 1 or self.rows < 2 * DEV_ROWS:
-            raise InputError(
-                f"--updates is {3 * UPDATES_PER_LINE} or more, --rows {2 * DEV_ROWS} or more, --runs 1 or "
-                "more; mend them"
-            )
+    pair_file: str = option(help="labelled pairs: text TAB text TAB label", group="data")
+    vocab_file: str = option(help="the vocab.txt of the model", group="data")
+    rows: int = option(
+        20_000,
+        help="pairs that are trained on and asked about",
+        group="data",
+        unit="pairs",
+        at_least=2 * DEV_ROWS,
+    )
+    hidden_size: int = option(312, help="width of the model", group="model")
+    num_hidden_layers: int = option(4, help="its layers", group="model", unit="layers")
+    batch_size: int = option(
+        64, help="pairs in one forward pass", group="optimisation", unit="pairs", at_least=1
+    )
+    max_seq_len: int = option(64, help="tokens per pair", group="data", unit="tokens")
+    updates: int = option(
+        60,
+        help="updates of one measurement of training",
+        group="evaluation",
+        unit="steps",
+        at_least=3 * UPDATES_PER_LINE,
+    )
+    runs: int = option(
+        3, help="measurements of each kind, of which the median is shown", group="evaluation", at_least=1
+    )
 
 
 def bench(config: BenchConfig) -> None:

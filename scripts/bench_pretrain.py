@@ -23,8 +23,9 @@ from typing import Iterator
 import numpy as np
 from bench_table import Row, print_rows, seconds_of, words_of, write_model
 
-from data_tools.base.cli import option, run_command
+from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.text.wordpiece import WordPiece
@@ -50,20 +51,28 @@ UPDATES_PER_CHECKPOINT, UPDATES_PER_LINE, SAVES = 100, 20, 7
 
 
 @dataclass(frozen=True)
-class BenchConfig:
+class BenchConfig(Options):
     """Measure pretraining; nothing is left on the disk."""
 
-    vocab_file: str = option(help="the vocab.txt of the model")
-    hidden_size: int = option(312, help="width of the model")
-    num_hidden_layers: int = option(4, help="its layers")
-    max_seq_len: int = option(128, help="tokens per sample")
-    micro_batch_size: int = option(8, help="samples per pass")
-    updates: int = option(100, help="updates of one measurement")
-    runs: int = option(3, help="measurements of each kind, of which the median is shown")
+    EXAMPLE = "--vocab_file ernie/vocab.txt"
 
-    def __post_init__(self):
-        if self.updates < 2 * UPDATES_PER_LINE or self.runs < 1:
-            raise InputError(f"--updates is {2 * UPDATES_PER_LINE} or more, --runs 1 or more; mend them")
+    vocab_file: str = option(help="the vocab.txt of the model", group="data")
+    hidden_size: int = option(312, help="width of the model", group="model")
+    num_hidden_layers: int = option(4, help="its layers", group="model", unit="layers")
+    max_seq_len: int = option(128, help="tokens per sample", group="data", unit="tokens")
+    micro_batch_size: int = option(
+        8, help="samples per pass", group="optimisation", unit="samples", at_least=1
+    )
+    updates: int = option(
+        100,
+        help="updates of one measurement",
+        group="evaluation",
+        unit="steps",
+        at_least=2 * UPDATES_PER_LINE,
+    )
+    runs: int = option(
+        3, help="measurements of each kind, of which the median is shown", group="evaluation", at_least=1
+    )
 
 
 def bench(config: BenchConfig) -> None:

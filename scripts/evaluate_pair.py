@@ -5,7 +5,7 @@ python scripts/evaluate_pair.py --model_path output/best-accuracy-0.8962 \
 """
 
 from data_tools.base.cli import run_command
-from ernie_pair.pair.config.pair_config import EvaluateConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 
 

@@ -5,7 +5,7 @@ python scripts/predict_pair.py --model_path output/best-accuracy-0.8962 \
 """
 
 from data_tools.base.cli import run_command
-from ernie_pair.pair.config.pair_config import PredictConfig
+from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 
 

@@ -190,7 +190,8 @@ def configs():
     from ernie_pair.model_files.new_model import NewModelConfig
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
-    from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
+    from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+    from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
     from ernie_pair.pair.launch.launch_config import LaunchConfig

@@ -1,14 +1,31 @@
 """The errors that a person can fix, each with the exit code of its kind.
 
-A message is one line: what, where (file:line), how to fix it. Anything else that escapes is a bug
-and keeps its traceback and exit code 1.
+A message is one line: what, where (file:line), how to fix it. It writes an option as the flag that it is
+on the command line, --learning_rate 0.1; who calls from Python reads learning_rate=0.1 in its place.
+Anything else that escapes is a bug and keeps its traceback and exit code 1.
 """
+
+import re
+
+_FLAG = re.compile(r"(?<![\w/.-])--([A-Za-z]\w*)")
+# What is joined to its flag: true, false or a number, where a word ends behind it.
+_JOINED = re.compile(
+    _FLAG.pattern + r" (true|false|[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[.,]?(?:[\s;:)?]|$))"
+)
 
 
 class ErniePairError(Exception):
     """The root of all of them; what is raised is always one of the kinds below."""
 
     exit_code = 1
+
+    @property
+    def message(self) -> str:
+        """Return the text for the command line, with options as flags."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return without_flags(self.message)
 
 
 class InputError(ErniePairError, ValueError):
@@ -51,3 +68,17 @@ class Stopped(BaseException):
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says on the command line."""
+    return error.message if isinstance(error, ErniePairError) else str(error)
+
+
+def without_flags(message: str) -> str:
+    """Return a message as Python reads it: seed=3 for `--seed 3`, use_amp=True for `--use_amp true`."""
+    joined = _JOINED.sub(lambda found: f"{found[1]}={_CAPITAL.get(found[2], found[2])}", message)
+    return _FLAG.sub(lambda found: found[1], joined)
+
+
+_CAPITAL = {"true": "True", "false": "False"}

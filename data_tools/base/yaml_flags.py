@@ -6,11 +6,13 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, 
 import yaml
 
 from data_tools.base.errors import InputError
+from data_tools.base.options import Given
 from data_tools.base.regular_file import FileRefusedError, read_regular
 
 LAUNCH = "launch"
 MOST_BYTES = 1 << 18
-LONGEST_VALUE = 4096
+# Of a value without a tag of its own, !!binary for example; what it means is said by its option.
+PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp value merge".split()}
 
 
 class Entry(NamedTuple):
@@ -21,19 +23,26 @@ class Entry(NamedTuple):
     where: str
 
 
-def check_flag_file(path: str, hints: Dict[str, object]) -> List[str]:
-    """Return the names of the flags in the file.
+def read_flag_file(path: str, hints: Dict[str, object]) -> Dict[str, Given]:
+    """Return what a file says of the options in ``hints``.
 
-    Raises InputError with file:line for what is no mapping of ``hints``' names to single values.
+    Raises InputError with file:line for what is no mapping of their names to single values.
     """
-    entries = list(entries_of(path, _read(path)))
-    for name, value, where in entries:
-        if name == LAUNCH and isinstance(value, yaml.MappingNode):
+    return read_entries(_entries_outside_launch(path), hints)
+
+
+def read_entries(entries: Iterable[Entry], hints: Dict[str, object]) -> Dict[str, Given]:
+    """Return what entries say of the options in ``hints``. Raises InputError for any other entry."""
+    return {entry.name: _given_in(entry, hints) for entry in entries}
+
+
+def _entries_outside_launch(path: str) -> Iterator[Entry]:
+    for entry in entries_of(path, _read(path)):
+        if entry.name == LAUNCH and isinstance(entry.value, yaml.MappingNode):
             raise InputError(
-                f"{where}: {LAUNCH}: is for `ernie-pair launch {path}`; start it so, or remove it"
+                f"{entry.where}: {LAUNCH}: is for `ernie-pair launch {path}`; start it so, or remove it"
             )
-        refuse_entry(name, value, where, hints)
-    return [entry.name for entry in entries]
+        yield entry
 
 
 def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
@@ -58,20 +67,15 @@ def entries_of(path: str, node: Optional[yaml.Node]) -> Iterator[Entry]:
         yield Entry(name, value, where)
 
 
-def refuse_entry(name: str, value: yaml.Node, where: str, hints: Dict[str, object]) -> None:
-    """Raises InputError unless it is a flag of ``hints`` with a single value."""
+def _given_in(entry: Entry, hints: Dict[str, object]) -> Given:
+    """Return the text of an entry. Raises InputError unless it is an option with a single value."""
+    name, value, where = entry
     if name not in hints:
         raise InputError(f"{where}: {name[:40]} is no flag; {nearest([name], hints)}")
     is_empty = value.tag.endswith(":null") and type(None) not in get_args(hints[name])
-    if is_empty or not isinstance(value, yaml.ScalarNode):
+    if is_empty or not isinstance(value, yaml.ScalarNode) or value.tag not in PLAIN_TAGS:
         raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
-    refuse_long_value(f"{where}: {name}", value.value)
-
-
-def refuse_long_value(flag: str, value: str) -> None:
-    """Raises InputError for more characters than a path may have; Python reads no number of that length."""
-    if len(value) > LONGEST_VALUE:
-        raise InputError(f"{flag} has a value of {len(value)} characters, above {LONGEST_VALUE}; shorten it")
+    return Given(value.value, f"{where}: {name}")
 
 
 def nearest(words: Iterable[str], names: Iterable[str]) -> str:

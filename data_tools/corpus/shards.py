@@ -144,7 +144,7 @@ def encode_lines(
         except InputError as error:
             if not skip_bad_lines:
                 raise
-            rejected.append(Rejected(batch.path, number, _reason(str(error), f"{batch.path}:{number}")))
+            rejected.append(Rejected(batch.path, number, _reason(error.message, f"{batch.path}:{number}")))
         else:
             texts.append(text)
             replaced += num_invalid_bytes(line) if line_rules.replaces else 0

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, Tuple
 
-from data_tools.base.cli import option
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 from data_tools.dataset_utils import LEVELS
 
 SPECIALS_PER_SAMPLE = 3  # [CLS] A [SEP] B [SEP]
@@ -13,32 +13,40 @@ SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 
 
 @dataclass(frozen=True)
-class MaskingConfig:
+class MaskingConfig(Options):
     """The base of every command that makes samples; each field is a flag of it."""
 
-    masked_lm_prob: float = option(0.15, help="share of the tokens to mask")
-    short_seq_prob: float = option(0.1, help="share of the samples with a shorter target length")
-    favor_longer_ngram: bool = option(False, help="mask long n-grams more often than short ones")
-    max_ngrams: int = option(3, help="longest n-gram of words masked together")
-    geometric: bool = option(False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n")
-    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own")
+    masked_lm_prob: float = option(0.15, help="share of the tokens to mask", group="data", above=0, below=1)
+    short_seq_prob: float = option(
+        0.1, help="share of the samples with a shorter target length", group="data", at_least=0, below=1
+    )
+    favor_longer_ngram: bool = option(
+        False, help="mask long n-grams more often than short ones", group="data"
+    )
+    max_ngrams: int = option(
+        3, help="longest n-gram of words masked together", group="data", unit="words", at_least=1
+    )
+    geometric: bool = option(
+        False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n", group="data"
+    )
+    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own", group="data")
     level_weights: str = option(
         "1 1 1",
         help="weights of a character, a phrase (any word of several tokens) and an entity when words to mask "
         "are drawn; --user_lexicon of the preparation marks entities; 0: only when no other word is left",
+        group="data",
     )
-    masking_fn: str = option("", help="your own masking, package.module:function; none: the built-in one")
+    masking_fn: str = option(
+        "", help="your own masking, package.module:function; none: the built-in one", group="data"
+    )
     binary_head: bool = option(
-        True, help="samples of two segments, to learn their order too; false: of one, masked tokens alone"
+        True,
+        help="samples of two segments, to learn their order too; false: of one, masked tokens alone",
+        group="data",
     )
 
     def __post_init__(self):
-        if self.max_ngrams < 1:
-            raise InputError(f"--max_ngrams {self.max_ngrams} is below 1; use 1 or more")
-        if not 0 < self.masked_lm_prob < 1:
-            raise InputError(f"--masked_lm_prob {self.masked_lm_prob} is not between 0 and 1; use 0.15")
-        if not 0 <= self.short_seq_prob < 1:
-            raise InputError(f"--short_seq_prob {self.short_seq_prob} is not in [0, 1); use 0.1")
+        super().__post_init__()
         self._refuse_ngram_laws()
         _weights_of_levels(self.level_weights)
 

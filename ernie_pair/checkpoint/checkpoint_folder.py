@@ -76,7 +76,7 @@ class Checkpoint:
             try:
                 wrong = first_not_finite(from_safetensors(data, str(where)))
             except CheckpointError as error:
-                raise DamagedError(str(error)) from None
+                raise DamagedError(error.message) from None
             if wrong is not None:
                 raise DamagedError(f"{where}: {wrong} holds values that are not finite")
         self.state()

@@ -246,7 +246,7 @@ class Checkpoints:
                 self._bytes_before = sum(entry["size"] for entry in checkpoint.files.values())
                 return step, checkpoint.sha256
             except DamagedError as error:
-                self._damaged[published[step]] = str(error)
+                self._damaged[published[step]] = error.message
         aside = sorted(self.folder.glob(f"{BAD}*"))
         if self._damaged or aside:
             reasons = [*self._damaged.values(), *(f"{path} was set aside" for path in aside)]

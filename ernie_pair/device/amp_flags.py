@@ -1,38 +1,45 @@
 """The flags of mixed precision, the same for pretraining and for pairs."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
-from data_tools.base.cli import option
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 
 
 @dataclass(frozen=True)
-class AmpConfig:
+class AmpConfig(Options):
     """The base of every command that trains; each field is a flag of it."""
 
-    use_amp: bool = option(False, help="mixed precision, on GPU")
+    use_amp: bool = option(False, help="mixed precision, on GPU", group="precision")
     amp_dtype: Literal["float16", "bfloat16", "float32"] = option(
-        "float16", help="the narrow type; float32: no cast, the scaling of the loss alone"
+        "float16", help="the narrow type; float32: no cast, the scaling of the loss alone", group="precision"
     )
-    amp_level: Literal["O1", "O2"] = option("O1", help="O1: weights in float32; O2: narrow weights too")
-    init_loss_scaling: float = option(32768.0, help="what the loss is first multiplied by, in float16")
-    incr_every_n_steps: int = option(1000, help="finite updates in a row until the scale grows")
-    incr_ratio: float = option(2.0, help="how much it grows")
-    decr_every_n_nan_or_inf: int = option(1, help="infinite updates in a row until the scale shrinks")
-    decr_ratio: float = option(0.5, help="how much it shrinks")
+    amp_level: Literal["O1", "O2"] = option(
+        "O1", help="O1: weights in float32; O2: narrow weights too", group="precision"
+    )
+    init_loss_scaling: float = option(
+        32768.0, help="what the loss is first multiplied by, in float16", group="precision", at_least=1
+    )
+    incr_every_n_steps: int = option(
+        1000,
+        help="finite updates in a row until the scale grows",
+        group="precision",
+        unit="steps",
+        at_least=1,
+    )
+    incr_ratio: float = option(2.0, help="how much it grows", group="precision", above=1)
+    decr_every_n_nan_or_inf: int = option(
+        1,
+        help="infinite updates in a row until the scale shrinks",
+        group="precision",
+        unit="steps",
+        at_least=1,
+    )
+    decr_ratio: float = option(0.5, help="how much it shrinks", group="precision", above=0, below=1)
 
-    def refuse_amp(self) -> None:
-        """Raises InputError for values that no run can have."""
-        for name in ("incr_every_n_steps", "decr_every_n_nan_or_inf", "init_loss_scaling"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 1):
-                raise InputError(f"--{name} {value} is below 1; use 1 or more")
-        if not (1 < self.incr_ratio < math.inf and 0 < self.decr_ratio < 1):
-            raise InputError(
-                f"--incr_ratio {self.incr_ratio} must be above 1 and --decr_ratio {self.decr_ratio} below 1"
-            )
+    def __post_init__(self):
+        super().__post_init__()
         if self.narrows_weights and self.amp_dtype == "float32":
             raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
 

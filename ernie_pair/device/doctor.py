@@ -11,8 +11,8 @@ from typing import List
 
 from packaging.requirements import Requirement
 
-from data_tools.base.cli import option
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 from ernie_pair.device.cpu_env import cpu_threads, math_path
 from ernie_pair.device.device import default_device
 from ernie_pair.device.paddle_patches.core_settings import has_process_group
@@ -23,10 +23,12 @@ SMALLEST_DISK_GB = 5
 
 
 @dataclass(frozen=True)
-class DoctorConfig:
+class DoctorConfig(Options):
     """Check versions, device, compiled helper, disk and communication; exit 2 when something is wrong."""
 
-    output_dir: str = option(".", help="where runs will be written: its disk is checked")
+    EXAMPLE = "--output_dir output"
+
+    output_dir: str = option(".", help="where runs will be written: its disk is checked", group="checkpoints")
 
 
 def doctor(config: DoctorConfig) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.errors import CheckpointError, InputError, message_of
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.model_files.config_checks import SHORTEST_PAIR
@@ -75,7 +75,7 @@ def read_shipped(folder: Path) -> ShippedModel:
     try:
         return _shipped_of(folder, manifest)
     except (ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: wrong or missing: {error}; {CURE}") from None
+        raise CheckpointError(f"{path}: wrong or missing: {message_of(error)}; {CURE}") from None
 
 
 def _shipped_of(folder: Path, manifest: Dict[str, Any]) -> ShippedModel:

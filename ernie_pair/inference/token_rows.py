@@ -13,6 +13,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.spec import ModelSpec
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
+SHORTEST_PAIR = SPECIALS_PER_PAIR + 2  # a token of each text
 CHUNK = 4096  # pairs tokenised at a time
 WINDOW = 1 << 16  # pairs that are sorted by length together
 

@@ -2,12 +2,12 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Literal
 
-from data_tools.base.cli import option, refuse_empty
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.results import Results, settings_of
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.config_json import FAMILIES
@@ -23,30 +23,38 @@ WITH_RELU = ("ernie", "skep", "mobilebert", "roformerv2")
 
 
 @dataclass(frozen=True)
-class NewModelConfig:
+class NewModelConfig(Options):
     """Write the folder of a model of the given size, to train with --from_scratch true."""
 
-    vocab_file: str = option(help="the vocabulary, a token per line")
-    output_dir: str = option(help="the folder to make")
+    EXAMPLE = "--vocab_file vocab.txt --output_dir small --hidden_size 312 --num_hidden_layers 4"
+
+    vocab_file: str = option(help="the vocabulary, a token per line", group="data")
+    output_dir: str = option(help="the folder to make", group="data")
     model_type: Literal[tuple(FAMILIES)] = option(
-        "ernie", help="the family of the model; ernie and ernie_gram can be pretrained"
+        "ernie", help="the family of the model; ernie and ernie_gram can be pretrained", group="model"
     )
     do_lower_case: bool = option(
-        True, help="is text lower-cased and rid of accents? false: a cased vocabulary"
+        True, help="is text lower-cased and rid of accents? false: a cased vocabulary", group="model"
     )
-    hidden_size: int = option(768, help="width of the hidden states")
-    num_hidden_layers: int = option(12, help="encoder layers")
-    num_attention_heads: int = option(12, help="heads of each layer; divides hidden_size")
-    intermediate_size: int = option(3072, help="width inside the feed-forward blocks")
-    max_position_embeddings: int = option(513, help="longest sequence")
-    hidden_act: str = option("", help="activation of the feed-forward blocks; empty: the family's")
-    overwrite: bool = option(False, help="replace another model that is there")
+    hidden_size: int = option(768, help="width of the hidden states", group="model", at_least=1)
+    num_hidden_layers: int = option(12, help="encoder layers", group="model", unit="layers", at_least=1)
+    num_attention_heads: int = option(
+        12, help="heads of each layer; divides hidden_size", group="model", unit="heads", at_least=1
+    )
+    intermediate_size: int = option(
+        3072, help="width inside the feed-forward blocks", group="model", at_least=1
+    )
+    max_position_embeddings: int = option(
+        513, help="longest sequence", group="model", unit="tokens", at_least=1
+    )
+    hidden_act: str = option(
+        "", help="activation of the feed-forward blocks; empty: the family's", group="model"
+    )
+    overwrite: bool = option(False, help="replace another model that is there", group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_dir")
-        for name, value in asdict(self).items():
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise InputError(f"--{name} {value} is below 1; use 1 or more")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"--hidden_size {self.hidden_size} is not a multiple of --num_attention_heads "

@@ -134,7 +134,7 @@ def _newest_of_run(output_dir: Path) -> Path:
             Checkpoint(step).verify()
             return step
         except CheckpointError as error:
-            logger.warning("%s; the checkpoint before it is taken", error)
+            logger.warning("%s; the checkpoint before it is taken", error.message)
     if steps:
         raise CheckpointError(f"no usable checkpoint in {output_dir}; give another --model_name_or_path")
     return output_dir / "model_last"

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Sequence, Tuple
 
-from data_tools.base.cli import option
-from data_tools.base.errors import InputError
+from data_tools.base.options import option
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
@@ -26,22 +25,24 @@ JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 class InspectConfig(MaskingConfig):
     """Show samples of a corpus with their masks marked, and measure them."""
 
-    prefix: str = option(
-        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder", positional=True
-    )
-    vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus")
-    output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
-    samples: int = option(2000, help="samples to measure")
-    show: int = option(3, help="samples to print")
-    max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
-    seed: int = option(1234, help="another seed shows other samples")
-    overwrite: bool = option(False, help="replace another report in the folder")
+    EXAMPLE = "data/baike --vocab_file vocab.txt --output inspected"
 
-    def __post_init__(self):
-        super().__post_init__()
-        for name, least in (("samples", 1), ("show", 0), ("max_seq_len", 8), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
+    prefix: str = option(
+        help="PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
+        positional=True,
+        group="data",
+    )
+    vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus", group="data")
+    output: str = option(
+        "", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone", group="data"
+    )
+    samples: int = option(2000, help="samples to measure", group="data", unit="samples", at_least=1)
+    show: int = option(3, help="samples to print", group="data", unit="samples", at_least=0)
+    max_seq_len: int = option(
+        512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+    )
+    seed: int = option(1234, help="another seed shows other samples", group="data", at_least=0)
+    overwrite: bool = option(False, help="replace another report in the folder", group="data")
 
 
 def inspect_data(config: InspectConfig) -> None:

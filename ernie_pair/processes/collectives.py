@@ -39,7 +39,7 @@ def together(add: Add, world: World, action: Callable[[], object]) -> List:
     try:
         answer: Dict[str, Any] = {"result": action()}
     except ErniePairError as error:
-        answer = {"exit_code": error.exit_code, "error": str(error)}
+        answer = {"exit_code": error.exit_code, "error": error.message}
     except OSError as error:
         answer = {"exit_code": MachineError.exit_code, "error": _words_of(error)}
     except Exception as error:

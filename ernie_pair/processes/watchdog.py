@@ -23,7 +23,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Tuple
 
-from data_tools.base.errors import CollectiveError, ErniePairError, LostProcessError, Stopped
+from data_tools.base.errors import CollectiveError, ErniePairError, LostProcessError, Stopped, message_of
 from data_tools.base.regular_file import read_regular
 from data_tools.files.atomic_folder import set_aside
 from data_tools.files.json_file import parse_json_object
@@ -165,7 +165,7 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 self.folder.rmdir()  # by the last one
         else:
-            self._record["error"] = " ".join(str(error).split())[:400] or type(error).__name__
+            self._record["error"] = " ".join(message_of(error).split())[:400] or type(error).__name__
             self._beat()
 
     def _path(self, rank: int) -> Path:

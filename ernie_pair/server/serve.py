@@ -7,12 +7,11 @@ import socket
 from dataclasses import dataclass
 from typing import List, Literal, Optional
 
-from data_tools.base.cli import option
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.optional_import import import_optional
+from data_tools.base.options import Options, option
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.inference.softmax import refuse_no_threshold
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.processes.world import World
 
@@ -24,55 +23,94 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ServeConfig:
+class ServeConfig(Options):
     """Answer pairs over HTTP with a shipped model: POST /predict; / is a page to try it.
 
     curl 127.0.0.1:8000/predict -d '{"pairs": [["text a", "text b"]]}' asks it; /openapi.json documents it.
     """
 
-    model: str = option(help="the folder that ernie-pair export made")
-    host: str = option("127.0.0.1", help="the address to listen at; 0.0.0.0: all, for anyone who gets there")
-    port: int = option(8000, help="the port to listen at; 0: any free one")
-    backend: Literal["auto", "paddle", "onnx"] = option("auto", help="auto: onnx where it is installed")
-    threads: int = option(0, help="of one forward pass; 0: the cores of this process")
+    EXAMPLE = "--model exported --port 8000"
+
+    model: str = option(help="the folder that ernie-pair export made", group="model")
+    host: str = option(
+        "127.0.0.1", help="the address to listen at; 0.0.0.0: all, for anyone who gets there", group="devices"
+    )
+    port: int = option(
+        8000, help="the port to listen at; 0: any free one", group="devices", at_least=0, at_most=65535
+    )
+    backend: Literal["auto", "paddle", "onnx"] = option(
+        "auto", help="auto: onnx where it is installed", group="devices"
+    )
+    threads: int = option(
+        0,
+        help="of one forward pass; 0: the cores of this process",
+        group="devices",
+        unit="threads",
+        at_least=0,
+    )
     threshold: Optional[float] = option(
-        None, help="of two classes: answer 1 from this probability on; none: as exported"
+        None,
+        help="of two classes: answer 1 from this probability on; none: as exported",
+        group="evaluation",
+        at_least=0,
+        at_most=1,
     )
     symmetric: Literal["auto", "none", "average"] = option(
-        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
+        group="evaluation",
     )
-    max_wait_ms: float = option(5.0, help="how long a request waits for others to join its forward pass")
-    max_batch: int = option(64, help="pairs that requests may join up to")
-    max_pairs: int = option(256, help="most pairs of one request")
-    max_chars: int = option(2000, help="most characters of one text")
-    max_body_kb: int = option(1024, help="most kilobytes of one request")
-    max_waiting: int = option(4096, help="most pairs in the queue; beyond it requests are turned away")
-    max_connections: int = option(1000, help="most connections at a time, as far as ulimit -n allows")
+    max_wait_ms: float = option(
+        5.0,
+        help="how long a request waits for others to join its forward pass",
+        group="devices",
+        unit="ms",
+        at_least=0,
+        at_most=60000,
+    )
+    max_batch: int = option(
+        64, help="pairs that requests may join up to", group="devices", unit="pairs", at_least=1
+    )
+    max_pairs: int = option(256, help="most pairs of one request", group="data", unit="pairs", at_least=1)
+    max_chars: int = option(
+        2000, help="most characters of one text", group="data", unit="characters", at_least=1
+    )
+    max_body_kb: int = option(1024, help="most kilobytes of one request", group="data", unit="KB", at_least=1)
+    max_waiting: int = option(
+        4096,
+        help="most pairs in the queue; beyond it requests are turned away",
+        group="devices",
+        unit="pairs",
+        at_least=1,
+    )
+    max_connections: int = option(
+        1000,
+        help="most connections at a time, as far as ulimit -n allows",
+        group="devices",
+        unit="connections",
+        at_least=1,
+    )
     allowed_hosts: str = option(
-        "", help="names by which it may be asked, with commas between, besides addresses; *: any"
+        "",
+        help="names by which it may be asked, with commas between, besides addresses; *: any",
+        group="devices",
     )
-    stop_seconds: float = option(30.0, help="at SIGTERM, how long those who are connected are still answered")
+    stop_seconds: float = option(
+        30.0,
+        help="at SIGTERM, how long those who are connected are still answered",
+        group="devices",
+        unit="seconds",
+        at_least=0,
+        at_most=86400,
+    )
 
     def __post_init__(self):
-        for name in ("max_batch", "max_pairs", "max_chars", "max_body_kb", "max_waiting", "max_connections"):
-            _refuse_outside(self, name, 1, math.inf)
-        _refuse_outside(self, "stop_seconds", 0, 86_400)
-        _refuse_outside(self, "threads", 0, math.inf)
-        _refuse_outside(self, "max_wait_ms", 0, 60_000)
-        _refuse_outside(self, "port", 0, 65_535)
-        refuse_no_threshold(self.threshold)
+        super().__post_init__()
         if self.max_waiting < self.max_pairs:
             raise InputError(
                 f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
                 f"{self.max_pairs}; raise the first or lower the second"
             )
-
-
-def _refuse_outside(config: ServeConfig, name: str, least: float, most: float) -> None:
-    value = getattr(config, name)
-    if not least <= value <= most:
-        usual = getattr(ServeConfig, name)
-        raise InputError(f"--{name} {value} is not in [{least}, {most}]; use {usual}, for example")
 
 
 def serve(config: ServeConfig) -> None:

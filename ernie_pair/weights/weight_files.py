@@ -105,7 +105,9 @@ def _read_pickle(path: Path) -> Arrays:
         named = {name: value for name, value in loaded.items() if name not in NOTES}
         return as_arrays(named, most_bytes=len(content))
     except CheckpointError as error:
-        raise CheckpointError(f"{path} is refused: {error}; only files of plain arrays are read") from None
+        raise CheckpointError(
+            f"{path} is refused: {error.message}; only files of plain arrays are read"
+        ) from None
     except Exception as error:  # a damaged pickle raises nearly anything
         raise CheckpointError(f"{path} is damaged ({error.__class__.__name__}); copy it again") from None
 

@@ -108,7 +108,7 @@ def test_a_missing_input_is_named(tmp_path):
 
 def test_an_existing_vocabulary_stays(tmp_path):
     before = make(tmp_path).sha256
-    with pytest.raises(InputError, match="exists; pass --overwrite"):
+    with pytest.raises(InputError, match="exists; pass overwrite"):
         make(tmp_path, "别的别的")
     assert WordPiece.from_file(tmp_path / "vocab.txt").sha256 == before
 
@@ -150,7 +150,7 @@ def test_a_vocabulary_with_all_its_twins_is_refused(tmp_path):
 
 def test_twins_are_not_written_over_another_vocabulary(tmp_path):
     add_twins(tmp_path, TWINLESS)
-    with pytest.raises(InputError, match="exists; pass --overwrite"):
+    with pytest.raises(InputError, match="exists; pass overwrite"):
         add_twins(tmp_path, TWINLESS[:-1])
     assert add_twins(tmp_path, TWINLESS[:-1], overwrite=True).vocab_size == len(TWINLESS) + 1
 

@@ -208,7 +208,7 @@ def test_errors_are_one_line_and_exit_code_2(tmp_path, vocab_file, capsys):
 
 def test_an_existing_corpus_stays_unless_it_may_be_replaced(tmp_path, vocab_file):
     make(tmp_path, lines_of("我"))
-    with pytest.raises(InputError, match=r"out_ids\.npy exists; pass --overwrite"):
+    with pytest.raises(InputError, match=r"out_ids\.npy exists; pass overwrite"):
         make(tmp_path, lines_of("爱"))
     with pytest.raises(InputError):
         make(tmp_path, b"oops", overwrite=True)
@@ -218,7 +218,7 @@ def test_an_existing_corpus_stays_unless_it_may_be_replaced(tmp_path, vocab_file
 
 def test_the_vocabulary_may_come_from_a_model_folder(tmp_path, vocab_file):
     assert make(tmp_path, lines_of("我"), model_name=str(tmp_path / "model")) == [["我"]]
-    with pytest.raises(InputError, match="--model_name ernie-1.0 is not a folder with a vocab.txt"):
+    with pytest.raises(InputError, match="model_name ernie-1.0 is not a folder with a vocab.txt"):
         make(tmp_path, lines_of("我"), model_name="ernie-1.0", overwrite=True)
 
 

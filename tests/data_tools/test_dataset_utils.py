@@ -228,7 +228,7 @@ def test_a_function_of_ones_own_takes_the_place_of_masking():
     ],
 )
 def test_a_masking_function_that_is_not_there_is_refused(name, message):
-    with pytest.raises(InputError, match=f"--masking_fn {name}: ?.*{message}|{message}"):
+    with pytest.raises(InputError, match=f"masking_fn {name}: ?.*{message}|{message}"):
         load_masking_fn(name)
 
 

@@ -155,7 +155,7 @@ def test_a_folder_without_text_is_refused(tmp_path):
 
 def test_an_existing_output_stays_unless_it_may_be_replaced(tmp_path):
     convert(tmp_path)
-    with pytest.raises(InputError, match=r"out\.jsonl exists; pass --overwrite"):
+    with pytest.raises(InputError, match=r"out\.jsonl exists; pass overwrite"):
         convert(tmp_path, numbered(5))
     assert texts(tmp_path / "out.jsonl") == DOCUMENTS
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tiny_pair import write_model, write_pairs
 
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.evaluation_report import FILES
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
@@ -51,7 +52,7 @@ sys.exit(exit_code_of(lambda: run.train_pair(TrainConfig(**flags))))
 ASK = """
 import json, sys
 from data_tools.base.cli import exit_code_of
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 

@@ -16,12 +16,12 @@ from typing import Dict, Iterable, Iterator, List, Literal, Optional, Sequence, 
 
 import numpy as np
 
-from data_tools.base.cli import option
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.lines import ENCODINGS
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR
+from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
 from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
 from ernie_pair.pair.audit.findings import (
@@ -43,34 +43,56 @@ JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 
 
 @dataclass(frozen=True)
-class AuditPairsConfig:
+class AuditPairsConfig(Options):
     """Check labelled pairs before training on them."""
 
-    train_file: str = option(help="labelled pairs: a file, or a set such as lcqmc", positional=True)
-    dev_file: str = option("", help="labelled pairs that choose the best model")
-    test_file: str = option("", help="pairs of the last measurement; labels are passed over")
-    text_a: str = option("", help="the column of the first text; empty: a known name, or the first")
-    text_b: str = option("", help="the column of the second text")
-    label: str = option("", help="the column of the label")
-    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
-    label_map: str = option("", help="what the classes are called: 0=different,1=same; empty: 0 and 1")
-    same: str = option("", help="the label of texts that mean the same; empty: class 1 of two classes")
-    vocab_file: str = option("", help="vocab.txt of a model; lengths are then in tokens, not characters")
-    max_seq_len: int = option(128, help="tokens per pair, [CLS] and [SEP] included; longer ones are counted")
-    output: str = option("", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone")
+    EXAMPLE = "train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact"
+
+    train_file: str = option(
+        help="labelled pairs: a file, or a set such as lcqmc", positional=True, group="data"
+    )
+    dev_file: str = option("", help="labelled pairs that choose the best model", group="data")
+    test_file: str = option("", help="pairs of the last measurement; labels are passed over", group="data")
+    text_a: str = option(
+        "", help="the column of the first text; empty: a known name, or the first", group="data"
+    )
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP, group="data")
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    label_map: str = option(
+        "", help="what the classes are called: 0=different,1=same; empty: 0 and 1", group="data"
+    )
+    same: str = option(
+        "", help="the label of texts that mean the same; empty: class 1 of two classes", group="data"
+    )
+    vocab_file: str = option(
+        "", help="vocab.txt of a model; lengths are then in tokens, not characters", group="data"
+    )
+    max_seq_len: int = option(
+        128,
+        help="tokens per pair, [CLS] and [SEP] included; longer ones are counted",
+        group="data",
+        unit="tokens",
+        at_least=SHORTEST_PAIR,
+    )
+    output: str = option(
+        "", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone", group="data"
+    )
     drop_leaks: Literal["none", "exact", "normalised"] = option(
         "none",
         help="write the training file into --output without the pairs that are shared, contradicted or "
         "repeated: character by character (exact), or as NFKC in lower case without white space and "
         "punctuation (normalised)",
+        group="data",
     )
 
-    overwrite: bool = option(False, help="replace another report, and another cleaned file, in the folder")
+    overwrite: bool = option(
+        False, help="replace another report, and another cleaned file, in the folder", group="data"
+    )
 
     def __post_init__(self):
-        if self.max_seq_len < SPECIALS_PER_PAIR + 2:
-            raise InputError(f"--max_seq_len {self.max_seq_len} leaves no room for two texts; use 128")
+        super().__post_init__()
         if self.drop_leaks != "none" and not self.output:
             raise InputError(f"--drop_leaks {self.drop_leaks} has no place to write to; pass --output FOLDER")
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Literal, Sequence
 
-from data_tools.base.cli import option, parse_config, refuse_empty
+from data_tools.base.cli import parse_config
 from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.results import Results, files_of, refuse_existing, settings_of
@@ -41,31 +42,56 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(Options):
     """Fine-tune from several starts with several seeds, and compare them. Start it again to resume."""
 
+    EXAMPLE = (
+        "--starts 'domain=output/dynamic base=ernie-1.0' --train_config train.yaml --output_dir compared"
+    )
+
     starts: str = option(
-        help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights'
+        help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights',
+        group="model",
     )
-    train_config: str = option(help="a YAML file of flags of `ernie-pair train`, the same for every run")
-    output_dir: str = option(help="a folder per run, compare.json and compare.png go here")
-    seeds: int = option(3, help="runs from each start: the seed of --train_config, and those after it")
-    test_file: str = option("", help="labelled pairs to compare on, empty: the dev_file of --train_config")
+    train_config: str = option(
+        help="a YAML file of flags of `ernie-pair train`, the same for every run", group="optimisation"
+    )
+    output_dir: str = option(help="a folder per run, compare.json and compare.png go here", group="data")
+    seeds: int = option(
+        3,
+        help="runs from each start: the seed of --train_config, and those after it",
+        group="optimisation",
+        unit="runs",
+        at_least=1,
+    )
+    test_file: str = option(
+        "", help="labelled pairs to compare on, empty: the dev_file of --train_config", group="data"
+    )
     domain_data: str = option(
-        "", help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words"
+        "",
+        help="a corpus of held-out text, its folder or PREFIX; every start predicts its masked words",
+        group="data",
     )
-    domain_samples: int = option(1000, help="samples of that text")
-    bootstrap: int = option(1000, help="resamples for the interval of a difference")
-    overwrite: bool = option(False, help="replace what was not made by this command, or was changed since")
+    domain_samples: int = option(1000, help="samples of that text", group="data", unit="samples", at_least=1)
+    bootstrap: int = option(
+        1000,
+        help="resamples for the interval of a difference",
+        group="evaluation",
+        unit="resamples",
+        at_least=1,
+    )
+    overwrite: bool = option(
+        False, help="replace what was not made by this command, or was changed since", group="data"
+    )
     symmetric: Literal["none", "average"] = option(
-        "none", help="average: ask every model both orders of a pair and take the mean of the logits"
+        "none",
+        help="average: ask every model both orders of a pair and take the mean of the logits",
+        group="evaluation",
     )
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_dir")
-        for name, least in (("seeds", 1), ("domain_samples", 1), ("bootstrap", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"--{name} {getattr(self, name)} is below {least}; use {least} or more")
         if not Path(self.train_config).is_file():
             raise InputError(
                 f"--train_config {self.train_config}: no such file; write the flags of train in it"
@@ -162,6 +188,6 @@ def _domain_losses(
             found = domain_loss(start.source, corpus, config.domain_samples, length)
             losses[start.name] = {**found}
         except (CheckpointError, InputError) as error:
-            logger.warning("no loss on %s from %s: %s", corpus.prefix, start.name, error)
-            losses[start.name] = {"reason": str(error)}
+            logger.warning("no loss on %s from %s: %s", corpus.prefix, start.name, error.message)
+            losses[start.name] = {"reason": error.message}
     return losses

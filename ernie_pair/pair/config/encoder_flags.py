@@ -3,41 +3,54 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from data_tools.base.cli import option
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
 from ernie_pair.model_files.config_json import FAMILIES
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """A part of `PairConfig`, whose other flags some of the checks look at."""
+class EncoderConfig(Options):
+    """A part of `PairConfig`."""
 
-    model_type: Literal[tuple(FAMILIES)] = option("ernie_gram", help="the family of the model")
+    model_type: Literal[tuple(FAMILIES)] = option("ernie_gram", help="the family of the model", group="model")
     pooling: Literal["cls", "mean"] = option(
-        "cls", help="what of the encoder is classified: its pooled output, or the mean of its hidden states"
+        "cls",
+        help="what of the encoder is classified: its pooled output, or the mean of its hidden states",
+        group="model",
     )
     freeze: Literal["none", "embeddings", "encoder"] = option(
-        "none", help="what does not train, nor drops out: the embeddings, or all layers too"
+        "none",
+        help="what does not train, nor drops out: the embeddings, or all layers too",
+        group="optimisation",
     )
-    freeze_layers: int = option(0, help="the embeddings and so many layers above them do not train")
-    layer_decay: float = option(1.0, help="each layer below the head learns at this share of the one above")
+    freeze_layers: int = option(
+        0,
+        help="the embeddings and so many layers above them do not train",
+        group="optimisation",
+        unit="layers",
+        at_least=0,
+    )
+    layer_decay: float = option(
+        1.0,
+        help="each layer below the head learns at this share of the one above",
+        group="optimisation",
+        above=0,
+        at_most=1,
+    )
     use_recompute: bool = option(
-        False, help="run each encoder layer again for its gradient: slower, with far less memory"
+        False,
+        help="run each encoder layer again for its gradient: slower, with far less memory",
+        group="optimisation",
     )
 
-    def refuse_encoder(self) -> None:
-        """Raises InputError for a value, or for flags that do not go together."""
-        if self.freeze_layers < 0:
-            raise InputError(f"--freeze_layers {self.freeze_layers} is below 0; use 0 for none")
+    def __post_init__(self):
+        super().__post_init__()
         if self.freeze == "encoder" and self.freeze_layers:
             raise InputError(
                 f"--freeze encoder freezes all layers, and --freeze_layers {self.freeze_layers} some; "
                 "leave one of them out"
             )
-        if not 0 < self.layer_decay <= 1:
-            raise InputError(f"--layer_decay {self.layer_decay} is not in (0, 1]; use 0.9, or 1.0 for none")
-        if self.fgm_epsilon and (self.freeze != "none" or self.freeze_layers):
-            raise InputError(
-                "--fgm_epsilon steps along the gradient of the word embedding, which is frozen; leave "
-                "--fgm_epsilon out, or freeze nothing"
-            )
+
+    @property
+    def freezes_embeddings(self) -> bool:
+        return self.freeze != "none" or self.freeze_layers > 0

@@ -93,7 +93,7 @@ class GivenPairs:
                 _refuse_half_characters(where, cells[:2])
                 row: Union[Row, BadRow] = row_of(where, number, cells, self.labels)
             except InputError as error:
-                row = BadRow(number, str(error))
+                row = BadRow(number, error.message)
             yield row
 
 

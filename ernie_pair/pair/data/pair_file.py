@@ -193,7 +193,7 @@ def rows_of(
             try:
                 row = row_of(f"{path}:{number}", number, cells, labels)
             except InputError as error:
-                cells = BadRecord(str(error))
+                cells = BadRecord(error.message)
         yield BadRow(number, cells.reason) if isinstance(cells, BadRecord) else row
 
 
@@ -253,7 +253,7 @@ def _cells_of_json(
             for key in keys[:2]:
                 _refuse_half_text(where, key, found)
         except InputError as error:
-            yield number, BadRecord(str(error))
+            yield number, BadRecord(error.message)
         else:
             left, right, label = keys
             yield number, (found.get(left), found.get(right), found.get(label))

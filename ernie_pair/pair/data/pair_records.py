@@ -58,7 +58,7 @@ def json_records(path: Path, rules: RowRules) -> Iterator[JsonRecord]:
         try:
             yield number, _json_object(f"{path}:{number}", text)
         except InputError as error:
-            yield number, BadRecord(str(error))
+            yield number, BadRecord(error.message)
 
 
 def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
@@ -75,7 +75,7 @@ def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
         except csv.Error as error:
             yield number, BadRecord(_bad_csv(f"{path}:{number}", str(error)))
         except InputError as error:
-            yield number, BadRecord(str(error))
+            yield number, BadRecord(error.message)
 
 
 class _Lines:
@@ -116,7 +116,7 @@ def _numbered(lines: _Lines) -> Iterator[Tuple[int, Union[str, BadRecord]]]:
         except StopIteration:
             return
         except InputError as error:
-            yield lines.number, BadRecord(str(error))
+            yield lines.number, BadRecord(error.message)
         else:
             yield lines.number, text
 

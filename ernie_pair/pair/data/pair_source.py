@@ -114,7 +114,7 @@ class PairSource:
                 left, right, label = map(example.get, keys)
                 yield row_of(where, number, (left, right, label), self.labels)
             except InputError as error:
-                yield BadRow(number, str(error))
+                yield BadRow(number, error.message)
 
 
 def _with_spellings(labels: Labels, spellings: Sequence[str]) -> Labels:

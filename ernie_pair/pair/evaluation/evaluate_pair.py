@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results
 from ernie_pair.model_files.temperature import CALIBRATION, Calibration, write_calibration
-from ernie_pair.pair.config.pair_config import EvaluateConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of

@@ -7,7 +7,7 @@ import numpy as np
 
 from ernie_pair.inference.softmax import probabilities
 from ernie_pair.model_files.temperature import Calibration
-from ernie_pair.pair.config.pair_config import EvaluateConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import (
     BINS,

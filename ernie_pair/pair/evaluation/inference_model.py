@@ -10,7 +10,7 @@ from ernie_pair.engine.run_log import start_console
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.temperature import read_calibration
-from ernie_pair.pair.config.pair_config import AskConfig
+from ernie_pair.pair.config.ask_config import AskConfig
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs

@@ -4,7 +4,7 @@ import logging
 
 from ernie_pair.inference.softmax import decide, refuse_threshold
 from ernie_pair.model_files.temperature import describe_decision
-from ernie_pair.pair.config.pair_config import PredictConfig
+from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.inference_model import Trained
 from ernie_pair.pair.evaluation.prediction_file import prediction_lines, with_bad_rows
 from ernie_pair.pair.evaluation.result_file import results_of

@@ -5,7 +5,7 @@ from typing import Any, Dict, Optional
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.temperature import Calibration
-from ernie_pair.pair.config.pair_config import EvaluateConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import is_at_the_end
 from ernie_pair.pair.evaluation.evaluation import Fitted

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Dict, Literal, Optional, Sequence, Tuple
 
-from data_tools.base.cli import option, refuse_empty
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import MADE, publish_folder
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
@@ -20,11 +20,12 @@ from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
-from ernie_pair.inference.softmax import refuse_no_threshold, refuse_threshold
-from ernie_pair.inference.token_rows import SPECIALS_PER_PAIR, open_tokenizer
+from ernie_pair.inference.softmax import refuse_threshold
+from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.pair.config.ask_config import refuse_short_pairs
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
 from ernie_pair.pair.model.classifier import PairClassifier, load_trained
@@ -39,31 +40,43 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ExportConfig:
+class ExportConfig(Options):
     """Make a folder that runs without the training code, and prove that it answers as the model does."""
 
-    model_path: str = option(help="the folder of a trained model, OUT/best-accuracy-0.8962 for example")
-    output_dir: str = option(help="the folder to make")
-    format: Literal["paddle", "onnx", "both"] = option(
-        "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both"
+    EXAMPLE = "--model_path output/best-accuracy-0.8962 --output_dir exported --format onnx"
+
+    model_path: str = option(
+        help="the folder of a trained model, OUT/best-accuracy-0.8962 for example", group="model"
     )
-    max_seq_len: int = option(0, help="tokens per pair, longer ones are cut; 0: as in training")
+    output_dir: str = option(help="the folder to make", group="data")
+    format: Literal["paddle", "onnx", "both"] = option(
+        "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both", group="model"
+    )
+    max_seq_len: int = option(
+        0,
+        help="tokens per pair, longer ones are cut; 0: as in training",
+        group="data",
+        unit="tokens",
+        at_least=0,
+    )
     threshold: Optional[float] = option(
-        None, help="of two classes: answer 1 from this probability on; none: as calibration.json says"
+        None,
+        help="of two classes: answer 1 from this probability on; none: as calibration.json says",
+        group="evaluation",
+        at_least=0,
+        at_most=1,
     )
     symmetric: Literal["auto", "none", "average"] = option(
-        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned"
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
+        group="evaluation",
     )
-    overwrite: bool = option(False, help="replace another export that is there")
+    overwrite: bool = option(False, help="replace another export that is there", group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_dir")
-        least = SPECIALS_PER_PAIR + 2  # a token of each text
-        if self.max_seq_len and self.max_seq_len < least:
-            raise InputError(
-                f"--max_seq_len {self.max_seq_len} is below {least}; use 0 for that of the training"
-            )
-        refuse_no_threshold(self.threshold)
+        refuse_short_pairs(self.max_seq_len)
 
     @property
     def backends(self) -> Tuple[str, ...]:

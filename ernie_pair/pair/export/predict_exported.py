@@ -9,12 +9,11 @@ from typing import List, Literal, Optional
 import numpy as np
 from tqdm import tqdm
 
-from data_tools.base.cli import option, refuse_empty
-from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.predictor import PairPredictor, TextPair
-from ernie_pair.inference.softmax import Decisions, refuse_no_threshold
+from ernie_pair.inference.softmax import Decisions
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import read_file
@@ -30,32 +29,52 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Options):
     """Predict the class of every pair of a file with a shipped model."""
 
-    model: str = option(help="the folder that ernie-pair export made")
-    input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl")
-    output_file: str = option(help="index TAB prediction goes here, a row per input row")
-    scores: bool = option(False, help="add the probability of every class, calibrated if the model is")
+    EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
+
+    model: str = option(help="the folder that ernie-pair export made", group="model")
+    input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl", group="data")
+    output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
+    scores: bool = option(
+        False, help="add the probability of every class, calibrated if the model is", group="evaluation"
+    )
     threshold: Optional[float] = option(
-        None, help="of two classes: predict 1 from this probability on; none: as exported"
+        None,
+        help="of two classes: predict 1 from this probability on; none: as exported",
+        group="evaluation",
+        at_least=0,
+        at_most=1,
     )
     symmetric: Literal["auto", "none", "average"] = option(
-        "auto", help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported"
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
+        group="evaluation",
     )
-    backend: Literal["auto", "paddle", "onnx"] = option("auto", help="auto: onnx where it is installed")
-    threads: int = option(0, help="of one forward pass; 0: the cores of this process")
-    text_a: str = option("", help="the column of the first text; empty: found by its name or place")
-    text_b: str = option("", help="the column of the second text; empty: found by its name or place")
-    overwrite: bool = option(False, help="replace another result that is there")
-    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP)
+    backend: Literal["auto", "paddle", "onnx"] = option(
+        "auto", help="auto: onnx where it is installed", group="devices"
+    )
+    threads: int = option(
+        0,
+        help="of one forward pass; 0: the cores of this process",
+        group="devices",
+        unit="threads",
+        at_least=0,
+    )
+    text_a: str = option(
+        "", help="the column of the first text; empty: found by its name or place", group="data"
+    )
+    text_b: str = option(
+        "", help="the column of the second text; empty: found by its name or place", group="data"
+    )
+    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP, group="data")
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_file")
-        if self.threads < 0:
-            raise InputError(f"--threads {self.threads} is below 0; use 0 for all cores")
-        refuse_no_threshold(self.threshold)
 
 
 def run_shipped(config: RunConfig) -> None:

@@ -26,7 +26,7 @@ def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
     run = [sys.executable, "-u", "-m", "ernie_pair", config.command, *flags]
     if config.is_alone:
         return run
-    words = [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", config.logs]
+    words = [sys.executable, "-m", "ernie_pair.launcher", "--log_dir", config.log_dir]
     on_each = str(config.on_each_machine)
     words += ["--gpus", config.gpus] if config.gpus else ["--nproc_per_node", on_each]
     if config.nnodes > 1:

@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Optional
 
 import yaml
 
-from data_tools.base.cli import option, refuse_empty
 from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.yaml_flags import LAUNCH
 from data_tools.files.atomic_files import published
 from data_tools.files.results import followed, refuse_existing
@@ -23,13 +23,16 @@ Understand = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class QuestionsConfig:
+class QuestionsConfig(Options):
     """Answer a few questions to make the file that `ernie-pair launch` starts a training run from."""
 
-    output_file: str = option("pair.yaml", help="the answers go here")
-    overwrite: bool = option(False, help="replace that file if it is there")
+    EXAMPLE = "--output_file pair.yaml"
+
+    output_file: str = option("pair.yaml", help="the answers go here", group="data")
+    overwrite: bool = option(False, help="replace that file if it is there", group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_file")
 
 
@@ -67,7 +70,7 @@ class Asker:
             except InputError as error:
                 if not self.is_terminal:
                     raise
-                sys.stdout.write(f"  {error}\n")
+                sys.stdout.write(f"  {error.message}\n")
 
 
 def _processes(ask: Asker) -> Dict[str, Any]:

@@ -1,11 +1,10 @@
 """The flags of pretraining, under the recipe's names."""
 
-import math
 from dataclasses import dataclass
 from typing import Dict, Literal, Optional, Union
 
-from data_tools.base.cli import option, refuse_empty
 from data_tools.base.errors import InputError
+from data_tools.base.options import option, refuse_empty
 from data_tools.samples.masking_flags import MaskingConfig
 from ernie_pair.device.device import default_device
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
@@ -18,98 +17,154 @@ LARGEST_SEED = 2**63 - 1
 class PretrainConfig(MaskingConfig, RecipeFlags):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
+    EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
+
     model_name_or_path: str = option(
-        help="a built-in name (ernie-1.0) or a folder: config.json, vocab.txt, weights"
+        help="a built-in name (ernie-1.0) or a folder: config.json, vocab.txt, weights", group="model"
     )
     input_dir: str = option(
-        help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'"
+        help="folder holding PREFIX_ids.npy and PREFIX_idx.npz, or several: '5.0 data/a 7.0 data/b'",
+        group="data",
     )
-    output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here")
-    model_type: Literal["ernie", "ernie-gram", "ernie_gram"] = option("ernie", help="the family of the model")
-    from_scratch: bool = option(False, help="start from random weights: config.json and vocab.txt are enough")
+    output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here", group="checkpoints")
+    model_type: Literal["ernie", "ernie-gram", "ernie_gram"] = option(
+        "ernie", help="the family of the model", group="model"
+    )
+    from_scratch: bool = option(
+        False, help="start from random weights: config.json and vocab.txt are enough", group="model"
+    )
     continue_training: Optional[bool] = option(
-        None, help="the recipe's word: true asks for weights, false is --from_scratch true"
+        None, help="the recipe's word: true asks for weights, false is --from_scratch true", group="model"
     )
-    split: str = option("949,50,1", help="shares of the documents for training, validation, test")
-    max_seq_len: int = option(512, help="tokens per sample, [CLS] and [SEP] included")
-    micro_batch_size: int = option(8, help="samples per process in one forward pass")
+    split: str = option(
+        "949,50,1", help="shares of the documents for training, validation, test", group="data"
+    )
+    max_seq_len: int = option(
+        512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+    )
+    micro_batch_size: int = option(
+        8, help="samples per process in one forward pass", group="optimisation", unit="samples", at_least=1
+    )
     global_batch_size: int = option(
-        0, help="samples per update, all processes; 0: micro_batch_size x processes"
+        0,
+        help="samples per update, all processes; 0: micro_batch_size x processes",
+        group="optimisation",
+        unit="samples",
+        at_least=0,
     )
-    dp_degree: int = option(1, help="groups of processes, each with the whole optimizer state")
-    sharding_degree: int = option(1, help="processes of a group, each with a part of the optimizer state")
+    dp_degree: int = option(
+        1,
+        help="groups of processes, each with the whole optimizer state",
+        group="devices",
+        unit="groups",
+        at_least=1,
+    )
+    sharding_degree: int = option(
+        1,
+        help="processes of a group, each with a part of the optimizer state",
+        group="devices",
+        unit="processes",
+        at_least=1,
+    )
     use_sharding: Optional[bool] = option(
-        None, help="split the optimizer state; none: as --sharding_degree above 1 says"
+        None, help="split the optimizer state; none: as --sharding_degree above 1 says", group="devices"
     )
     on_nan: Literal["stop", "skip"] = option(
-        "stop", help="a loss that is not finite ends the run, or its update is left out"
+        "stop", help="a loss that is not finite ends the run, or its update is left out", group="optimisation"
     )
     use_recompute: bool = option(
-        False, help="recompute activations in the backward pass: less memory, more time"
+        False, help="recompute activations in the backward pass: less memory, more time", group="optimisation"
     )
-    max_lr: float = option(1e-4, help="learning rate at the end of warm-up")
-    min_lr: float = option(1e-5, help="learning rate at decay_steps and after")
-    warmup_rate: float = option(0.01, help="share of max_steps spent on warm-up")
-    decay_steps: int = option(0, help="updates until min_lr is reached; 0: max_steps")
-    lr_decay_style: Literal["linear", "cosine"] = option("linear", help="the way down to min_lr")
-    max_steps: int = option(500000, help="updates in all")
-    weight_decay: float = option(0.01, help="decay of every weight except biases and norms")
-    adam_beta1: float = option(0.9, help="AdamW's first moment")
-    adam_beta2: float = option(0.999, help="AdamW's second moment")
-    adam_epsilon: float = option(1e-8, help="AdamW's epsilon")
-    grad_clip: float = option(1.0, help="largest global norm of the gradient; 0: no clipping")
-    hidden_dropout_prob: float = option(0.1, help="dropout of the hidden states")
-    attention_probs_dropout_prob: float = option(0.1, help="dropout of the attention weights")
-    save_steps: int = option(50000, help="updates between exported models, model_STEP/")
-    checkpoint_steps: int = option(5000, help="updates between checkpoints, model_last")
-    keep_checkpoints: int = option(3, help="the newest that many are kept, at least 2")
-    keep_every: int = option(0, help="and those of every so many updates; 0: none")
-    logging_freq: int = option(20, help="updates between log lines")
-    eval_freq: int = option(1000, help="updates between validations")
+    max_lr: float = option(1e-4, help="learning rate at the end of warm-up", group="optimisation", above=0)
+    min_lr: float = option(
+        1e-5, help="learning rate at decay_steps and after", group="optimisation", at_least=0
+    )
+    warmup_rate: float = option(
+        0.01, help="share of max_steps spent on warm-up", group="optimisation", at_least=0, below=1
+    )
+    decay_steps: int = option(
+        0,
+        help="updates until min_lr is reached; 0: max_steps",
+        group="optimisation",
+        unit="steps",
+        at_least=0,
+    )
+    lr_decay_style: Literal["linear", "cosine"] = option(
+        "linear", help="the way down to min_lr", group="optimisation"
+    )
+    max_steps: int = option(500000, help="updates in all", group="optimisation", unit="steps", at_least=1)
+    weight_decay: float = option(
+        0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
+    )
+    adam_beta1: float = option(0.9, help="AdamW's first moment", group="optimisation", at_least=0, below=1)
+    adam_beta2: float = option(0.999, help="AdamW's second moment", group="optimisation", at_least=0, below=1)
+    adam_epsilon: float = option(1e-8, help="AdamW's epsilon", group="optimisation", above=0, below=1)
+    grad_clip: float = option(
+        1.0, help="largest global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
+    )
+    hidden_dropout_prob: float = option(
+        0.1, help="dropout of the hidden states", group="model", at_least=0, below=1
+    )
+    attention_probs_dropout_prob: float = option(
+        0.1, help="dropout of the attention weights", group="model", at_least=0, below=1
+    )
+    save_steps: int = option(
+        50000,
+        help="updates between exported models, model_STEP/",
+        group="checkpoints",
+        unit="steps",
+        at_least=1,
+    )
+    checkpoint_steps: int = option(
+        5000, help="updates between checkpoints, model_last", group="checkpoints", unit="steps", at_least=1
+    )
+    keep_checkpoints: int = option(
+        3,
+        help="the newest that many are kept, at least 2",
+        group="checkpoints",
+        unit="checkpoints",
+        at_least=2,
+    )
+    keep_every: int = option(
+        0, help="and those of every so many updates; 0: none", group="checkpoints", unit="steps", at_least=0
+    )
+    logging_freq: int = option(
+        20, help="updates between log lines", group="evaluation", unit="steps", at_least=1
+    )
+    eval_freq: int = option(
+        1000, help="updates between validations", group="evaluation", unit="steps", at_least=1
+    )
     share_folder: bool = option(
-        True, help="all machines see one output_dir; false: each has its own, and keeps all it needs in it"
+        True,
+        help="all machines see one output_dir; false: each has its own, and keeps all it needs in it",
+        group="devices",
     )
-    num_workers: int = option(1, help="loader processes per process; 0: none")
-    seed: int = option(1234, help="of weights, data order, masks and dropout")
+    num_workers: int = option(
+        1, help="loader processes per process; 0: none", group="devices", unit="processes", at_least=0
+    )
+    seed: int = option(
+        1234,
+        help="of weights, data order, masks and dropout",
+        group="optimisation",
+        at_least=0,
+        at_most=LARGEST_SEED,
+    )
     fresh_start: bool = option(
-        False, help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume"
+        False,
+        help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume",
+        group="checkpoints",
     )
-    allow_change: str = option("", help="what may differ from the checkpoint's run: max_lr,min_lr")
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run")
+    allow_change: str = option(
+        "", help="what may differ from the checkpoint's run: max_lr,min_lr", group="checkpoints"
+    )
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        for name in ("max_steps", "micro_batch_size", "dp_degree", "sharding_degree"):
-            _at_least(self, name, 1)
-        for name in ("save_steps", "checkpoint_steps", "logging_freq", "eval_freq", "eval_iters"):
-            _at_least(self, name, 1)
-        _at_least(self, "keep_checkpoints", 2)
-        for name in (
-            "keep_every",
-            "test_iters",
-            "global_batch_size",
-            "decay_steps",
-            "num_workers",
-            "seed",
-            "weight_decay",
-            "grad_clip",
-        ):
-            _at_least(self, name, 0)
-        _at_least(self, "max_seq_len", 8)
-        for name in ("warmup_rate", "hidden_dropout_prob", "attention_probs_dropout_prob"):
-            _within(self, name, 0, 1)
-        for name in ("adam_beta1", "adam_beta2"):
-            _within(self, name, 0, 1)
         if self.from_scratch and self.continue_training:
             raise InputError("--from_scratch true and --continue_training true contradict; pass one of them")
-        if not 0 < self.adam_epsilon < 1:
-            raise InputError(f"--adam_epsilon {self.adam_epsilon} is not between 0 and 1; use 1e-8")
-        if self.seed > LARGEST_SEED:
-            raise InputError(f"--seed {self.seed} is above {LARGEST_SEED}; use a smaller one")
         self._refuse_rates()
-        self.refuse_amp()
-        self.refuse_recipe_flags()
         if self.sharding_degree > 1 and self.use_sharding is False:
             raise InputError(
                 f"--sharding_degree {self.sharding_degree} splits the optimizer state, and --use_sharding "
@@ -119,10 +174,6 @@ class PretrainConfig(MaskingConfig, RecipeFlags):
             self.refuse_narrow_sums(self.passes, "micro_batch_size")
 
     def _refuse_rates(self):
-        if not (math.isfinite(self.max_lr) and self.max_lr > 0 and self.min_lr >= 0):
-            raise InputError(
-                f"--max_lr {self.max_lr} must be above 0 and --min_lr {self.min_lr} not below it"
-            )
         if not self.min_lr <= self.max_lr:
             raise InputError(
                 f"--min_lr {self.min_lr} is above --max_lr {self.max_lr}: the rate would rise after warm-up; "
@@ -199,15 +250,3 @@ def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
         )
     config.refuse_half_precision_on(config.device)
     config.passes  # noqa: B018 - raises where the batch sizes do not divide
-
-
-def _at_least(config, name: str, least: float) -> None:
-    value = getattr(config, name)
-    if not (math.isfinite(value) and value >= least):
-        raise InputError(f"--{name} {value} is below {least}; use {least} or more")
-
-
-def _within(config, name: str, low: float, high: float) -> None:
-    value = getattr(config, name)
-    if not low <= value < high:
-        raise InputError(f"--{name} {value} is not in [{low}, {high}); use a value in it")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Optional
 
-from data_tools.base.cli import option
 from data_tools.base.errors import InputError
+from data_tools.base.options import option
 from ernie_pair.device.amp_flags import AmpConfig
 
 MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
@@ -14,29 +14,42 @@ MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline para
 class RecipeFlags(AmpConfig):
     """A part of `PretrainConfig`."""
 
-    mp_degree: int = option(1, help="the recipe's degree of tensor parallelism, which is not done here: 1")
-    pp_degree: int = option(1, help="the recipe's degree of pipeline parallelism, which is not done here: 1")
-    scale_loss: Optional[float] = option(None, help="the recipe's word for --init_loss_scaling")
-    eval_iters: int = option(10, help="global batches in a validation")
-    test_iters: int = option(0, help="global batches in the test at the end of the run; 0: --eval_iters")
+    mp_degree: int = option(
+        1, help="the recipe's degree of tensor parallelism, which is not done here: 1", group="devices"
+    )
+    pp_degree: int = option(
+        1, help="the recipe's degree of pipeline parallelism, which is not done here: 1", group="devices"
+    )
+    scale_loss: Optional[float] = option(
+        None, help="the recipe's word for --init_loss_scaling", group="precision", at_least=1
+    )
+    eval_iters: int = option(
+        10, help="global batches in a validation", group="evaluation", unit="batches", at_least=1
+    )
+    test_iters: int = option(
+        0,
+        help="global batches in the test at the end of the run; 0: --eval_iters",
+        group="evaluation",
+        unit="batches",
+        at_least=0,
+    )
 
-    def refuse_recipe_flags(self) -> None:
-        """Raise InputError for what is not done here, and for two values of one thing."""
+    def __post_init__(self):
+        super().__post_init__()
         for name, degree in (("mp_degree", self.mp_degree), ("pp_degree", self.pp_degree)):
             if degree != 1:
                 raise InputError(
                     f"--{name} {degree}: {MODEL_PARALLEL[name]} is not done here, every process holds the "
                     f"whole model; pass --{name} 1, and use the processes by --dp_degree or --sharding_degree"
                 )
-        if self.scale_loss is None:
-            return
-        if self.init_loss_scaling not in (AmpConfig.init_loss_scaling, self.scale_loss):
+        if self.scale_loss is not None and self.init_loss_scaling not in (
+            AmpConfig.init_loss_scaling,
+            self.scale_loss,
+        ):
             raise InputError(
                 f"--scale_loss {self.scale_loss} and --init_loss_scaling {self.init_loss_scaling} are two "
                 "values of the same; leave one of them out"
             )
-        if not self.scale_loss >= 1:
-            raise InputError(f"--scale_loss {self.scale_loss} is below 1; use 32768, for example")
 
     @property
     def first_loss_scale(self) -> float:

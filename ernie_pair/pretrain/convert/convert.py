@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Sequence
 
-from data_tools.base.cli import option, refuse_empty
 from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import MADE, publish_folder
 from data_tools.files.results import Results, files_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
@@ -33,19 +33,23 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ConvertConfig:
+class ConvertConfig(Options):
     """Convert static ERNIE weights into a folder that from_pretrained loads, and prove that both agree."""
 
+    EXAMPLE = "--static_model_path output/model_last/static_vars --output_dir dynamic"
+
     static_model_path: str = option(
-        help="PREFIX of the weights, for example output/model_last/static_vars, or a folder of single files"
+        help="PREFIX of the weights, for example output/model_last/static_vars, or a folder of single files",
+        group="model",
     )
-    output_dir: str = option(help="the folder to make")
+    output_dir: str = option(help="the folder to make", group="data")
     model_name_or_path: str = option(
-        "", help="where config.json and vocab.txt lie; empty: beside the weights"
+        "", help="where config.json and vocab.txt lie; empty: beside the weights", group="model"
     )
-    overwrite: bool = option(False, help="replace another converted model that is there")
+    overwrite: bool = option(False, help="replace another converted model that is there", group="data")
 
     def __post_init__(self):
+        super().__post_init__()
         refuse_empty(self, "output_dir")
 
 

@@ -3,12 +3,13 @@ from typing import Literal
 
 import pytest
 
-from data_tools.base.cli import exit_code_of, option, parse_config
+from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from data_tools.base.options import Options, option
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Options):
     """An example."""
 
     input_dir: str = option(help="a folder")
@@ -25,7 +26,7 @@ def test_flags_read_as_the_recipe_writes_them():
 
 
 @dataclass(frozen=True)
-class Positional:
+class Positional(Options):
     """An example."""
 
     prefix: str = option(help="a file", positional=True)
@@ -38,7 +39,7 @@ def test_a_positional_is_given_without_a_flag():
 
 
 @pytest.mark.parametrize(
-    "words, message", [("", "PREFIX is missing"), ("a b", "b"), ("a --step 3", r"did you mean --steps\?")]
+    "words, message", [("", "PREFIX is missing"), ("a b", "b"), ("a --step 3", r"did you mean steps\?")]
 )
 def test_a_missing_positional_or_one_too_many_is_named(words, message):
     with pytest.raises(InputError, match=message):
@@ -58,12 +59,12 @@ def test_flags_win_over_the_yaml_file(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("", r"--input_dir is missing"),
-        ("--input_dir a --use_amp Flase", r"--use_amp takes true or false"),
-        ("--input_dir a --steps 1.5", r"--steps takes a whole number"),
-        ("--input_dir a --device tpu", r"--device takes one of cpu, gpu"),
-        ("--inputdir a", r"did you mean --input_dir\?"),
-        ("--input_dir a --speed 3", r"--speed"),
+        ("", r"input_dir is missing"),
+        ("--input_dir a --use_amp Flase", r"use_amp takes true or false"),
+        ("--input_dir a --steps 1.5", r"steps takes a whole number"),
+        ("--input_dir a --device tpu", r"device takes one of cpu, gpu"),
+        ("--inputdir a", r"did you mean input_dir\?"),
+        ("--input_dir a --speed 3", r"speed"),
     ],
 )
 def test_a_wrong_flag_is_named_with_what_it_takes(words, message):

@@ -157,7 +157,7 @@ def test_our_own_layout_is_found_by_its_folder_its_prefix_or_a_file_of_it(tmp_pa
 @pytest.mark.parametrize("given", ["nowhere", "notes.txt", "_idx.npz"])
 def test_what_is_no_corpus_is_refused_with_what_it_could_be(prefix, given):
     (prefix.parent / "notes.txt").touch()
-    with pytest.raises(InputError, match=f"--domain_data .*{given} is not a folder with a corpus, nor"):
+    with pytest.raises(InputError, match=f"domain_data .*{given} is not a folder with a corpus, nor"):
         find_corpus(prefix.parent / given, "--domain_data")
 
 

@@ -155,7 +155,7 @@ def test_a_run_killed_while_publishing_is_finished_by_the_same_command(tmp_path,
     monkeypatch.setattr(os, "replace", replace)
     assert len(make(tmp_path, lines_of(*TEXTS))) == 40
     whole = hashes(tmp_path)
-    with pytest.raises(InputError, match="exists; pass --overwrite"):
+    with pytest.raises(InputError, match="exists; pass overwrite"):
         make(tmp_path, lines_of(*TEXTS[1:]))
     assert len(make(tmp_path, lines_of(*TEXTS))) == 40 and hashes(tmp_path) == whole
 

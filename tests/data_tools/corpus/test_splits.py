@@ -15,7 +15,7 @@ def test_a_share_of_zero_is_an_empty_range():
 
 
 def test_an_empty_split_says_how_to_change_it():
-    with pytest.raises(InputError, match=r"no document for test out of 20; .* --split 18,1,1"):
+    with pytest.raises(InputError, match=r"no document for test out of 20; .* split 18,1,1"):
         document_ranges("949,50,1", 20)
 
 

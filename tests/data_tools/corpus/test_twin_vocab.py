@@ -86,7 +86,7 @@ def test_an_id_that_means_two_things_is_refused_with_the_way_out(name, vocabular
     first = min(paddles.added_tokens_encoder, key=paddles.added_tokens_encoder.get)
     sentences = [*TEXT, ["玄", first]]
     corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in sentences])
-    with pytest.raises(InputError, match=r"vocab.txt has '\$' twice, so that id \d+ .*--add_twins_to$"):
+    with pytest.raises(InputError, match=r"vocab.txt has '\$' twice, so that id \d+ .*add_twins_to$"):
         vocabulary_of([corpus], ours(path))
 
 

@@ -56,12 +56,12 @@ def test_the_same_again_has_nothing_to_do(tmp_path, given, capsys):
 def test_other_flags_inputs_or_commands_are_told_the_difference(tmp_path, given):
     out = tmp_path / "out.tsv"
     write(results(given, out))
-    with pytest.raises(InputError, match=r"out\.tsv exists; pass --overwrite true .*--scores false and"):
+    with pytest.raises(InputError, match=r"out\.tsv exists; pass overwrite=True .*scores=False and"):
         write(results(given, out, scores=True))
     with pytest.raises(InputError, match="it was made by tool"):
         write(Results("another", [out], {"input_file": [given]}, {"scores": False}, overwrite=False))
     given.write_text("two")
-    with pytest.raises(InputError, match="it was made from another content of --input_file"):
+    with pytest.raises(InputError, match="it was made from another content of input_file"):
         write(results(given, out))
     assert out.read_text() == "result"
     assert not write(results(given, out, overwrite=True), "new") and out.read_text() == "new"
@@ -71,7 +71,7 @@ def test_other_flags_inputs_or_commands_are_told_the_difference(tmp_path, given)
 def test_what_was_changed_or_made_by_hand_stays(tmp_path, given):
     out = tmp_path / "out.tsv"
     out.write_text("mine")
-    with pytest.raises(InputError, match=r"out\.tsv exists; pass --overwrite true"):
+    with pytest.raises(InputError, match=r"out\.tsv exists; pass overwrite=True"):
         write(results(given, out))
     assert not write(results(given, out, overwrite=True))
     out.write_text("edited")
@@ -109,7 +109,7 @@ def test_an_output_that_is_an_input_is_refused_even_with_overwrite(tmp_path, giv
     elif name == "other case of the path":
         (tmp_path / "folder").mkdir()
         out = tmp_path / "folder" / ".." / "in.tsv"
-    with pytest.raises(InputError, match="would be written over --input_file"):
+    with pytest.raises(InputError, match="would be written over input_file"):
         write(results(given, out, overwrite=True))
     assert given.read_text() == "one" and sorted(p.suffix for p in tmp_path.glob("*.draft")) == []
 
@@ -128,7 +128,7 @@ def test_a_link_is_written_through_and_its_file_needs_overwrite_as_well(tmp_path
     assert not write(results(given, link))
     assert link.is_symlink() and target.read_text() == "result" and write(results(given, link))
     target.write_text("mine")
-    with pytest.raises(InputError, match=r"real\.tsv exists; pass --overwrite true"):
+    with pytest.raises(InputError, match=r"real\.tsv exists; pass overwrite=True"):
         write(results(given, link))
     write(results(given, link, overwrite=True), "new")
     assert link.is_symlink() and target.read_text() == "new"
@@ -187,7 +187,7 @@ def test_refuse_existing_takes_a_dangling_link_for_something(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     refuse_existing([tmp_path / "link"], overwrite=False)
     (tmp_path / "nowhere").write_text("mine")
-    with pytest.raises(InputError, match="nowhere exists; pass --overwrite true"):
+    with pytest.raises(InputError, match="nowhere exists; pass overwrite=True"):
         refuse_existing([tmp_path / "link"], overwrite=False)
 
 
@@ -285,7 +285,7 @@ def test_every_data_tool_keeps_the_rule(tmp_path, tool, capfd):
     capfd.readouterr()
     run(tmp_path)
     assert "nothing to do" in capfd.readouterr().err and (tmp_path / output).stat().st_mtime_ns == stamp
-    with pytest.raises(InputError, match=f"exists; pass --overwrite true .*--{next(iter(other))}"):
+    with pytest.raises(InputError, match=f"exists; pass overwrite=True .*--{next(iter(other))}"):
         run(tmp_path, **other)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
     run(tmp_path, overwrite=True, **other)
@@ -304,7 +304,7 @@ def test_every_data_tool_notices_that_its_input_changed(tmp_path, tool):
     with open(tmp_path / "model" / "vocab.txt", "a", encoding="utf-8") as text:
         text.write("[unused1]\n")
     with pytest.raises(
-        InputError, match="exists; pass --overwrite true .*it was made from another content of --"
+        InputError, match="exists; pass overwrite=True .*it was made from another content of --"
     ):
         TOOLS[tool][0](tmp_path)
 

@@ -170,7 +170,7 @@ def test_a_long_sentence_keeps_its_marks_when_it_is_cut(tmp_path, vocab_file):
 def test_without_a_lexicon_there_are_no_marks_and_those_of_a_replaced_corpus_go(tmp_path, vocab_file):
     make(tmp_path, lines_of("我爱 北京"), **lexicon(tmp_path))
     assert marks_path(tmp_path / "out").exists()
-    with pytest.raises(InputError, match="exists; pass --overwrite"):
+    with pytest.raises(InputError, match="exists; pass overwrite"):
         make(tmp_path, lines_of("我爱 北京"), **WORDS)
     make(tmp_path, lines_of("我爱 北京"), overwrite=True, **WORDS)
     corpus = Corpus(tmp_path / "out", verify="full")
@@ -370,5 +370,5 @@ def test_level_weights_are_three_numbers():
     "text", ["", "1", "1 1", "1 1 1 1", "1 1 x", "1 -1 1", "0 0 0", "1 nan 1", "1 inf 1"]
 )
 def test_level_weights_that_make_no_order_are_refused(text):
-    with pytest.raises(InputError, match=f"--level_weights {text}: not three numbers of 0 or more"):
+    with pytest.raises(InputError, match=f"level_weights {text}: not three numbers of 0 or more"):
         MaskingConfig(level_weights=text)

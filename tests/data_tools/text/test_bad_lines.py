@@ -79,7 +79,7 @@ def test_more_bad_lines_than_allowed_end_the_run_at_the_first_beyond(tmp_path):
     messages = []
     for workers in (1, 2):
         with pytest.raises(
-            InputError, match=r":50003: a list.*more bad lines than --max_bad_lines 1\)$"
+            InputError, match=r":50003: a list.*more bad lines than max_bad_lines=1\)$"
         ) as caught:
             make(tmp_path, MIXED, on_bad_line="skip", max_bad_lines=1, workers=workers)
         messages.append(str(caught.value))
@@ -94,7 +94,7 @@ def test_without_a_bad_line_the_list_is_empty(tmp_path):
 
 def test_the_list_of_a_replaced_corpus_goes_with_it(tmp_path):
     make(tmp_path, GOOD + b"oops\n", on_bad_line="skip")
-    with pytest.raises(InputError, match="exists; pass --overwrite"):
+    with pytest.raises(InputError, match="exists; pass overwrite"):
         make(tmp_path, GOOD)
     make(tmp_path, GOOD, overwrite=True)
     assert not (tmp_path / "out.rejected.jsonl").exists()

@@ -172,5 +172,5 @@ def test_a_lexicon_without_words_is_refused(tmp_path, content):
 
 
 def test_a_missing_lexicon_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no\.txt: no such file; mend --user_lexicon"):
+    with pytest.raises(InputError, match=r"no\.txt: no such file; mend user_lexicon"):
         Lexicon.from_file(tmp_path / "no.txt")

@@ -423,9 +423,9 @@ def test_model_last_is_not_trusted_but_mended(checkpoints, damage, tmp_path, cap
 
 def test_another_run_is_refused_with_the_difference_and_the_flag(checkpoints):
     save(checkpoints, 5)
-    with pytest.raises(InputError, match="corpus was 'abc' and is now 'xyz'.*--allow_change corpus to go on"):
+    with pytest.raises(InputError, match="corpus was 'abc' and is now 'xyz'.*allow_change corpus to go on"):
         checkpoints.resume({**SAME, "corpus": "xyz"}, TOPOLOGY)
-    with pytest.raises(InputError, match="--allow_change corpus,seed"):
+    with pytest.raises(InputError, match="allow_change corpus,seed"):
         checkpoints.resume({**SAME, "corpus": "xyz", "seed": 2}, TOPOLOGY, allowed=["corpus"])
 
 
@@ -452,7 +452,7 @@ def test_what_makes_the_weights_meaningless_is_never_allowed_to_change(checkpoin
 
 
 def test_a_key_that_there_is_not_cannot_be_allowed_to_change(checkpoints):
-    with pytest.raises(InputError, match="--allow_change sead: there is no such key; use .*seed"):
+    with pytest.raises(InputError, match="allow_change sead: there is no such key; use .*seed"):
         checkpoints.resume(SAME, TOPOLOGY, allowed=["sead"])
 
 

@@ -35,7 +35,7 @@ def test_more_ranks_mean_fewer_passes_for_the_same_update(data_ranks, passes):
 
 
 def test_a_global_batch_that_does_not_divide_names_the_nearest():
-    with pytest.raises(InputError, match="use --global_batch_size 24"):
+    with pytest.raises(InputError, match="use global_batch_size 24"):
         passes_per_update(30, 4, 3)
 
 
@@ -113,7 +113,7 @@ def test_a_warm_up_longer_than_half_of_the_run_is_warned_of(rate, is_warned_of, 
 
 
 def test_a_decay_that_ends_within_the_warm_up_is_refused():
-    with pytest.raises(InputError, match="a warm-up of 2000 steps, and --decay_steps 1000 ends the decay"):
+    with pytest.raises(InputError, match="a warm-up of 2000 steps, and decay_steps=1000 ends the decay"):
         recipe(decay_steps=1000)
 
 
@@ -121,7 +121,7 @@ def test_a_sharding_degree_above_1_asks_for_sharding():
     assert recipe(dp_degree=2, sharding_degree=4).processes == 8
     assert recipe(use_sharding="true", sharding_degree=4).processes == 4
     assert recipe(use_sharding="false").processes == 1
-    with pytest.raises(InputError, match="--use_sharding false does not; leave --use_sharding out"):
+    with pytest.raises(InputError, match="use_sharding=False does not; leave use_sharding out"):
         recipe(use_sharding="false", sharding_degree=4)
 
 

@@ -19,7 +19,7 @@ from ernie_pair.inference.exported_model import read_shipped
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
 from ernie_pair.inference.softmax import probabilities
 from ernie_pair.model_files.temperature import Calibration, write_calibration
-from ernie_pair.pair.config.pair_config import PredictConfig
+from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
 
@@ -128,7 +128,7 @@ def test_a_library_that_is_missing_is_named(shipped, monkeypatch, library, backe
 
 def test_a_format_that_was_not_exported_is_named(shipped):
     paddle_only = replace(read_shipped(shipped), files={"model.pdmodel": "", "model.pdiparams": ""})
-    with pytest.raises(InputError, match="holds no model for onnx; pass --backend paddle"):
+    with pytest.raises(InputError, match="holds no model for onnx; pass backend paddle"):
         backends.open_backend(paddle_only, "onnx", 1)
     with pytest.raises(CheckpointError, match="holds no model; export it again"):
         backends.open_backend(replace(paddle_only, files={}), "auto", 1)
@@ -190,7 +190,7 @@ def test_a_manifest_that_is_none_is_refused(tmp_path, shipped, content):
 
 
 def test_a_folder_that_was_not_exported_is_refused(tmp_path, trained):
-    with pytest.raises(InputError, match=r"--model .*absent is not a folder; give the --output_dir"):
+    with pytest.raises(InputError, match=r"model .*absent is not a folder; give the output_dir"):
         PairPredictor(tmp_path / "absent")
     with pytest.raises(
         InputError, match=r"holds no export\.json; make a model to ship with ernie-pair export"
@@ -261,7 +261,7 @@ def test_bad_input_of_the_command_is_one_line(tmp_path, shipped, monkeypatch, ca
 
 
 def test_threads_below_zero_are_refused():
-    with pytest.raises(InputError, match="--threads -1 is below 0"):
+    with pytest.raises(InputError, match="threads=-1 is below 0"):
         RunConfig("m", "i", "o", threads=-1)
 
 

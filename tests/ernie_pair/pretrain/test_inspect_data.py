@@ -66,7 +66,7 @@ def test_flags_that_make_no_sense_are_refused(world, words, message):
 
 
 def test_no_samples_are_refused(world):
-    with pytest.raises(InputError, match="--samples 0 is below 1"):
+    with pytest.raises(InputError, match="samples=0 is below 1"):
         inspect(world, samples=0)
 
 

@@ -171,7 +171,7 @@ def test_a_vocabulary_longer_than_the_model_by_anything_else_is_refused(world):
 
 def test_a_model_for_other_samples_is_refused(world):
     one_type = SPEC.replace(type_vocab_size=1)
-    with pytest.raises(InputError, match="use --binary_head false"):
+    with pytest.raises(InputError, match="use binary_head=False"):
         opened(world, spec=one_type)
     assert opened(world, spec=one_type, binary_head="false") and opened(
         world, spec=SPEC.replace(type_vocab_size=0)

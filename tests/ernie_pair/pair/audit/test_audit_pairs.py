@@ -342,7 +342,7 @@ def test_the_training_file_is_given_without_a_flag():
     )
     assert (config.train_file, config.dev_file, config.drop_leaks) == ("a.tsv", "b.tsv", "exact")
     for word in ("true", "false"):
-        with pytest.raises(InputError, match="--drop_leaks takes one of none, exact, normalised"):
+        with pytest.raises(InputError, match="drop_leaks takes one of none, exact, normalised"):
             parse_config(AuditPairsConfig, ["a.tsv", "--drop_leaks", word])
     with pytest.raises(InputError, match="TRAIN_FILE is missing"):
         parse_config(AuditPairsConfig, [])

@@ -101,9 +101,7 @@ def test_runs_of_another_plan_are_not_mixed_in(tmp_path, config, calls):
     compare_starts(replace(config, seeds=1))
     flags = json.loads(Path(config.train_config).read_text())
     Path(config.train_config).write_text(json.dumps({**flags, "learning_rate": 0.004}))
-    with pytest.raises(
-        InputError, match="learning_rate was 0.005 and is now 0.004; give another --output_dir"
-    ):
+    with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004; give another output_dir"):
         compare_starts(config)
     Path(config.train_config).write_text(json.dumps(flags))
     write_weights(tmp_path / "first", seed=2)
@@ -146,7 +144,7 @@ def test_a_file_of_one_class_is_nothing_to_compare_on(tmp_path, config, calls):
 
 def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path):
     with pytest.raises(
-        InputError, match=r"did you mean --learning_rate.*\(train of run; see .*run.log\)"
+        InputError, match=r"did you mean learning_rate.*\(train of run; see .*run.log\)"
     ) as error:
         compare_runs._call(["train", "--lerning_rate=1"], tmp_path / "run.log")
     assert error.value.exit_code == 2
@@ -270,7 +268,7 @@ def test_every_model_may_be_asked_both_orders(tmp_path, config, calls):
     asked = replace(config, seeds=1, symmetric="average")
     compare_starts(asked)
     assert [word for words in calls for word in words if "symmetric" in word] == ["--symmetric=average"] * 2
-    with pytest.raises(InputError, match="symmetric was average and is now none; give another --output_dir"):
+    with pytest.raises(InputError, match="symmetric was average and is now none; give another output_dir"):
         compare_starts(replace(asked, symmetric="none"))
 
 

@@ -15,7 +15,8 @@ from tiny_pair import VOCAB, write_model, write_pairs
 from data_tools.base.cli import exit_code_of
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, evaluation_batches
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair

@@ -15,7 +15,7 @@ from tiny_ship import ship, write_trained
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.labels import Labels
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import pair_records, row_cache
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
@@ -157,12 +157,10 @@ def test_a_line_of_another_encoding_is_named_with_the_flag(tmp_path):
     path.write_bytes("左\t右\t1\n".encode("gb18030") + b"\xff\xff\t\xff\t1\n")
     with pytest.raises(InputError, match=r"a\.tsv:2: not gb18030 \(byte 1 .* 0xff\); name the encoding"):
         rows_in(path, encoding="gb18030")
-    with pytest.raises(
-        InputError, match=r"a\.tsv:1: not UTF-8 .* looks like GB18030: pass --encoding gb18030"
-    ):
+    with pytest.raises(InputError, match=r"a\.tsv:1: not UTF-8 .* looks like GB18030: pass encoding gb18030"):
         rows_in(path)
     path.write_bytes(b"\xef\xbb\xbf" + "左\t右\t1\n".encode())
-    with pytest.raises(InputError, match="byte-order mark of UTF-8, not gb18030; leave --encoding out"):
+    with pytest.raises(InputError, match="byte-order mark of UTF-8, not gb18030; leave encoding out"):
         rows_in(path, encoding="gb18030")
 
 

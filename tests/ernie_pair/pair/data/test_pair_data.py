@@ -10,7 +10,8 @@ from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.spec import read_spec
-from ernie_pair.pair.config.pair_config import EvaluateConfig, TrainConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.batch_order import BatchOrder
 from ernie_pair.pair.data.encoded_pairs import (
     encode_pairs,
@@ -174,9 +175,7 @@ def test_a_bad_json_line_is_named_with_its_number_and_its_cure(tmp_path, bad, re
 
 
 def test_a_byte_that_is_not_utf_8_is_named_with_its_line(tmp_path):
-    with pytest.raises(
-        InputError, match=r"pairs\.tsv:2: not UTF-8 \(byte 1 .*0xb0.* pass --encoding gb18030"
-    ):
+    with pytest.raises(InputError, match=r"pairs\.tsv:2: not UTF-8 \(byte 1 .*0xb0.* pass encoding gb18030"):
         read(tmp_path, GOOD.encode("utf-8") + "啊\t波\t1\n".encode("gb18030"))
 
 
@@ -359,5 +358,5 @@ def test_nonsense_is_refused_with_the_name_of_its_flag(flag, values):
 
 
 def test_evaluation_refuses_nonsense_as_well():
-    with pytest.raises(InputError, match="--batch_size 0"):
+    with pytest.raises(InputError, match="batch_size=0"):
         EvaluateConfig(model_path="m", input_file="i", output_file="o", batch_size=0)

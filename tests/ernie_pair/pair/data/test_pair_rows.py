@@ -186,7 +186,7 @@ def test_a_disk_that_keeps_nothing_is_told(tmp_path, source, pieces, monkeypatch
 
 def test_more_than_a_list_can_count_is_to_be_streamed(tmp_path, source, pieces, monkeypatch):
     monkeypatch.setattr(row_cache, "MOST_TOKENS", 100)
-    with pytest.raises(InputError, match="too large to be held; pass --streaming true"):
+    with pytest.raises(InputError, match="too large to be held; pass streaming=True"):
         open_rows(tmp_path, source, pieces)
     assert not names_in(tmp_path / "cache", ".arrow")
 

@@ -177,7 +177,7 @@ def test_a_label_map_names_the_classes_and_config_json_keeps_them(text):
     ],
 )
 def test_a_label_map_that_is_not_clear_is_refused(text, reason):
-    with pytest.raises(InputError, match=rf"--label_map {text}: .*{reason}; write 0=different,1=same, for"):
+    with pytest.raises(InputError, match=rf"label_map {text}: .*{reason}; write 0=different,1=same, for"):
         parse_label_map(text)
 
 
@@ -377,9 +377,7 @@ def test_without_a_network_a_set_is_one_line(monkeypatch, home, error):
 
     home("lcqmc", {})
     monkeypatch.setattr(import_module("paddlenlp.datasets.lcqmc"), "get_path_from_url", fail)
-    with pytest.raises(
-        InputError, match="--train_file lcqmc is no file, and PaddleNLP cannot load"
-    ) as caught:
+    with pytest.raises(InputError, match="train_file lcqmc is no file, and PaddleNLP cannot load") as caught:
         source_of("lcqmc").read()
     assert "check the name and the network, or give a file" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -430,7 +428,7 @@ def test_a_name_that_paddlenlp_has_not_is_a_set_of_the_hub(home, monkeypatch):
     assert source_of("some_set", skips=True).read().left == ["左"]
     assert rows_of_set("some_set", "dev") == [("左", "右", 1)]  # called validation there
     assert hub.asked == [("some_set", None, split) for split in ("train", "dev", "validation")]
-    with pytest.raises(InputError, match='--test_file some_set is no file.*Invalid split "test'):
+    with pytest.raises(InputError, match='test_file some_set is no file.*Invalid split "test'):
         source_of("some_set", "test").read()
 
 

@@ -17,7 +17,7 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.softmax import are_names, probabilities
 from ernie_pair.model_files.pair_symmetry import both_orders
 from ernie_pair.model_files.temperature import CALIBRATION, Calibration, read_calibration, write_calibration
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
@@ -172,7 +172,7 @@ def test_the_service_answers_by_the_threshold_with_names_and_numbers(folder):
 
 
 def test_tuning_on_the_judged_file_is_said_and_only_when_it_is_stated(folder, capfd):
-    with pytest.raises(InputError, match="--save_threshold true does not say which pairs .* --tune_on FILE"):
+    with pytest.raises(InputError, match="save_threshold=True does not say which pairs .* tune_on FILE"):
         evaluated(folder, save_threshold=True)
     metrics = evaluated(
         folder, save_threshold=True, tune_on=str(folder / "test.tsv"), report=str(folder / "r")
@@ -225,7 +225,7 @@ def test_what_would_flatter_or_say_nothing_is_not_saved(folder, flags, reason):
 
 def test_a_threshold_is_not_left_to_another_temperature(folder):
     tuned(folder)
-    with pytest.raises(InputError, match="for probabilities of another temperature; pass --save_thr"):
+    with pytest.raises(InputError, match="for probabilities of another temperature; pass save_thr"):
         evaluated(folder, save_temperature=True, calibrate_on=str(folder / "dev.tsv"))
 
 
@@ -401,5 +401,5 @@ def test_the_report_names_the_classes(folder):
 
 
 def test_a_python_caller_hears_of_a_symmetry_that_is_none():
-    with pytest.raises(InputError, match="--symmetric both is none of auto, none, average"):
+    with pytest.raises(InputError, match="symmetric both is none of auto, none, average"):
         replace(Calibration()).chosen_symmetry("both", "the model")

@@ -12,7 +12,8 @@ from tiny_pair import toy_rows, write_model, write_pairs
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.temperature import CALIBRATION, read_calibration
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
@@ -297,12 +298,12 @@ def test_a_wrong_number_is_named(flags, reason):
 
 
 def test_a_wrong_threshold_is_named():
-    with pytest.raises(InputError, match="--threshold 1.5 is not in"):
+    with pytest.raises(InputError, match="threshold=1.5 is above 1"):
         PredictConfig("m", "in", "out", threshold=1.5)
 
 
 def test_a_report_does_not_replace_a_file(trained, tmp_path):
     (tmp_path / "report").write_text("mine")
-    with pytest.raises(InputError, match="--report .* is a file; give the name of a folder"):
+    with pytest.raises(InputError, match="report .* is a file; give the name of a folder"):
         asked(trained, tmp_path, report=str(tmp_path / "report"))
     assert (tmp_path / "report").read_text() == "mine" and not (tmp_path / "metrics.json").exists()

@@ -11,7 +11,7 @@ from tiny_ship import ship, write_trained
 from data_tools.base.errors import InputError
 from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig, audit_pairs
 from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
@@ -55,7 +55,7 @@ def test_a_result_is_replaced_only_when_told_to(world, tmp_path, name, capfd):
     pairs, out = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "results" / output
     out.parent.mkdir()
     out.write_text("mine")
-    with pytest.raises(InputError, match=f"{output} exists; pass --overwrite true"):
+    with pytest.raises(InputError, match=f"{output} exists; pass overwrite=True"):
         command(world, pairs, out)
     assert out.read_text() == "mine" and [path.name for path in out.parent.iterdir()] == [output]
     command(world, pairs, out, overwrite=True)
@@ -79,10 +79,10 @@ def test_pairs_are_never_written_over(world, tmp_path, name):
     (tmp_path / "link").symlink_to(pairs)
     os.link(pairs, tmp_path / "hard")
     for out in (pairs, tmp_path / "link", tmp_path / "hard"):
-        with pytest.raises(InputError, match="would be written over --input_file"):
+        with pytest.raises(InputError, match="would be written over input_file"):
             COMMANDS[name][0](world, pairs, out, overwrite=True)
     weights = next(path for path in (world / ("ship" if name == "run" else "model")).iterdir())
-    with pytest.raises(InputError, match="would be written over --model"):
+    with pytest.raises(InputError, match="would be written over model"):
         COMMANDS[name][0](world, pairs, weights, overwrite=True)
     assert pairs.read_bytes() == before and (tmp_path / "link").is_symlink()
 
@@ -102,7 +102,7 @@ def test_the_report_of_an_evaluation_keeps_the_rule_too(world, tmp_path):
     pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
     report.mkdir()
     (report / "report.html").write_text("mine")
-    with pytest.raises(InputError, match=r"report\.html exists; pass --overwrite true"):
+    with pytest.raises(InputError, match=r"report\.html exists; pass overwrite=True"):
         evaluate(world, pairs, tmp_path / "out.json", report=str(report))
     assert (report / "report.html").read_text() == "mine" and not (tmp_path / "out.json").exists()
 
@@ -120,9 +120,7 @@ def test_a_comparison_replaces_no_file_of_the_user(world, tmp_path, name):
         train_config=str(tmp_path / "pair.yaml"),
         output_dir=str(tmp_path / "out"),
     )
-    with pytest.raises(
-        InputError, match=rf"{name} (exists; pass --overwrite true|is no plan of a comparison)"
-    ):
+    with pytest.raises(InputError, match=rf"{name} (exists; pass overwrite=True|is no plan of a comparison)"):
         compare_starts(config)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
     assert (tmp_path / "out" / name).read_text() == '{"mine": 1}'

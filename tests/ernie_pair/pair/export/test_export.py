@@ -152,7 +152,7 @@ def test_wrong_folders_are_one_line_and_nothing_is_lost(
 
 
 def test_a_length_without_room_for_two_texts_is_refused():
-    with pytest.raises(InputError, match="--max_seq_len 4 is below 5; use 0 for that of the training"):
+    with pytest.raises(InputError, match="max_seq_len=4 is below 5: .* or 0 for that of the training"):
         ExportConfig("m", "s", max_seq_len=4)
 
 
@@ -186,7 +186,7 @@ def test_an_export_replaces_an_earlier_one_but_nothing_beside_it(model, earlier)
     assert manifest_of(earlier)["max_seq_len"] == 20
     before = files_of(earlier)
     assert files_of(ship(model, earlier, max_seq_len=20)) == before  # which is there already
-    with pytest.raises(InputError, match="exists; pass --overwrite true .*--max_seq_len 20 and not 30"):
+    with pytest.raises(InputError, match="exists; pass overwrite=True .*max_seq_len=20 and not 30"):
         ship(model, earlier, max_seq_len=30)
     assert manifest_of(ship(model, earlier, max_seq_len=30, overwrite=True))["max_seq_len"] == 30
     (earlier / "notes.txt").write_text("mine")
@@ -223,6 +223,6 @@ def test_a_model_that_onnx_cannot_express_is_refused(tmp_path, model, monkeypatc
     pytest.importorskip("onnxruntime")
     paddle2onnx = export_formats.import_optional("paddle2onnx", "onnx")
     monkeypatch.setattr(paddle2onnx, "export", lambda *given, **named: b"")
-    with pytest.raises(InputError, match="cannot express this model in ONNX; pass --format paddle"):
+    with pytest.raises(InputError, match="cannot express this model in ONNX; pass format paddle"):
         ship(model, tmp_path / "ship", "onnx")
     assert not list(tmp_path.iterdir())

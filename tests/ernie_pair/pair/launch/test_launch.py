@@ -215,7 +215,7 @@ def test_answers_that_end_too_soon_are_an_error(folder, monkeypatch):
 
 def test_a_file_that_is_there_is_kept(folder, monkeypatch):
     (folder / "pair.yaml").write_text("mine")
-    with pytest.raises(InputError, match="pair.yaml exists; pass --overwrite"):
+    with pytest.raises(InputError, match="pair.yaml exists; pass overwrite"):
         answer(monkeypatch, *ON_CPU)
     assert (folder / "pair.yaml").read_text() == "mine"
     answer(monkeypatch, *ON_CPU, overwrite=True)

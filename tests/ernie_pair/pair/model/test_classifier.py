@@ -114,7 +114,7 @@ def test_the_heads_of_pretraining_are_passed_over_and_named(tmp_path):
 
 def test_a_start_without_weights_says_so(tmp_path):
     folder = write_model(tmp_path / "m")
-    with pytest.raises(InputError, match="holds no weights .* --from_scratch true"):
+    with pytest.raises(InputError, match="holds no weights .* from_scratch=True"):
         source_of(folder)
     said = load_start(fresh(folder), source_of(folder, from_scratch=True))
     assert said == "start from random weights (--from_scratch true)"
@@ -123,7 +123,7 @@ def test_a_start_without_weights_says_so(tmp_path):
 @pytest.mark.parametrize("kind", ["ForSequenceClassification", "Model"])
 def test_weights_of_the_other_family_are_refused(tmp_path, kind):
     folder = save_peer(peer("ernie", kind), tmp_path / "ernie")
-    with pytest.raises(CheckpointError, match="holds ernie weights; pass --model_type ernie"):
+    with pytest.raises(CheckpointError, match="holds ernie weights; pass model_type ernie"):
         load_start(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, "ernie_gram"))
 
 
@@ -166,7 +166,7 @@ def test_a_model_without_its_classifier_gives_no_predictions(tmp_path):
 
 
 def test_a_path_that_is_no_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match="--model_path .* is not a folder"):
+    with pytest.raises(InputError, match="model_path .* is not a folder"):
         load_trained(str(tmp_path / "absent"))
     with pytest.raises(InputError, match="no config.json and no vocab.txt"):
         load_trained(str(tmp_path))

@@ -18,7 +18,7 @@ from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.new_model import NewModelConfig, new_model
 from ernie_pair.model_files.source import open_model, tokenizer_class
 from ernie_pair.model_files.spec import parse_spec, read_spec
-from ernie_pair.pair.config.pair_config import EvaluateConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.pair.model.classifier import load_start, load_trained
 from ernie_pair.pair.model.classifier import new_model as new_classifier
@@ -227,7 +227,7 @@ def test_an_export_answers_as_the_model_does(make, tmp_path, capfd, family, pool
 
 def test_a_format_that_cannot_run_the_model_is_refused(make, tmp_path, capfd):
     folder = make.saved(make("mobilebert"), max_seq_len=24)
-    with pytest.raises(CheckpointError, match=r"the paddle model does not run \(.*; pass another --format"):
+    with pytest.raises(CheckpointError, match=r"the paddle model does not run \(.*; pass another format"):
         export_pair(ExportConfig(str(folder), str(tmp_path / "ship"), "paddle"))
     assert not (tmp_path / "ship").exists()
 
@@ -340,7 +340,7 @@ def test_a_model_that_reads_no_word_pieces_is_refused_naming_what_can_be_taken(t
 def test_a_model_of_another_family_is_refused_even_without_weights(make, tmp_path):
     make("bert")
     source = open_model(str(tmp_path / "new-bert"), model_type="ernie", from_scratch=True)
-    with pytest.raises(CheckpointError, match="holds bert weights; pass --model_type bert"):
+    with pytest.raises(CheckpointError, match="holds bert weights; pass model_type bert"):
         new_classifier(source, "ernie", 0, 0.0)
 
 
@@ -429,5 +429,5 @@ def test_a_folder_that_does_not_say_its_length_has_the_usual_one(tmp_path, told,
 def test_a_length_without_room_for_two_texts_is_refused_and_none_is_that_of_the_training():
     asked = {"model_path": "m", "input_file": "i", "output_file": "o", "device": "cpu"}
     assert EvaluateConfig(**asked).max_seq_len == 0
-    with pytest.raises(InputError, match="--max_seq_len 4 is below 5"):
+    with pytest.raises(InputError, match="max_seq_len=4 is below 5"):
         EvaluateConfig(**asked, max_seq_len=4)

@@ -148,7 +148,7 @@ def test_a_run_whose_gradients_are_never_finite_ends(config, monkeypatch):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_needs_a_gpu(folder, dtype):
-    with pytest.raises(InputError, match=f"^--use_amp true --amp_dtype {dtype} needs a GPU: .*kernels; use"):
+    with pytest.raises(InputError, match=f"^use_amp=True amp_dtype {dtype} needs a GPU: .*kernels; use"):
         tiny_config(folder, use_amp=True, amp_dtype=dtype)
     assert tiny_config(folder, use_amp=True, amp_dtype=dtype, device="gpu").amp_dtype == dtype
 

@@ -71,7 +71,7 @@ def test_a_frozen_embedding_is_refused(folder):
         model.encoder.embeddings.word_embeddings.weight.stop_gradient = True
 
     with pytest.raises(
-        InputError, match="^--fgm_epsilon 0.5 follows the gradient of the word embedding, which"
+        InputError, match="^fgm_epsilon=0.5 follows the gradient of the word embedding, which"
     ):
         tiny_job(folder, prepare=freeze, fgm_epsilon=0.5)
 

@@ -18,7 +18,8 @@ from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.new_model import NewModelConfig
 from ernie_pair.model_files.new_model import new_model as write_new_model
 from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PairConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_updates
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair

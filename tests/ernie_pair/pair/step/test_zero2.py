@@ -55,7 +55,7 @@ def test_what_sharding_cannot_do_is_refused_in_one_line(tmp_path, flags, message
 
 def test_sharding_needs_somebody_to_share_with(tmp_path):
     with pytest.raises(
-        InputError, match="^--sharding stage2 splits the state over several processes, and this"
+        InputError, match="^sharding stage2 splits the state over several processes, and this"
     ):
         tiny_job(write_files(tmp_path), **STAGE2)
 

@@ -12,7 +12,7 @@ from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.audit import audit_warnings as before_training
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
@@ -152,7 +152,7 @@ def test_a_run_goes_on_in_another_layout_of_its_global_batch(tmp_path, config, m
     cut = replace(plain, output_dir=str(tmp_path / "cut"))
     kill_at(9, cut, monkeypatch)
     with pytest.raises(
-        InputError, match="batch_size x --gradient_accumulation_steps x processes was 16 and is now 8"
+        InputError, match="batch_size x gradient_accumulation_steps x processes was 16 and is now 8"
     ):
         train_pair(replace(cut, batch_size=4, gradient_accumulation_steps=2))
     train_pair(replace(cut, batch_size=4, gradient_accumulation_steps=4))
@@ -188,17 +188,17 @@ def test_class_weights_are_counted_told_and_remembered(tmp_path, config, capfd):
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_class_weights_that_fit_no_class_are_refused(tmp_path, config, streaming):
-    with pytest.raises(InputError, match=r"--class_weights 1,2,3 names 3 class\(es\), and there are 2"):
+    with pytest.raises(InputError, match=r"class_weights 1,2,3 names 3 class\(es\), and there are 2"):
         train_pair(replace(config, streaming=streaming, class_weights="1,2,3"))
-    with pytest.raises(InputError, match="--class_weights balanced counts the labels of all training pairs"):
+    with pytest.raises(InputError, match="class_weights balanced counts the labels of all training pairs"):
         replace(config, streaming=True, class_weights="balanced")
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
 def test_a_stream_needs_to_be_told_its_end_and_reads_no_set(config):
-    with pytest.raises(InputError, match="--streaming true does not know the number of rows; pass --max_st"):
+    with pytest.raises(InputError, match="streaming=True does not know the number of rows; pass max_st"):
         replace(config, streaming=True, max_steps=0)
-    with pytest.raises(InputError, match="--streaming reads a file, and --train_file lcqmc is a set"):
+    with pytest.raises(InputError, match="streaming reads a file, and train_file lcqmc is a set"):
         train_pair(replace(config, streaming=True, train_file="lcqmc"))
 
 

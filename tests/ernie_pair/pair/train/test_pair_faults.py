@@ -134,7 +134,7 @@ def test_a_flag_may_change_when_it_is_said_and_the_checkpoints_tell(tmp_path, co
     train_pair(replace(config, max_steps=4))
     faster = replace(config, max_steps=4, learning_rate=1e-3)
     with pytest.raises(
-        InputError, match="learning_rate was 5e-05 and is now 0.001.*--allow_change learning_rate"
+        InputError, match="learning_rate was 5e-05 and is now 0.001.*allow_change learning_rate"
     ):
         train_pair(faster)
     train_pair(replace(faster, max_steps=8, allow_change="learning_rate, max_steps"))
@@ -149,6 +149,6 @@ def test_another_vocabulary_is_never_allowed(tmp_path, config):
     lines = path.read_text(encoding="utf-8").splitlines()
     lines[5], lines[6] = lines[6], lines[5]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    with pytest.raises(InputError, match="vocabulary .sha256, of --model_name_or_path. was") as caught:
+    with pytest.raises(InputError, match="vocabulary .sha256, of model_name_or_path. was") as caught:
         train_pair(replace(config, max_steps=1, allow_change="vocabulary"))
     assert "--allow_change" not in str(caught.value)

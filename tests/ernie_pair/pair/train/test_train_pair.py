@@ -16,7 +16,8 @@ from data_tools.files.file_lock import locked
 from data_tools.files.own_names import own_name
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.pair.config.pair_config import EvaluateConfig, PredictConfig, TrainConfig
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.metrics import METRICS
@@ -236,11 +237,11 @@ def test_a_checkpoint_is_not_continued_with_another_flag(config, flag, value):
 def test_a_checkpoint_is_not_continued_with_other_pairs_or_another_model(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     write_pairs(tmp_path / "train.tsv", 90, seed=9)
-    with pytest.raises(InputError, match="--train_file .sha256. was"):
+    with pytest.raises(InputError, match="train_file .sha256. was"):
         train_pair(replace(config, max_steps=1))
     write_pairs(tmp_path / "train.tsv", 90, seed=0)
     write_model(tmp_path / "model", hidden_size=64)
-    with pytest.raises(InputError, match="config.json .sha256, of --model_name_or_path. was"):
+    with pytest.raises(InputError, match="config.json .sha256, of model_name_or_path. was"):
         train_pair(replace(config, max_steps=1))
 
 
@@ -448,7 +449,7 @@ def test_a_wrong_flag_is_named(flags, reason):
 
 
 def test_a_missing_flag_is_named():
-    with pytest.raises(InputError, match="--train_file is missing"):
+    with pytest.raises(InputError, match="train_file is missing"):
         parse_config(TrainConfig, ["--model_name_or_path=m", "--dev_file=d", "--output_dir=o"])
 
 

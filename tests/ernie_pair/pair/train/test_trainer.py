@@ -517,7 +517,7 @@ def test_a_model_that_is_not_there_is_named_at_once():
 
 
 def test_a_best_metric_that_names_no_folder_is_refused():
-    with pytest.raises(InputError, match="--best_metric eval/f1 names a folder"):
+    with pytest.raises(InputError, match="best_metric eval/f1 names a folder"):
         PairConfig("out", best_metric="eval/f1")
 
 

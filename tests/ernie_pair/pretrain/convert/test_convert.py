@@ -340,7 +340,7 @@ def test_bad_paths_are_one_line(theirs, tmp_path):
 def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
     prefix = copied(theirs, "pickled", tmp_path / "bare")
     (prefix.parent / "config.json").unlink()
-    with pytest.raises(InputError, match="has no config.json; give --model_name_or_path"):
+    with pytest.raises(InputError, match="has no config.json; give model_name_or_path"):
         run(prefix, tmp_path / "out")
     model = str(theirs["folder"] / "model")
     assert holds(run(prefix, tmp_path / "out", model_name_or_path=model), theirs["weights"])
@@ -349,7 +349,7 @@ def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
 def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path, monkeypatch):
     run(theirs["folder"] / "pickled", tmp_path / "out")
     first = sha256_of(tmp_path / "out")
-    with pytest.raises(InputError, match="exists; pass --overwrite true"):
+    with pytest.raises(InputError, match="exists; pass overwrite=True"):
         run(theirs["folder"] / "single", tmp_path / "out")
     run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
     assert sha256_of(tmp_path / "out") == first

@@ -299,7 +299,7 @@ def test_the_recipes_word_for_a_warm_start(tmp_path):
     assert not config_of(tmp_path, from_scratch="false", continue_training="true").starts_from_scratch
     assert config_of(tmp_path, from_scratch="false", continue_training="false").starts_from_scratch
     assert config_of(tmp_path, from_scratch="true").starts_from_scratch
-    with pytest.raises(InputError, match="--from_scratch true and --continue_training true contradict"):
+    with pytest.raises(InputError, match="from_scratch=True and continue_training=True contradict"):
         config_of(tmp_path, from_scratch="true", continue_training="true")
 
 
@@ -308,7 +308,7 @@ def test_the_family_is_checked_and_has_two_spellings(world):
         config_of(world, model_type="ernie-gram").family == config_of(world, model_type="ernie_gram").family
     )
     source = open_model(str(world / "gram"), model_type="ernie", from_scratch=True)
-    with pytest.raises(CheckpointError, match="holds ernie_gram weights; pass --model_type ernie_gram"):
+    with pytest.raises(CheckpointError, match="holds ernie_gram weights; pass model_type ernie_gram"):
         refuse_other_family(source, "ernie")
 
 
@@ -331,7 +331,7 @@ def test_a_built_in_name_brings_its_config(name, model_type, family, vocab_size,
 
 
 def test_a_built_in_name_of_the_other_family_is_refused():
-    with pytest.raises(InputError, match="nor a built-in ernie model .*; pass --model_type ernie_gram"):
+    with pytest.raises(InputError, match="nor a built-in ernie model .*; pass model_type ernie_gram"):
         open_model("ernie-gram-zh", model_type="ernie", from_scratch=True)
 
 

@@ -1,0 +1,117 @@
+"""The words of a command line as flags with their values; argparse splits them and understands none."""
+
+from argparse import SUPPRESS, ArgumentParser
+from dataclasses import fields
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Type, get_origin
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Given, Options, hints_of, kind_of
+from data_tools.base.yaml_flags import nearest, read_flag_file
+
+
+class SplitWords(NamedTuple):
+    """The values of each flag, None for a bare one, and what stands without a flag."""
+
+    flags: Dict[str, List[Optional[str]]]
+    others: List[str]
+
+
+def flag_names(config_class: Type[Options]) -> List[str]:
+    """Return the flags of a class and of its command, in the order of the class."""
+    return [item.name for item in fields(config_class) if not item.metadata["positional"]] + ["config"]
+
+
+def split_words(words: Sequence[str], names: Iterable[str]) -> SplitWords:
+    """Split a command line at its flags. Raises InputError for one that is not among ``names``.
+
+    --no-merge and --no_merge are the same flag; behind a bare -- nothing is a flag.
+    """
+    names = list(dict.fromkeys(names))
+    end = words.index("--") if "--" in words else len(words)
+    splitter = ArgumentParser(add_help=False, allow_abbrev=False)
+    splitter.add_argument("-h", "--help", action="append", nargs="?", default=SUPPRESS)
+    for name in names:
+        splitter.add_argument(f"--{name}", action="append", nargs="?", default=SUPPRESS)
+    found, others = splitter.parse_known_args(_with_joined_numbers(map(_with_underscores, words[:end])))
+    flags = vars(found)
+    strange = [word for word in others if word.startswith("-") and word != "-"]
+    if strange and "help" not in flags:
+        unknown = [word.lstrip("-").partition("=")[0] for word in strange]
+        raise _unrecognized(others[others.index(strange[0]) :], nearest(unknown, names))
+    return SplitWords(flags, [*others, *words[end + 1 :]])
+
+
+def given_by(split: SplitWords, config_class: Type[Options]) -> Dict[str, Given]:
+    """Return what the words, and the files of --config among them, say of a class of options.
+
+    Flags win over files. Raises InputError.
+    """
+    hints, given = hints_of(config_class), {}
+    for path in split.flags.get("config", ()):
+        if path is None:
+            raise InputError("--config has no value; it takes a YAML file")
+        given.update(read_flag_file(path, hints))
+    return {**given, **flags_given(split, config_class), **_without_flags(split.others, config_class)}
+
+
+def flags_given(split: SplitWords, config_class: Type[Options]) -> Dict[str, Given]:
+    """Return the flags of a class among the words. Raises InputError for one with two values or none."""
+    hints = hints_of(config_class)
+    return {
+        name: Given(_only_value(name, texts, hints[name]), f"--{name}")
+        for name, texts in split.flags.items()
+        if name in hints
+    }
+
+
+def _without_flags(words: List[str], config_class: Type[Options]) -> Dict[str, Given]:
+    given, hints = {}, hints_of(config_class)
+    for item in fields(config_class):
+        if item.metadata["positional"] and words:
+            taken = len(words) if get_origin(hints[item.name]) is list else 1
+            text = words[:taken] if get_origin(hints[item.name]) is list else words[0]
+            given[item.name], words = Given(text, item.name.upper()), words[taken:]
+    if words:
+        raise _unrecognized(words, nearest([], []))
+    return given
+
+
+def _only_value(name: str, texts: List[Optional[str]], hint) -> str:
+    """Return the value of a flag. Raises InputError for two of them, or for none."""
+    for text in texts:
+        if text != texts[0]:
+            raise InputError(
+                f"--{name} is given twice, as {texts[0] or 'true'} and {text or 'true'}; give it once"
+            )
+    if texts[0] is None and hint is not bool:
+        raise InputError(f"--{name} has no value; it takes {kind_of(hint)}")
+    return "true" if texts[0] is None else texts[0]
+
+
+def _unrecognized(words: List[str], cure: str) -> InputError:
+    return InputError(f"unrecognized arguments: {' '.join(words)}; {cure}")
+
+
+def _with_underscores(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return "--" + name[2:].replace("-", "_") + equals + value
+
+
+def _with_joined_numbers(words: Iterable[str]) -> List[str]:
+    """--rate -1e-4 as --rate=-1e-4: argparse takes the second word for a flag."""
+    joined: List[str] = []
+    for word in words:
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _is_negative(word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _is_negative(word: str) -> bool:
+    try:
+        return word.startswith("-") and float(word) <= 0
+    except ValueError:
+        return False

@@ -1,0 +1,226 @@
+"""An option is a dataclass field, defined once: type, default, help, group, unit and bounds.
+
+A class of them derives from `Options`, which checks every value, whoever gives it: a flag, a file of
+flags or a call in Python. `cli` makes a command line of such a class.
+"""
+
+import math
+import os
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from numbers import Integral, Real
+from typing import (
+    Dict,
+    List,
+    Literal,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from data_tools.base.errors import InputError
+
+# In the order in which a person thinks of them, which is that of --help.
+GROUPS = (*("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other"),)
+NOTHING = ("", "none", "null", "~")  # of an option that may be None
+LONGEST_VALUE = 4096
+_BOOLS = {
+    **dict.fromkeys(("true", "yes", "on"), True),
+    **dict.fromkeys(("false", "no", "off"), False),
+}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_LEFT_OUT = object()  # in the place of a required value that was not given
+
+
+class Bounds(NamedTuple):
+    """Where the values of an option lie; None: no such bound."""
+
+    at_least: Optional[float]
+    above: Optional[float]
+    at_most: Optional[float]
+    below: Optional[float]
+
+    def fault_of(self, value: float) -> str:
+        """Return which bound a value breaks, in words, or ''."""
+        if self.at_least is not None and value < self.at_least:
+            return f"is below {self.at_least}; use {self.at_least} or more"
+        if self.above is not None and value <= self.above:
+            return f"is not above {self.above}; use a larger one"
+        if self.at_most is not None and value > self.at_most:
+            return f"is above {self.at_most}; use {self.at_most} or less"
+        if self.below is not None and value >= self.below:
+            return f"is not below {self.below}; use a smaller one"
+        return ""
+
+
+def option(
+    default=MISSING,
+    *,
+    help: str,
+    group: str = "other",
+    unit: str = "",
+    at_least: Optional[float] = None,
+    above: Optional[float] = None,
+    at_most: Optional[float] = None,
+    below: Optional[float] = None,
+    positional: bool = False,
+):
+    """Return a dataclass field that is also a command-line flag; without a default it is required.
+
+    A required one may follow those with a default, as the fields of a class follow its base's.
+    ``group``: one of GROUPS; ``unit``: what the number counts, for the help. The bounds hold for every
+    value but None.
+
+    ``positional``: it is given without a flag, like the file of `cat FILE`, and is required. One that is a
+    list takes any number of values, but at least one.
+    """
+    if group not in GROUPS:
+        raise ValueError(f"{group} is no group of options")
+    bounds = Bounds(at_least, above, at_most, below)
+    metadata = {"help": help, "group": group, "unit": unit, "bounds": bounds, "positional": positional}
+    if default is MISSING:
+        return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The base of every class of options: checks the type and the bounds of each of them."""
+
+    EXAMPLE = ""  # the flags of the example that --help shows
+
+    def __post_init__(self):
+        refuse_missing(type(self), [i.name for i in fields(self) if getattr(self, i.name) is not _LEFT_OUT])
+        hints = hints_of(type(self))
+        for item in fields(self):
+            value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
+            object.__setattr__(self, item.name, value)
+            fault = "" if _has_no_size(value) else item.metadata["bounds"].fault_of(value)
+            if fault:
+                raise InputError(f"--{item.name} {value} {fault}")
+
+
+class Given(NamedTuple):
+    """What a person wrote for an option, and ``where``: its flag, or file:line and its name."""
+
+    text: Union[str, List[str]]
+    where: str
+
+
+@cache
+def hints_of(config_class: type) -> Dict[str, object]:
+    """Return the type of every option of a class."""
+    return get_type_hints(config_class)
+
+
+def read_given(given: Given, hint) -> object:
+    """Return the value that a text stands for. Raises InputError where it is none of the type.
+
+    The one reader of flags, of files of flags and of the file of `ernie-pair launch`.
+    """
+    if get_origin(hint) is list:
+        texts = [given.text] if isinstance(given.text, str) else given.text
+        return [read_given(Given(text, given.where), get_args(hint)[0]) for text in texts]
+    refuse_long_value(given.where, given.text)
+    inner, may_be_none = _without_none(hint)
+    if may_be_none and given.text.lower() in NOTHING:
+        return None
+    return checked(_parsed(given.text, inner), inner, given.where)
+
+
+def _parsed(text: str, kind) -> object:
+    """Return the value in a text, or the text itself where it holds none of that kind."""
+    if kind is bool:
+        return _BOOLS.get(text.lower(), text)
+    try:
+        return kind(text) if kind in (int, float) else text
+    except ValueError:
+        return text
+
+
+def checked(value, hint, where: str) -> object:
+    """Return a value as its option keeps it. Raises InputError for one of another type.
+
+    A whole number is a number, a path is a text, and a tuple is a list.
+    """
+    if get_origin(hint) is list and isinstance(value, (list, tuple)) and value:
+        return [checked(one, get_args(hint)[0], where) for one in value]
+    kind, may_be_none = _without_none(hint)
+    if value is None and may_be_none:
+        return None
+    if isinstance(value, bool):
+        if kind is bool:
+            return value
+    elif kind is int and isinstance(value, Integral):
+        return int(value)
+    elif kind is float and isinstance(value, Real) and _is_finite(value):
+        return float(value)
+    elif kind is str and isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    elif get_origin(kind) is Literal and isinstance(value, str) and value in get_args(kind):
+        return value
+    raise InputError(f"{where} takes {kind_of(hint)}, not {_shown(value)}; correct it")
+
+
+def kind_of(hint) -> str:
+    """Return what an option of a type takes, in words."""
+    kind, _ = _without_none(hint)
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(get_args(kind))
+    if get_origin(kind) is list:
+        return f"a list, each item {kind_of(get_args(kind)[0])}"
+    return _KINDS[kind]
+
+
+def refuse_missing(config_class: type, given) -> None:
+    """Raises InputError that names every required option that is not among the ``given`` names."""
+    names = [
+        item.name.upper() if item.metadata["positional"] else f"--{item.name}"
+        for item in sorted(fields(config_class), key=lambda item: not item.metadata["positional"])
+        if item.default is MISSING and item.name not in given
+    ]
+    if len(names) == 1:
+        raise InputError(f"{names[0]} is missing; --help says what it means")
+    if names:
+        raise InputError(f"{', '.join(names[:-1])} and {names[-1]} are missing; --help says what they mean")
+
+
+def refuse_long_value(where: str, text: str) -> None:
+    """Raises InputError for more characters than a path may have; Python reads no number of that length."""
+    if len(text) > LONGEST_VALUE:
+        raise InputError(f"{where} has a value of {len(text)} characters, above {LONGEST_VALUE}; shorten it")
+
+
+def refuse_empty(config: Options, *names: str) -> None:
+    """Raises InputError when one of these options, places to write to, names nothing."""
+    for name in names:
+        if not str(getattr(config, name)).strip():
+            raise InputError(f"--{name} is empty; name the file or folder to write to")
+
+
+def _without_none(hint) -> Tuple[object, bool]:
+    """Return (the type, may the value be None as well?) of an option."""
+    if get_origin(hint) is not Union:
+        return hint, False
+    (kind,) = (inner for inner in get_args(hint) if inner is not type(None))
+    return kind, True
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _has_no_size(value) -> bool:
+    return isinstance(value, bool) or not isinstance(value, (int, float))
+
+
+def _shown(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

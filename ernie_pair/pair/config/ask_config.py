@@ -1,0 +1,150 @@
+"""The flags of evaluation and prediction by a trained model."""
+
+from dataclasses import dataclass
+from typing import Literal, Optional
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.text.lines import ENCODINGS
+from ernie_pair.device.device import default_device
+from ernie_pair.inference.token_rows import SHORTEST_PAIR
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
+
+
+@dataclass(frozen=True)
+class AskConfig(Options):
+    """What is asked of a trained model; the base of evaluation and prediction."""
+
+    model_path: str = option(
+        help="the folder of a trained model, OUT/best-accuracy-0.8962 for example", group="model"
+    )
+    input_file: str = option(
+        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)", group="data"
+    )
+    output_file: str = option(help="the results go here", group="data")
+    text_a: str = option(
+        "", help="the column of the first text; empty: a known name, or the first column", group="data"
+    )
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP, group="data")
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    batch_size: int = option(64, help="pairs in one forward pass", group="devices", unit="pairs", at_least=1)
+    max_seq_len: int = option(
+        0,
+        help="tokens per pair, [CLS] and [SEP] included; 0: as in training",
+        group="data",
+        unit="tokens",
+        at_least=0,
+    )
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
+        group="evaluation",
+    )
+    overwrite: bool = option(False, help="replace another result that is there", group="data")
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
+        refuse_short_pairs(self.max_seq_len)
+
+
+@dataclass(frozen=True)
+class EvaluateConfig(AskConfig):
+    """Measure a trained model on labelled pairs."""
+
+    EXAMPLE = "--model_path output/best-accuracy-0.8962 --input_file test.tsv --output_file metrics.json"
+
+    input_file: str = option(
+        help="labelled pairs: a file, or a set such as lcqmc (its dev part)", group="data"
+    )
+    output_file: str = option(
+        help="JSON goes here: accuracy, f1, loss, rows and what else was measured", group="data"
+    )
+    report: str = option(
+        "", help="a folder for report.json, report.html and errors.tsv; empty: none", group="evaluation"
+    )
+    at_precision: float = option(
+        0.95,
+        help="which threshold gives this precision, with which recall?",
+        group="evaluation",
+        above=0,
+        at_most=1,
+    )
+    calibrate_on: str = option(
+        "",
+        help="labelled pairs to fit the temperature on; empty: that of the model, else input_file itself",
+        group="evaluation",
+    )
+    tune_on: str = option(
+        "",
+        help="labelled pairs to choose the thresholds on; empty: those of --calibrate_on, else input_file",
+        group="evaluation",
+    )
+    save_temperature: bool = option(
+        False,
+        help="write it to calibration.json beside the model for all that predict; needs --calibrate_on",
+        group="evaluation",
+    )
+    save_threshold: bool = option(
+        False,
+        help="write the threshold of --at_precision there too; needs --tune_on or --calibrate_on",
+        group="evaluation",
+    )
+    bootstrap: int = option(
+        1000,
+        help="resamples for the confidence intervals; 0: no intervals",
+        group="evaluation",
+        unit="resamples",
+        at_least=0,
+    )
+    swap: bool = option(
+        True, help="score every pair the other way round too, to see what flips", group="evaluation"
+    )
+    worst_rows: int = option(
+        200, help="most wrong rows that errors.tsv holds", group="evaluation", unit="rows", at_least=0
+    )
+    seed: int = option(1234, help="of the resamples", group="evaluation", at_least=0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.save_temperature and not self.calibrate_on:
+            raise InputError(
+                "--save_temperature true: a temperature fitted on the file that is judged is not saved; give "
+                "other labelled pairs with --calibrate_on FILE"
+            )
+        if self.save_threshold and not (self.tune_on or self.calibrate_on):
+            raise InputError(
+                "--save_threshold true does not say which pairs to choose the threshold on; give them with "
+                "--tune_on FILE"
+            )
+
+
+@dataclass(frozen=True)
+class PredictConfig(AskConfig):
+    """Predict the class of every pair of a file, labelled or not."""
+
+    EXAMPLE = "--model_path output/best-accuracy-0.8962 --input_file pairs.tsv --output_file predictions.tsv"
+
+    output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
+    scores: bool = option(
+        False, help="add the probability of every class, calibrated if the model is", group="evaluation"
+    )
+    threshold: Optional[float] = option(
+        None,
+        help="of two classes: predict 1 from this probability on; none: as calibration.json says",
+        group="evaluation",
+        at_least=0,
+        at_most=1,
+    )
+
+
+def refuse_short_pairs(max_seq_len: int) -> None:
+    """Raise InputError for a length without room for two texts; 0 is that of the training."""
+    if max_seq_len and max_seq_len < SHORTEST_PAIR:
+        raise InputError(
+            f"--max_seq_len {max_seq_len} is below {SHORTEST_PAIR}: no room for two texts; use 128, or 0 for "
+            "that of the training"
+        )

@@ -1,0 +1,165 @@
+"""One definition of an option: its checks from Python, its two forms of an error, its place in the help."""
+
+import math
+import pickle
+import shlex
+import sys
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import List, Literal, Optional
+
+import numpy as np
+import pytest
+from test_bad_flags import CONFIGS
+
+from data_tools.base.cli import exit_code_of, parse_config
+from data_tools.base.errors import CheckpointError, ErniePairError, InputError
+from data_tools.base.flag_help import help_text
+from data_tools.base.options import GROUPS, Options, option
+
+
+@dataclass(frozen=True)
+class Shape(Options):
+    """Cut 100 % of it."""
+
+    EXAMPLE = "in.txt --size 3"
+
+    files: List[str] = option(help="what is cut", positional=True, group="data")
+    output: str = option(help="a folder", group="checkpoints")
+    size: int = option(4, help="how large", group="model", unit="rows", at_least=1, at_most=9)
+    rate: float = option(0.5, help="how fast, 10 % for example", group="optimisation", above=0, below=1)
+    exact: bool = option(False, help="to the letter?", group="precision")
+    cut: Optional[float] = option(None, help="where", group="evaluation", at_least=0)
+    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
+
+
+SHAPE = Shape(["a"], "out")
+
+
+@pytest.mark.parametrize(
+    "value, kind",
+    [
+        *(({"size": wrong}, "a whole number") for wrong in ("3", True, 1.0, None, math.nan, [1])),
+        *(({"rate": wrong}, "a number") for wrong in ("5e-5", False, None, math.nan, math.inf, 10**400)),
+        *(({"exact": wrong}, "true or false") for wrong in ("true", 1, 0, None)),
+        *(({"cut": wrong}, "a number") for wrong in ("none", True)),
+        *(({"output": wrong}, "a text") for wrong in (1, None, b"x")),
+        *(({"device": wrong}, "one of cpu, gpu") for wrong in ("tpu", 0, None)),
+        *(({"files": wrong}, "a list, each item a text") for wrong in ([], "a", None)),
+        ({"files": [1]}, "a text"),
+    ],
+    ids=str,
+)
+def test_a_value_of_another_type_is_refused_from_python_too(value, kind):
+    (name,) = value
+    with pytest.raises(InputError, match=rf"^{name} takes {kind}, not .*; correct it$"):
+        replace(SHAPE, **value)
+
+
+def test_a_whole_number_is_a_number_and_a_path_a_text():
+    shape = Shape((Path("a"), "b"), Path("out"), np.int64(3), np.float32(0.25), cut=Fraction(1, 2))
+    assert shape == Shape(["a", "b"], "out", 3, 0.25, cut=0.5)
+    assert type(shape.size) is int and type(shape.rate) is type(shape.cut) is float
+    assert type(replace(shape, cut=1).cut) is float
+
+
+@pytest.mark.parametrize(
+    "words, fault",
+    [
+        ("--size 0", "--size 0 is below 1; use 1 or more"),
+        ("--size 10", "--size 10 is above 9; use 9 or less"),
+        ("--rate 0", "--rate 0.0 is not above 0; use a larger one"),
+        ("--rate 1", "--rate 1.0 is not below 1; use a smaller one"),
+        ("--cut -1e-4", "--cut -0.0001 is below 0; use 0 or more"),
+    ],
+)
+def test_a_value_beyond_its_bounds_is_refused_wherever_it_comes_from(tmp_path, words, fault):
+    name, value = words.lstrip("-").split()
+    with pytest.raises(InputError) as caught:
+        parse_config(Shape, ["a", "--output=out", *words.split()])
+    assert caught.value.message == fault
+    (tmp_path / "flags.yaml").write_text(f"{name}: {value}\n")
+    with pytest.raises(InputError) as caught:
+        parse_config(Shape, ["a", "--output=out", "--config", str(tmp_path / "flags.yaml")])
+    assert caught.value.message == fault
+    with pytest.raises(InputError) as caught:
+        replace(SHAPE, **{name: int(value) if name == "size" else float(value)})
+    assert caught.value.message == fault and str(caught.value).startswith(f"{name}=")
+
+
+def test_none_has_no_bounds_and_the_edges_belong_to_them():
+    assert parse_config(Shape, "a --output out --cut none --size 9".split()) == replace(SHAPE, size=9)
+    assert replace(SHAPE, cut=0, size=1).cut == 0
+
+
+def test_what_is_left_out_is_named_from_python_too():
+    with pytest.raises(InputError, match="^FILES and output are missing"):
+        Shape()
+
+
+def test_an_option_belongs_to_a_group_of_the_help():
+    with pytest.raises(ValueError, match="colours is no group"):
+        option(1, help="x", group="colours")
+
+
+@pytest.mark.parametrize(
+    "message, as_python",
+    [
+        ("--seed 3 is above 2; use 2", "seed=3 is above 2; use 2"),
+        ("pass --use_amp true, or --rate 1e-05.", "pass use_amp=True, or rate=1e-05."),
+        ("--use_amp false --amp_dtype float16 (--level O1)", "use_amp=False amp_dtype float16 (level O1)"),
+        ("--rate -0.5 and --top nan", "rate=-0.5 and top=nan"),
+        ("--gpus 0,1 and --master 10.0.0.1:80 stay", "gpus 0,1 and master 10.0.0.1:80 stay"),
+        ("a.tsv:3: leave --label out", "a.tsv:3: leave label out"),
+        ("/tmp/--x/a--b -- and ---c stay, 5 --", "/tmp/--x/a--b -- and ---c stay, 5 --"),
+    ],
+)
+def test_an_error_has_a_form_for_python_and_one_for_the_command_line(message, as_python, capsys):
+    error = pickle.loads(pickle.dumps(CheckpointError(message)))
+    assert (str(error), error.message) == (as_python, message)
+    assert isinstance(error, ErniePairError)
+
+    def fail():
+        raise error
+
+    assert exit_code_of(fail) == 3 and capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_the_help_shows_groups_units_defaults_and_an_example():
+    text = help_text([Shape], "tool cut")
+    assert text.startswith("usage: tool cut FILES --flag VALUE ...\n\nCut 100 % of it.\n\n")
+    groups = [line[:-1] for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert groups == [*GROUPS, "example"]
+    words = " ".join(text.split())
+    assert "--size N how large (rows, default: 4)" in words and "--output TEXT a folder (required)" in words
+    assert "--exact true|false to the letter? (default: false)" in words
+    assert "--device cpu|gpu where to run (default: cpu)" in words
+    assert "--cut NUMBER where (default: none)" in words and "10 % for example" in words
+    assert text.endswith("example:\n  tool cut in.txt --size 3\n")
+
+
+def test_the_help_names_the_program(capsys, monkeypatch):
+    for program, name in (("/a/b/scripts/train_pair.py", "scripts/train_pair.py"), ("/bin/tool", "tool")):
+        monkeypatch.setattr(sys, "argv", [program])
+        with pytest.raises(SystemExit) as stop:
+            parse_config(Shape, ["--help"])
+        assert stop.value.code == 0 and capsys.readouterr().out.startswith(f"usage: {name} FILES")
+
+
+@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
+def test_every_command_has_an_example_that_is_understood(config_class, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.yaml").write_text("epochs: 1\n")  # which compare-starts wants to see
+    assert config_class.EXAMPLE
+    parse_config(config_class, shlex.split(config_class.EXAMPLE))
+    text = help_text([config_class], "ernie-pair x")
+    assert text.endswith(f"example:\n  ernie-pair x {config_class.EXAMPLE}\n")
+    shown = [group for group in GROUPS if f"\n{group}:\n" in text]
+    assert shown == sorted(shown, key=GROUPS.index) and len(text.split("\n\n")[0].splitlines()) == 1
+
+
+def test_only_the_flags_of_help_are_without_a_subject():
+    for config_class in CONFIGS:
+        for item in fields(config_class):
+            assert item.metadata["group"] != "other", (config_class, item.name)
