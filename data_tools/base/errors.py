@@ -7,10 +7,12 @@ Anything else that escapes is a bug and keeps its traceback and exit code 1.
 
 import re
 
-_FLAG = re.compile(r"(?<![\w/.-])--([A-Za-z]\w*)")
-# What is joined to its flag: true, false or a number, where a word ends behind it.
-_JOINED = re.compile(
-    _FLAG.pattern + r" (true|false|[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[.,]?(?:[\s;:)?]|$))"
+# A command to be copied, which stays; or a flag of ours, and its value where that is true, false or a number
+# with the end of a word behind it. Ours have no dash inside: pip's --no-deps stays.
+_COMMAND_OR_FLAG = re.compile(
+    r"(?:ernie-pair|python -m) [^;,()]*"
+    r"|(?<![\w/.-])--(?P<name>[A-Za-z]\w*)(?![\w-])"
+    r"(?: (?P<value>true|false|[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[.,]?(?:[\s;:)?]|$)))?"
 )
 
 
@@ -77,8 +79,11 @@ def message_of(error: BaseException) -> str:
 
 def without_flags(message: str) -> str:
     """Return a message as Python reads it: seed=3 for `--seed 3`, use_amp=True for `--use_amp true`."""
-    joined = _JOINED.sub(lambda found: f"{found[1]}={_CAPITAL.get(found[2], found[2])}", message)
-    return _FLAG.sub(lambda found: found[1], joined)
+    return _COMMAND_OR_FLAG.sub(_as_python, message)
 
 
-_CAPITAL = {"true": "True", "false": "False"}
+def _as_python(found: "re.Match[str]") -> str:
+    name, value = found["name"], found["value"]
+    if value is None:
+        return name or found[0]
+    return f"{name}={value.capitalize() if value in ('true', 'false') else value}"

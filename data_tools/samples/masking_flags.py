@@ -93,7 +93,7 @@ def _weights_of_levels(text: str) -> Tuple[float, ...]:
         or not any(weights)
     ):
         raise InputError(
-            f"--level_weights {text}: not three numbers of 0 or more, one of them above 0 "
+            f"--level_weights {text!r}: not three numbers of 0 or more, one of them above 0 "
             f'({", ".join(LEVELS)}); write it as in --level_weights "1 1 2"'
         )
     return weights

@@ -163,10 +163,10 @@ def test_what_is_no_vocabulary_gets_no_twins(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({}, "give --input_path .* or --add_twins_to .*, one of the two"),
+        ({}, "give input_path .* or add_twins_to .*, one of the two"),
         ({"input_path": "a", "add_twins_to": "v"}, "one of the two"),
-        ({"add_twins_to": "v", "min_count": 3}, "--min_count is about text, and --add_twins_to reads none"),
-        ({"add_twins_to": "v", "vocab_size": 40_000}, "--vocab_size is about text"),
+        ({"add_twins_to": "v", "min_count": 3}, "min_count is about text, and add_twins_to reads none"),
+        ({"add_twins_to": "v", "vocab_size": 40_000}, "vocab_size is about text"),
     ],
 )
 def test_text_and_twins_are_two_tasks(flags, message):

@@ -206,8 +206,8 @@ def test_any_even_number_of_pairs_gives_three_balanced_splits(tmp_path, pairs):
     [
         ({"output_dir": " "}, "name the file or folder"),
         ({"seed": -1}, "use 0 or more"),
-        ({"documents": 0}, "use 1 to"),
-        ({"documents": 10**9}, "use 1 to"),
+        ({"documents": 0}, "documents"),
+        ({"documents": 10**9}, "documents"),
         ({"pairs": 16}, "use 18 or more"),
         ({"pairs": 3601}, "use 3602"),
     ],

@@ -205,10 +205,10 @@ def test_without_ray_its_engine_says_how_to_get_it_and_keeps_the_shards(folder, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"ray_address": "head:6379"}, "--ray_address needs --engine ray; add it"),
-        ({"ray_address": "head", "engine": "ray"}, "--ray_address head is not HOST:PORT"),
+        ({"ray_address": "head:6379"}, "ray_address needs engine ray; add it"),
+        ({"ray_address": "head", "engine": "ray"}, "ray_address head is not HOST:PORT"),
         ({"ray_address": "ray://head:1", "engine": "ray"}, "is not HOST:PORT"),
-        ({"workers": 0}, "--workers 0 is below 1"),
+        ({"workers": 0}, "workers=0 is below 1"),
     ],
 )
 def test_a_flag_that_makes_no_sense_is_refused(flags, message):

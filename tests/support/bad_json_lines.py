@@ -6,7 +6,7 @@ BAD = {
     "not an object": (b"[1]", r": a list, not an object; write"),
     "key missing": (
         b'{"body": "a", "id": 1}',
-        r": no key 'text', it has body, id; pass the right --json_key",
+        r": no key 'text', it has body, id; pass the right (--)?json_key",
     ),
     "a number": (b'{"text": 123}', r": 'text' is a number, not a text"),
     "null": (b'{"text": null}', r": 'text' is null, not a text"),

@@ -5,32 +5,18 @@ import os
 import re
 import subprocess
 from dataclasses import MISSING, fields
-from importlib import import_module
 from typing import get_type_hints
 
 import pytest
+from command_configs import CONFIGS
 from places import ROOT
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
 from data_tools.build_vocab import VocabConfig
 from data_tools.create_pretraining_data import CreateConfig
-from data_tools.make_sample import SampleConfig
 from data_tools.trans_to_json import TransConfig
-from ernie_pair.__main__ import COMMANDS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-
-
-def config_of(module, name):
-    # The module of a pair command may import Paddle; most of their flags stand in one that does not.
-    flags = import_module("ernie_pair.pair.config.pair_config")
-    return getattr(flags if hasattr(flags, name) else import_module(module), name)
-
-
-CONFIGS = [
-    *(config_of(module, config) for module, _, config, _ in COMMANDS.values()),
-    *(VocabConfig, CreateConfig, SampleConfig, TransConfig),
-]
 
 
 def needed(config_class):

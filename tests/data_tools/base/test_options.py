@@ -11,7 +11,7 @@ from typing import List, Literal, Optional
 
 import numpy as np
 import pytest
-from test_bad_flags import CONFIGS
+from command_configs import CONFIGS
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import CheckpointError, ErniePairError, InputError
@@ -112,6 +112,8 @@ def test_an_option_belongs_to_a_group_of_the_help():
         ("--rate -0.5 and --top nan", "rate=-0.5 and top=nan"),
         ("--gpus 0,1 and --master 10.0.0.1:80 stay", "gpus 0,1 and master 10.0.0.1:80 stay"),
         ("a.tsv:3: leave --label out", "a.tsv:3: leave label out"),
+        ("--a 1: run ernie-pair evaluate --b true; --b", "a=1: run ernie-pair evaluate --b true; b"),
+        ("--cut: pip install --no-deps lac", "cut: pip install --no-deps lac"),
         ("/tmp/--x/a--b -- and ---c stay, 5 --", "/tmp/--x/a--b -- and ---c stay, 5 --"),
     ],
 )

@@ -726,7 +726,7 @@ def test_a_split_that_is_none_is_refused(split):
 def test_the_split_that_is_proposed_for_few_documents_works(num_documents):
     with pytest.raises(InputError, match="leaves no document for") as caught:
         document_ranges("1000000,1,1", num_documents)
-    proposed = str(caught.value).rsplit("--split ", 1)[1]
+    proposed = caught.value.message.rsplit("--split ", 1)[1]
     ranges = document_ranges(proposed, num_documents)
     assert len(ranges["train"]) >= num_documents * 0.8 or num_documents < 20
     assert sum(map(len, ranges.values())) == num_documents

@@ -126,8 +126,8 @@ def test_shards_joined_in_another_way_are_not_used(tmp_path, vocab_file):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"join_tokens": 100}, "--join_tokens needs --join_documents; add it"),
-        ({"join_tokens": 1, "join_documents": "short"}, "--join_tokens 1 is below 2"),
+        ({"join_tokens": 100}, "join_tokens needs join_documents; add it"),
+        ({"join_tokens": 1, "join_documents": "short"}, "join_tokens=1 is below 2"),
     ],
 )
 def test_flags_that_join_nothing_are_refused(flags, message):

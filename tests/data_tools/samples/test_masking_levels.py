@@ -370,5 +370,5 @@ def test_level_weights_are_three_numbers():
     "text", ["", "1", "1 1", "1 1 1 1", "1 1 x", "1 -1 1", "0 0 0", "1 nan 1", "1 inf 1"]
 )
 def test_level_weights_that_make_no_order_are_refused(text):
-    with pytest.raises(InputError, match=f"level_weights {text}: not three numbers of 0 or more"):
+    with pytest.raises(InputError, match=f"level_weights '{text}': not three numbers of 0 or more"):
         MaskingConfig(level_weights=text)

@@ -135,5 +135,5 @@ def test_flags_of_the_recipe_that_ask_for_nothing_are_taken():
 @pytest.mark.parametrize("flag", ["mp_degree", "pp_degree"])
 @pytest.mark.parametrize("degree", [0, 2])
 def test_a_model_split_over_processes_is_refused_by_name(flag, degree):
-    with pytest.raises(InputError, match=f"--{flag} {degree}: .* is not done here.*pass --{flag} 1"):
+    with pytest.raises(InputError, match=f"{flag}={degree}: .* is not done here.*pass {flag}=1"):
         recipe(**{flag: degree})

@@ -52,11 +52,11 @@ def test_another_vocabulary_is_refused(world, tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--level_weights 1", "--level_weights 1: not three numbers of 0 or more"),
-        ("--masked_lm_prob 1", "--masked_lm_prob 1.0 is not between 0 and 1"),
-        ("--short_seq_prob 1", "--short_seq_prob 1.0 is not in"),
+        ("--level_weights 1", "level_weights '1': not three numbers of 0 or more"),
+        ("--masked_lm_prob 1", "masked_lm_prob=1.0 is not below 1"),
+        ("--short_seq_prob 1", "short_seq_prob=1.0 is not below 1"),
         ("--geometric --favor_longer_ngram", "two laws"),
-        ("--geometric --max_ngrams 1", "raise --max_ngrams"),
+        ("--geometric --max_ngrams 1", "raise max_ngrams"),
         ("--masking_fn nothing", "package.module:function"),
     ],
 )

@@ -112,8 +112,8 @@ def test_a_run_masked_in_another_way_is_another_run(flag):
     "changes, message",
     [
         ({"geometric": "true", "favor_longer_ngram": "true"}, "two laws"),
-        ({"geometric": "true", "max_ngrams": 1}, "raise --max_ngrams"),
-        ({"favor_longer_ngram": "true", "max_ngrams": 1}, "raise --max_ngrams"),
+        ({"geometric": "true", "max_ngrams": 1}, "raise max_ngrams"),
+        ({"favor_longer_ngram": "true", "max_ngrams": 1}, "raise max_ngrams"),
         ({"masking_fn": "nothing"}, "package.module:function"),
         ({"input_dir": "5.0 data/a 7.0"}, "weight 7.0 has no folder"),
     ],

@@ -79,8 +79,8 @@ def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
 @pytest.mark.parametrize(
     "name, content, columns, reason",
     [
-        ("a.tsv", "a\tb\tc\n左\t右\t1\n", {"text_a": "x"}, r":1: no column 'x' in a, b, c; mend --text_a"),
-        ("a.tsv", "左\t右\t1\n", {"label": "gleich"}, r":1: no column 'gleich' in 左, 右, 1; mend --label"),
+        ("a.tsv", "a\tb\tc\n左\t右\t1\n", {"text_a": "x"}, r":1: no column 'x' in a, b, c; mend text_a"),
+        ("a.tsv", "左\t右\t1\n", {"label": "gleich"}, r":1: no column 'gleich' in 左, 右, 1; mend label"),
         (
             "a.tsv",
             "query\ttext_a\ttitle\n左\t右\t1\n",
@@ -102,12 +102,12 @@ def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
             {},
             "not understood; write text_a, text_b, label, or name",
         ),
-        ("a.tsv", "text_a\ttext_b\n左\t右\n", {}, r":2: no label; .* \(name its column with --label\)"),
+        ("a.tsv", "text_a\ttext_b\n左\t右\n", {}, r":2: no label; .* \(name its column with label\)"),
         (
             "a.jsonl",
             '{"a": "左"}\n',
             {"text_a": "a", "text_b": "b"},
-            ":1: b is missing .found: a.; .* --text_b",
+            ":1: b is missing .found: a.; .* text_b",
         ),
         ("a.csv", "左, 上,右,1\n", {}, r":1: 4 column\(s\) instead of 3"),
         ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 column\(s\) .* one comma .* with commas in quotes"),

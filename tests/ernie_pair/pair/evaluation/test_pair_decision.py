@@ -190,11 +190,11 @@ def test_tuning_on_the_judged_file_is_said_and_only_when_it_is_stated(folder, ca
     [
         (
             {"save_temperature": True},
-            "fitted on the file that is judged is not saved; .* --calibrate_on FILE",
+            "fitted on the file that is judged is not saved; .* calibrate_on FILE",
         ),
         (
             {"save_temperature": True, "calibrate_on": "copy.tsv"},
-            "--calibrate_on .*copy.tsv holds the pairs of --input_file itself: .* give other labelled pairs",
+            "calibrate_on .*copy.tsv holds the pairs of input_file itself: .* give other labelled pairs",
         ),
         (
             {"save_temperature": True, "calibrate_on": "sure.tsv"},
@@ -204,7 +204,7 @@ def test_tuning_on_the_judged_file_is_said_and_only_when_it_is_stated(folder, ca
             {"save_threshold": True, "tune_on": "dev.tsv", "at_precision": 1.0},
             "no threshold reaches precision 1.0 on .*dev.tsv .*the nearest is 0.* ask for less",
         ),
-        ({"tune_on": "ones.tsv"}, "--tune_on .*ones.tsv has no pair of class 0, so no threshold"),
+        ({"tune_on": "ones.tsv"}, "tune_on .*ones.tsv has no pair of class 0, so no threshold"),
     ],
 )
 def test_what_would_flatter_or_say_nothing_is_not_saved(folder, flags, reason):

@@ -287,9 +287,9 @@ def test_a_damaged_temperature_is_named(trained, tmp_path):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"at_precision": 0.0}, "--at_precision 0.0 is not in"),
-        ({"at_precision": float("nan")}, "--at_precision nan is not in"),
-        ({"bootstrap": -1}, "--bootstrap -1 is below 0"),
+        ({"at_precision": 0.0}, "at_precision=0.0 is not above 0"),
+        ({"at_precision": float("nan")}, "at_precision takes a number, not nan"),
+        ({"bootstrap": -1}, "bootstrap=-1 is below 0"),
     ],
 )
 def test_a_wrong_number_is_named(flags, reason):

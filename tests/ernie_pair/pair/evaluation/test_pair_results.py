@@ -63,10 +63,10 @@ def test_a_result_is_replaced_only_when_told_to(world, tmp_path, name, capfd):
     capfd.readouterr()
     command(world, pairs, out)
     assert "nothing to do" in capfd.readouterr().err and out.stat().st_mtime_ns == made.st_mtime_ns
-    with pytest.raises(InputError, match=rf"{output} exists; .*it was made with --{next(iter(other))}"):
+    with pytest.raises(InputError, match=rf"{output} exists; .*it was made with {next(iter(other))}"):
         command(world, pairs, out, **other)
     write_pairs(pairs, 14, seed=3)
-    with pytest.raises(InputError, match=f"{output} exists; .*from another content of --"):
+    with pytest.raises(InputError, match=f"{output} exists; .*from another content of "):
         command(world, pairs, out)
     command(world, pairs, out, overwrite=True, **other)
     assert out.stat().st_ino != made.st_ino

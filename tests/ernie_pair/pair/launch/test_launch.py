@@ -107,24 +107,25 @@ def test_evaluation_and_prediction_are_started_too(folder):
         ({}, {"file": "x"}, [], "pair.yaml:6: file is no flag"),
         ({}, {"epochs": [1]}, [], "pair.yaml:6: epochs has no single value"),
         ({"processes": None}, {}, [], "pair.yaml:2: processes has no single value"),
-        ({"processes": "two"}, {}, [], "--processes takes a whole number"),
+        ({"processes": "two"}, {}, [], "pair.yaml:2: processes takes a whole number"),
         ({}, {"epochs": 0}, [], "--epochs 0 is below 1"),
         ({}, {}, ["--epoch=2"], "did you mean --epochs?"),
-        ({"processes": -1}, {}, [], "--processes -1 is below 1"),
+        ({}, {"epochs": "many"}, [], "pair.yaml:6: epochs takes a whole number, not 'many'"),
+        ({"processes": -1}, {}, [], "--processes -1 is below 0"),
         ({"gpus": "a"}, {"device": "gpu"}, [], "--gpus a is no list of numbers"),
         ({"gpus": "0"}, {"device": "cpu"}, [], "--gpus 0 and --device cpu exclude each other"),
         ({"gpus": "0,1", "processes": 3}, {"device": "gpu"}, [], "--gpus 0,1 and --processes 3 differ"),
         ({"processes": 2}, {"device": "gpu"}, [], "name a GPU for each"),
         ({"nnodes": 2}, {"device": "cpu"}, [], "--master '' is no address"),
         ({}, {}, ["--processes=2", "--processes=3"], "--processes is given twice"),
-        ({"command": "sing"}, {}, [], "--command takes one of train, evaluate, predict"),
+        ({"command": "sing"}, {}, [], "pair.yaml:2: command takes one of train, evaluate, predict"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block, flags, words, reason):
     monkeypatch.setattr(launching.os, "execve", None)
     with pytest.raises(InputError) as caught:
         launch([write(folder, block, **flags), *words])
-    assert reason in str(caught.value)
+    assert reason in caught.value.message
 
 
 @pytest.mark.parametrize(

@@ -156,18 +156,18 @@ def test_half_precision_needs_a_gpu(folder, dtype):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ({"incr_every_n_steps": 0}, "--incr_every_n_steps 0 is below 1; use 1 or more"),
-        ({"decr_every_n_nan_or_inf": 0}, "--decr_every_n_nan_or_inf 0 is below 1"),
-        ({"init_loss_scaling": 0.5}, "--init_loss_scaling 0.5 is below 1"),
-        ({"init_loss_scaling": float("nan")}, "--init_loss_scaling nan is below 1"),
-        ({"incr_ratio": 1.0}, "--incr_ratio 1.0 must be above 1 and --decr_ratio 0.5 below 1"),
-        ({"decr_ratio": 1.0}, "--incr_ratio 2.0 must be above 1 and --decr_ratio 1.0 below 1"),
-        ({"amp_dtype": "float32", "amp_level": "O2"}, "with --amp_dtype float32 use O1"),
+        ({"incr_every_n_steps": 0}, "incr_every_n_steps=0 is below 1; use 1 or more"),
+        ({"decr_every_n_nan_or_inf": 0}, "decr_every_n_nan_or_inf=0 is below 1"),
+        ({"init_loss_scaling": 0.5}, "init_loss_scaling=0.5 is below 1"),
+        ({"init_loss_scaling": float("nan")}, "init_loss_scaling takes a number, not nan"),
+        ({"incr_ratio": 1.0}, "incr_ratio=1.0 is not above 1"),
+        ({"decr_ratio": 1.0}, "decr_ratio=1.0 is not below 1"),
+        ({"amp_dtype": "float32", "amp_level": "O2"}, "with amp_dtype float32 use O1"),
         (
             {"amp_level": "O2", "gradient_accumulation_steps": 2},
-            "in the narrow type; use O1, or raise --batch_size until one pass makes an update",
+            "in the narrow type; use O1, or raise batch_size until one pass makes an update",
         ),
-        ({"amp_level": "O2", "fgm_epsilon": 1.0}, "--fgm_epsilon 1.0 moves the embedding by less .* use O1"),
+        ({"amp_level": "O2", "fgm_epsilon": 1.0}, "fgm_epsilon=1.0 moves the embedding by less .* use O1"),
     ],
 )
 def test_a_precision_that_could_not_work_is_refused_in_one_line(folder, flags, message):

@@ -172,12 +172,12 @@ def test_a_model_thaws_when_nothing_is_to_be_frozen(make):
     [
         (
             {"freeze_layers": 4},
-            "--freeze_layers 4 is more than the 3 layers of the model; use --freeze",
+            "freeze_layers=4 is more than the 3 layers of the model; use freeze",
         ),
-        ({"freeze_layers": -1}, "--freeze_layers -1 is below 0; use 0"),
-        ({"freeze_layers": 1, "freeze": "encoder"}, "--freeze_layers 1 some; leave one of them out"),
-        ({"freeze": "embeddings", "fgm_epsilon": 1.0}, "--fgm_epsilon"),
-        ({"freeze_layers": 1, "fgm_epsilon": 1.0}, "--fgm_epsilon"),
+        ({"freeze_layers": -1}, "freeze_layers=-1 is below 0; use 0 or more"),
+        ({"freeze_layers": 1, "freeze": "encoder"}, "freeze_layers=1 some; leave one of them out"),
+        ({"freeze": "embeddings", "fgm_epsilon": 1.0}, "fgm_epsilon"),
+        ({"freeze_layers": 1, "fgm_epsilon": 1.0}, "fgm_epsilon"),
     ],
 )
 def test_a_freezing_that_cannot_be_is_refused(make, flags, reason):

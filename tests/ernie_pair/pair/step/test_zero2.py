@@ -29,17 +29,17 @@ def test_parameters_lie_one_after_another_with_their_gaps():
     [
         (
             {"sharding": "stage2", "device": "cpu"},
-            "^--sharding stage2 needs GPUs: .* NCCL alone; use --sharding",
+            "^sharding stage2 needs GPUs: .* NCCL alone; use sharding",
         ),
-        ({**STAGE2, "fgm_epsilon": 0.5}, "^--fgm_epsilon needs the embedding's gradient on every process"),
-        ({"sharding_offload": True}, "^--sharding_offload true needs --sharding stage2; add it"),
+        ({**STAGE2, "fgm_epsilon": 0.5}, "^fgm_epsilon needs the embedding's gradient on every process"),
+        ({"sharding_offload": True}, "^sharding_offload=True needs sharding stage2; add it"),
         (
             {**STAGE2, "sharding_offload": True},
-            "--sharding_offload true keeps .*; add --use_amp true --amp_lev",
+            "sharding_offload=True keeps .*; add use_amp=True amp_lev",
         ),
         (
             {**STAGE2, **HALF, "sharding_offload": True, "layer_decay": 0.9},
-            "--layer_decay 0.9 asks for several",
+            "layer_decay=0.9 asks for several",
         ),
         (
             {**STAGE2, **HALF, "gradient_accumulation_steps": 2},

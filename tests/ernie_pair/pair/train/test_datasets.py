@@ -255,7 +255,7 @@ LATE_ERRORS = {
     "no value of the best metric": ({"dev_file": ONE_CLASS, "best_metric": "auc"}, "auc has no value on it"),
     "a class without rows": ({"train_file": ONE_CLASS, "class_weights": "balanced"}, "no pair of class 0"),
     "weights of other classes": ({"class_weights": "1,2,3"}, "names 3 class.es., and there are 2"),
-    "layers that are not there": ({"freeze_layers": 99}, "--freeze_layers 99 is more than the"),
+    "layers that are not there": ({"freeze_layers": 99}, "freeze_layers=99 is more than the"),
     "positions that are not there": ({"max_seq_len": 4096}, "is more than the model's"),
 }
 

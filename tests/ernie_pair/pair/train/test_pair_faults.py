@@ -151,4 +151,4 @@ def test_another_vocabulary_is_never_allowed(tmp_path, config):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     with pytest.raises(InputError, match="vocabulary .sha256, of model_name_or_path. was") as caught:
         train_pair(replace(config, max_steps=1, allow_change="vocabulary"))
-    assert "--allow_change" not in str(caught.value)
+    assert "allow_change" not in str(caught.value)

@@ -436,10 +436,10 @@ def test_two_runs_do_not_share_an_output_dir(tmp_path, config):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (["--model_type", "gpt"], "--model_type takes one of ernie, ernie_gram, bert"),
-        (["--learning_rate", "fast"], "--learning_rate takes a number"),
-        (["--lerning_rate", "1"], "did you mean --learning_rate"),
-        (["--epochs", "0"], "--epochs 0"),
+        (["--model_type", "gpt"], "model_type takes one of ernie, ernie_gram, bert"),
+        (["--learning_rate", "fast"], "learning_rate takes a number"),
+        (["--lerning_rate", "1"], "did you mean learning_rate"),
+        (["--epochs", "0"], "epochs=0"),
     ],
 )
 def test_a_wrong_flag_is_named(flags, reason):

@@ -1,0 +1,24 @@
+"""The class of options of every command."""
+
+from importlib import import_module
+
+from data_tools.build_vocab import VocabConfig
+from data_tools.create_pretraining_data import CreateConfig
+from data_tools.make_sample import SampleConfig
+from data_tools.trans_to_json import TransConfig
+from ernie_pair.__main__ import COMMANDS
+from ernie_pair.pair.config import ask_config, pair_config
+
+
+def config_of(module, name):
+    # The module of a pair command may import Paddle; the flags of most stand in one that does not.
+    for flags in (pair_config, ask_config):
+        if hasattr(flags, name):
+            return getattr(flags, name)
+    return getattr(import_module(module), name)
+
+
+CONFIGS = [
+    *(config_of(module, config) for module, _, config, _ in COMMANDS.values()),
+    *(VocabConfig, CreateConfig, SampleConfig, TransConfig),
+]
