@@ -44,16 +44,19 @@ class Bounds(NamedTuple):
     at_most: Optional[float]
     below: Optional[float]
 
-    def fault_of(self, value: float) -> str:
-        """Return which bound a value breaks, in words, or ''."""
+    def fault_of(self, value, usual) -> str:
+        """Return which bound a value breaks and the cure, in words, or ''. ``usual``: the default."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return ""
+        example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another"
         if self.at_least is not None and value < self.at_least:
             return f"is below {self.at_least}; use {self.at_least} or more"
         if self.above is not None and value <= self.above:
-            return f"is not above {self.above}; use a larger one"
+            return f"is not above {self.above}; {example}"
         if self.at_most is not None and value > self.at_most:
             return f"is above {self.at_most}; use {self.at_most} or less"
         if self.below is not None and value >= self.below:
-            return f"is not below {self.below}; use a smaller one"
+            return f"is not below {self.below}; {example}"
         return ""
 
 
@@ -99,7 +102,7 @@ class Options:
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
             object.__setattr__(self, item.name, value)
-            fault = "" if _has_no_size(value) else item.metadata["bounds"].fault_of(value)
+            fault = item.metadata["bounds"].fault_of(value, item.default)
             if fault:
                 raise InputError(f"--{item.name} {value} {fault}")
 
@@ -215,10 +218,6 @@ def _is_finite(value: Real) -> bool:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond all floats
         return False
-
-
-def _has_no_size(value) -> bool:
-    return isinstance(value, bool) or not isinstance(value, (int, float))
 
 
 def _shown(value) -> str:

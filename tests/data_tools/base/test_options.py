@@ -69,8 +69,8 @@ def test_a_whole_number_is_a_number_and_a_path_a_text():
     [
         ("--size 0", "--size 0 is below 1; use 1 or more"),
         ("--size 10", "--size 10 is above 9; use 9 or less"),
-        ("--rate 0", "--rate 0.0 is not above 0; use a larger one"),
-        ("--rate 1", "--rate 1.0 is not below 1; use a smaller one"),
+        ("--rate 0", "--rate 0.0 is not above 0; use 0.5, for example"),
+        ("--rate 1", "--rate 1.0 is not below 1; use 0.5, for example"),
         ("--cut -1e-4", "--cut -0.0001 is below 0; use 0 or more"),
     ],
 )

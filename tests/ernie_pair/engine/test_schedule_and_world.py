@@ -35,7 +35,7 @@ def test_more_ranks_mean_fewer_passes_for_the_same_update(data_ranks, passes):
 
 
 def test_a_global_batch_that_does_not_divide_names_the_nearest():
-    with pytest.raises(InputError, match="use global_batch_size 24"):
+    with pytest.raises(InputError, match="use global_batch_size=24"):
         passes_per_update(30, 4, 3)
 
 

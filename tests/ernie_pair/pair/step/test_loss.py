@@ -122,11 +122,11 @@ def test_a_class_that_does_not_occur_has_no_balanced_weight():
 @pytest.mark.parametrize("text", ["1,2", "1,2,3,4", "3"])
 def test_a_weight_is_given_for_each_class(text):
     names = rf"names {len(text.split(','))} class\(es\), and there are 3"
-    with pytest.raises(InputError, match=f"^class_weights {text} {names}"):
+    with pytest.raises(InputError, match=f"^class_weights.{text} {names}"):
         class_weights_of(text, 3, None, "train.tsv")
 
 
 @pytest.mark.parametrize("text", ["-1,2", "nan,1", "1,inf", "one,two", "1;2", ",", "0,0", "balance"])
 def test_a_weight_is_a_number_of_0_or_more(text):
-    with pytest.raises(InputError, match=f"^class_weights {text} must be a number of 0 or more for each"):
+    with pytest.raises(InputError, match=f"^class_weights.{text} must be a number of 0 or more for each"):
         class_weights_in(text)
