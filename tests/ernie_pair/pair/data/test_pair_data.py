@@ -353,7 +353,7 @@ FLAGS = {"model_name_or_path": "m", "train_file": "t", "dev_file": "d", "output_
 )
 def test_nonsense_is_refused_with_the_name_of_its_flag(flag, values):
     for value in values:
-        with pytest.raises(InputError, match=rf"^{flag}(=.*; use | takes a number, not nan)"):
+        with pytest.raises(InputError, match=rf"^{flag}(=.*; use | takes a number, not (nan|inf))"):
             TrainConfig(**FLAGS, **{flag: value})
 
 

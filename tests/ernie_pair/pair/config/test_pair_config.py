@@ -1,0 +1,88 @@
+"""The options of pair training: what an error says of them in Python, and on the command line."""
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+from places import ROOT
+
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair import PairConfig, PairTrainer
+from ernie_pair.pair.config.encoder_flags import EncoderConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.config.step_flags import UpdateConfig
+
+REQUIRED = [
+    "--output_dir=o",
+    *("--model_name_or_path=m", "--train_file=t", "--dev_file=d"),
+]
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"learning_rate": "5e-5"}, "learning_rate takes a number, not '5e-5'; correct it"),
+        ({"learning_rate": 0}, "learning_rate=0.0 is not above 0; use 5e-05, for example"),
+        ({"batch_size": 0}, "batch_size=0 is below 1; use 1 or more"),
+        ({"batch_size": True}, "batch_size takes a whole number, not True; correct it"),
+        ({"batch_size": "64"}, "batch_size takes a whole number, not '64'; correct it"),
+        ({"bucket": 1}, "bucket takes true or false, not 1; correct it"),
+        ({"pooling": "max"}, "pooling takes one of cls, mean, not 'max'; correct it"),
+        ({"dropout": float("nan")}, "dropout takes a number, not nan; correct it"),
+        ({"streaming": True}, "streaming=True does not know the number of rows; pass max_steps"),
+        (
+            {"freeze": "encoder", "freeze_layers": 1},
+            "freeze encoder freezes all layers, and freeze_layers=1 some; leave one of them out",
+        ),
+    ],
+)
+def test_a_wrong_option_is_said_without_flags_in_python(settings, words):
+    with pytest.raises(InputError) as caught:
+        PairConfig("o", **settings)
+    assert str(caught.value) == words
+
+
+def test_a_model_that_is_not_there_is_said_without_flags_in_python():
+    with pytest.raises(InputError) as caught:
+        PairTrainer("no/such", PairConfig("o", device="cpu"))
+    assert str(caught.value) == (
+        "model_name_or_path no/such is not a folder; give one that holds config.json"
+    )
+
+
+@pytest.mark.parametrize(
+    "flag, message",
+    [
+        ("--learning_rate=many", "--learning_rate takes a number, not 'many'; correct it"),
+        ("--batch_size=0", "--batch_size 0 is below 1; use 1 or more"),
+        ("--batch_sise=1", "did you mean --batch_size? --help lists the flags"),
+        ("--model_name_or_path=no/such", "--model_name_or_path no/such is not a folder"),
+    ],
+)
+def test_the_command_line_still_says_the_flag(flag, message, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("a\tb\t0\nb\tc\t1\n")
+    words = ["--output_dir=o", "--train_file=pairs.tsv", "--dev_file=pairs.tsv", "--device=cpu", flag]
+    words += [] if "model_name" in flag else ["--model_name_or_path=m"]
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "train_pair.py", *words],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: ") and message in done.stderr
+
+
+def test_a_metric_of_ones_own_is_for_python_alone():
+    assert PairConfig("o", best_metric="cost").best_metric == "cost"
+    with pytest.raises(InputError, match="^best_metric takes one of loss, accuracy"):
+        parse_config(TrainConfig, [*REQUIRED, "--best_metric=cost"])
+
+
+@pytest.mark.parametrize("part", [EncoderConfig, UpdateConfig])
+def test_a_part_of_the_options_stands_by_itself(part):
+    """Its checks read no option of another class."""
+    assert {item.name for item in fields(part())} < {item.name for item in fields(PairConfig)}
+    assert part(**{"layer_decay": 0.5} if part is EncoderConfig else {"fgm_epsilon": 1.0})
