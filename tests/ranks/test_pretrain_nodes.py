@@ -82,5 +82,5 @@ def test_a_part_of_the_optimizer_on_another_machine_is_refused():
         **flags, device="cpu", dp_degree=1, sharding_degree=4, use_sharding=True, share_folder=False
     )
     refuse_unready(config, World(0, 4), World(0, 4))
-    with pytest.raises(InputError, match="share_folder=False .* pass sharding_degree 2"):
+    with pytest.raises(InputError, match="share_folder=False .* pass sharding_degree=2"):
         refuse_unready(config, World(0, 4), World(0, 2))

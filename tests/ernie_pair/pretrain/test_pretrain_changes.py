@@ -22,7 +22,7 @@ def test_a_larger_batch_that_divides_the_samples_seen_may_go_on(size):
 
 @pytest.mark.parametrize("size", [4, 12, 64])
 def test_a_batch_that_does_not_fit_the_samples_seen_may_not(size):
-    with pytest.raises(InputError, match=f"global_batch_size {size} cannot go on after 32 samples"):
+    with pytest.raises(InputError, match=f"global_batch_size={size} cannot go on after 32 samples"):
         check_position(TrainState(4, 32), size)
 
 

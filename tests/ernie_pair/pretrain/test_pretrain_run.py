@@ -259,7 +259,7 @@ def test_bad_input_is_one_line_and_exit_code_2(world, tmp_path):
         words = flags(world / "model", world / "data", output, **changes)
         with pytest.raises(InputError) as caught:
             call(parse_config(PretrainConfig, words))
-        assert message in str(caught.value), name
+        assert message in caught.value.message, name
         assert (
             "\n" not in str(caught.value) and exit_code_of(lambda error=caught.value: _raise(error)) == 2
         ), name

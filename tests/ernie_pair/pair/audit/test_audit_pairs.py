@@ -315,7 +315,7 @@ def test_another_label_may_stand_for_the_same(tmp_path, capsys):
             {"drop_leaks": "normalised", "output": "out", "dev_file": "train.tsv"},
             "would leave no pair; are the files",
         ),
-        ({"max_seq_len": 4}, "--max_seq_len 4 leaves no room for two texts; use 128"),
+        ({"max_seq_len": 4}, "--max_seq_len 4 is below 5; use 5 or more"),
         ({"same": "2"}, "--same 2 is not one of 0, 1"),
         ({"label_map": "a"}, "--label_map a: a classifier needs 2 classes"),
         ({"dev_file": "absent.tsv"}, "absent.tsv: no such file"),
