@@ -100,15 +100,21 @@ class AuditConfig(Options):
 
     @property
     def line_rules(self) -> LineRules:
+        """Return how lines of the input are read."""
         return LineRules(self.json_key, self.max_line_bytes, replaces=self.encoding_errors == "replace")
 
     @property
     def near_rules(self) -> NearRules:
+        """Return which paragraphs count as near repeats."""
         return NearRules(self.near_threshold, self.shingle, self.near_limit)
 
 
 def audit_text(config: AuditConfig) -> None:
-    """Print the report; write it with its picture below ``output``. Raises InputError: see `line_rules`."""
+    """Print the report of an audit; write it and its picture below ``output``.
+
+    Raises InputError for inputs, settings or outputs that cannot be used, and for a line that cannot be
+    read.
+    """
     for name in ("hanzidentifier", "py3langid.langid"):
         import_optional(name, "audit")
     if config.near_limit:
@@ -135,7 +141,10 @@ def audit_text(config: AuditConfig) -> None:
 
 
 def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
-    """Raises InputError for a line that cannot be read, and for inputs without any text."""
+    """Audit the paragraphs of ``inputs`` and return what was found.
+
+    Raises InputError for a line that cannot be read, and for inputs without any text.
+    """
     with Progress(inputs * (2 if config.near_limit else 1), log_interval=0) as progress:
         survey = _survey(inputs, config, progress)
         is_empty = survey.is_empty
@@ -169,7 +178,7 @@ def _by_size(tallies: Dict[str, Tally]) -> Dict[str, Tally]:
 
 
 class _Surveyed(NamedTuple):
-    """Of one batch: the columns of `Table`, which paragraphs are empty, and what was found."""
+    """The survey of one batch: the columns of `Table`, which paragraphs are empty, and what was found."""
 
     path: str
     columns: Tuple[np.ndarray, ...]
@@ -283,7 +292,7 @@ def _changed(what: str) -> InputError:
 
 
 def _repeats(survey: _Survey, firsts: Firsts, near: Optional[_Near], config: AuditConfig):
-    """(exact repeats, near repeats or None)"""
+    """Return (exact repeats, near repeats or None)."""
     table = survey.table
     listed = [int(row) for row in firsts.rows[listed_firsts(firsts)]]
     if near:
@@ -296,6 +305,7 @@ def _repeats(survey: _Survey, firsts: Firsts, near: Optional[_Near], config: Aud
 
 
 def main() -> None:
+    """Run the command ``ernie-pair audit-text``."""
     run_command(audit_text, AuditConfig)
 
 

@@ -96,7 +96,10 @@ class VocabConfig(Options):
 
 
 def build_vocab(config: VocabConfig) -> None:
-    """The command. Raises InputError for whatever a person can mend."""
+    """Write the vocab.txt that ``config`` asks for.
+
+    Raises InputError for whatever a person can fix.
+    """
     if config.add_twins_to:
         _add_twins(Path(config.add_twins_to), Path(config.output_path), config.overwrite)
     else:
@@ -146,7 +149,12 @@ def _write(results: Results, tokens: List[str]) -> None:
 
 
 def vocabulary_of(shapes: Dict[str, int], vocab_size: int, min_count: int) -> List[str]:
-    """The tokens for text that consists of ``shapes`` (`wordpiece.word_shapes`), each so many times."""
+    """Return the tokens for text that consists of ``shapes``, in the order of their ids.
+
+    ``shapes``: {shape of a word (`wordpiece.word_shapes`): how often it occurs}. What occurs less than
+    ``min_count`` times gets no token, and there are at most ``vocab_size`` of them, control tokens
+    included. The pieces of longer words are those that `WordPieceTrainer` of `tokenizers` finds.
+    """
     counts: Counter = Counter()
     joined: Set[str] = set()
     for shape, count in shapes.items():
@@ -230,6 +238,7 @@ def _count_batch(job) -> Counter:
 
 
 def main() -> None:
+    """Run the command ``python -m data_tools.build_vocab``."""
     run_command(build_vocab, VocabConfig)
 
 

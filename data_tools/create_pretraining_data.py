@@ -49,7 +49,10 @@ TOOL = "data_tools.create_pretraining_data 3"
 
 
 def rules_of(config: CreateConfig) -> Rules:
-    """Raises InputError when --model_name is no folder with a vocabulary."""
+    """Return the encoding rules that the flags ask for.
+
+    Raises InputError when --model_name is no folder with a vocabulary.
+    """
     finds_words = config.cn_whole_word_segment and not config.cn_splited
     return Rules(
         vocab_file=str(_vocabulary_file(config)),
@@ -62,10 +65,12 @@ def rules_of(config: CreateConfig) -> Rules:
 
 
 def line_rules_of(config: CreateConfig) -> LineRules:
+    """Return how lines of the input are read."""
     return LineRules(config.json_key, config.max_line_bytes, replaces=config.encoding_errors == "replace")
 
 
 def joining_of(config: CreateConfig) -> Joining:
+    """Return which documents are joined, and up to how many tokens."""
     return Joining(config.join_documents, config.join_tokens)
 
 
@@ -89,10 +94,11 @@ def _sentence_ends(config: CreateConfig) -> str:
 
 
 def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
-    """The command. Raises InputError for whatever a person can mend; then nothing new is on the disk.
+    """Make the corpus of ``output_prefix`` from the documents of ``input_path``.
 
-    Stopped by anything else, it leaves PREFIX.shards/ for the next run. ``run_map(function, items,
-    workers)`` is who makes the shards, `ordered_map` or its like; the files are the same.
+    Raises InputError for whatever a person can fix; then nothing new is on the disk. Stopped by anything
+    else, it leaves PREFIX.shards/ for the next run. ``run_map(function, items, workers)`` is who makes the
+    shards, `ordered_map` or its like; the files are the same.
     """
     started = time.monotonic()
     paths = corpus_paths(config.output_prefix)
@@ -141,7 +147,7 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
 
 
 def _made_from(config: CreateConfig, rules: Rules, pieces: WordPiece, inputs: List[Path]) -> dict:
-    """All that decides what is in the shards, but the lines themselves."""
+    """Return all that decides what is in the shards, but the lines themselves."""
     return {
         "tool": TOOL,
         "inputs": [[str(path), path.stat().st_size] for path in inputs],
@@ -160,7 +166,7 @@ def _lexicon_sha256(config: CreateConfig) -> str:
 
 
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
-    """Every shard of every file in order, with a progress bar when somebody watches."""
+    """Yield every shard of every file in order, with a progress bar when somebody watches."""
     with Progress(inputs, config.log_interval) as progress:
         for path in make_all(shard_jobs(inputs, progress.read, config.max_line_bytes), config.workers):
             shard = read_shard(path)
@@ -171,7 +177,10 @@ def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Sha
 def _counted(
     shards: Iterable[Shard], counts: Dict[str, Counter], max_bad_lines: Optional[int]
 ) -> Iterator[Shard]:
-    """Raises InputError at the first bad line beyond ``max_bad_lines``."""
+    """Yield ``shards`` and add what they count to ``counts``, {file: counts}.
+
+    Raises InputError at the first bad line beyond ``max_bad_lines``.
+    """
     num_bad = 0
     for shard in shards:
         counts[shard.file].update(shard.counts)
@@ -200,7 +209,7 @@ def _json_line(rejected: Rejected) -> str:
 
 
 def _sum(counts: Iterable[Counter]) -> Counter:
-    """Unlike ``+`` of Counters it keeps what is zero: a manifest says so."""
+    """Return the sum of ``counts``; unlike ``+`` of Counters it keeps zeros, for a manifest says so."""
     total: Counter = Counter()
     for counted in counts:
         total.update(counted)
@@ -252,6 +261,7 @@ def _summary(config: CreateConfig, total: Counter, inputs: List[Path], seconds: 
 
 
 def main() -> None:
+    """Run the command ``python -m data_tools.create_pretraining_data``."""
     run_command(create_pretraining_data, CreateConfig)
 
 

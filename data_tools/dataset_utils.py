@@ -29,16 +29,16 @@ MOST_MARKS = 255  # of a lexicon: a mark is a byte
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """What masking needs to know of the vocabulary, and how much to mask.
+    """The vocabulary as masking sees it, and how much to mask.
 
-    ``plain_of``: int64 [V], the id that the model sees for each id (the character of a `##` twin, else
-    itself). ``goes_on``: bool [V], whether an id continues the word before it. ``random_ids``: int64
-    [R], the ids that a random replacement may draw. ``masked_lm_prob``: the share of the tokens to
-    mask, [CLS] and [SEP] counted. n-grams of 1..``max_ngrams`` words are drawn with p(n) ~ 1/n,
-    reversed by ``favor_longer_ngram``; with ``geometric`` an n-gram goes on after each word with
-    p = 0.8. Without ``whole_word_mask`` each token is a word. A word is drawn with a chance that its
-    weight decides: ``level_weights`` of its level, times, where mark k > 0 stands on its first token,
-    ``mark_weights[k]``; its level is then ``mark_levels[k]`` (int64 and float64 [marks + 1]).
+    ``plain_of``: int64 [V], the base id that the model sees for each id (the character of a `##` twin, else
+    itself). ``goes_on``: bool [V], whether an id continues the word before it. ``random_ids``: int64 [R],
+    the ids that a random replacement may draw. ``masked_lm_prob``: the share of the tokens to mask, [CLS]
+    and [SEP] counted. n-grams of 1..``max_ngrams`` words are drawn with p(n) ~ 1/n, reversed by
+    ``favor_longer_ngram``; with ``geometric`` an n-gram goes on after each word with p = 0.8. Without
+    ``whole_word_mask`` each token is a word. A word is drawn with a chance that its weight decides:
+    ``level_weights`` of its level, times, where mark k > 0 stands on its first token, ``mark_weights[k]``;
+    its level is then ``mark_levels[k]`` (int64 and float64 [marks + 1]).
     """
 
     cls_id: int
@@ -58,7 +58,10 @@ class MaskingRule:
 
     @cached_property
     def ngram_borders(self) -> np.ndarray:
-        """[max_ngrams - 1]: a uniform draw makes an n-gram of 1 + the number of borders not above it."""
+        """Return float64 [max_ngrams - 1], the cumulated chances of the lengths of an n-gram.
+
+        A uniform draw makes an n-gram of 1 + the number of borders that are not above it.
+        """
         lengths = np.arange(1, self.max_ngrams + 1)
         if self.geometric:
             return 1 - (1 - GEOMETRIC_STOP) ** lengths[:-1]
@@ -67,7 +70,10 @@ class MaskingRule:
 
 
 class MaskedTokens(NamedTuple):
-    """``ids``: [S] what the model reads; ``positions``: [M] ascending; ``labels``: [M] what stood there."""
+    """A masked sample of S tokens, M of them hidden; int64 arrays.
+
+    ``ids``: [S], what the model reads; ``positions``: [M], ascending; ``labels``: [M], the hidden tokens.
+    """
 
     ids: np.ndarray
     positions: np.ndarray
@@ -91,9 +97,9 @@ def create_masked_lm_predictions(
 ) -> MaskedTokens:
     """Hide whole words until ``rule.masked_lm_prob`` of the tokens are hidden, at least one.
 
-    ``tokens``: [S] corpus ids with [CLS] and [SEP] in place. ``marks``: uint8 [S], the lexicon's, or
-    None. A hidden token becomes [MASK] 80% of the time, a random id 10%, itself 10%, each token on its
-    own. n-grams never cross a [SEP].
+    ``tokens``: int64 [S], corpus ids with [CLS] and [SEP] in place. ``marks``: uint8 [S], the lexicon's, or
+    None. A hidden token becomes [MASK] 80% of the time, a random id 10%, itself 10%, each token on its own
+    (Devlin et al., "BERT", 2019, section 3.1). n-grams never cross a [SEP].
     """
     draws = Draws(draw_order(tokens, rule, rng, marks), rng.random((3, len(tokens))))
     budget = max(1, round(rule.masked_lm_prob * len(tokens)))
@@ -104,11 +110,11 @@ def create_masked_lm_predictions(
 def draw_order(
     tokens: np.ndarray, rule: MaskingRule, rng: np.random.Generator, marks: Optional[np.ndarray]
 ) -> np.ndarray:
-    """int64 [S]: the tokens in the order in which the words that begin at them are looked at.
+    """Draw the order in which words are looked at: int64 [S], the tokens at which they begin.
 
     A heavier word tends to come earlier: a random order without replacement in which each next word is
-    drawn with a chance proportional to its weight (Efraimidis and Spirakis, "Weighted random sampling
-    with a reservoir", 2006: ascending -log(u) / w). Words of weight 0 come after all the others.
+    drawn with a chance proportional to its weight (Efraimidis and Spirakis, "Weighted random sampling with
+    a reservoir", 2006: ascending -log(u) / w). Words of weight 0 come after all the others.
     """
     levels_alike = len(set(rule.level_weights)) == 1
     if levels_alike and (marks is None or (rule.mark_weights == 1).all()):
@@ -122,7 +128,10 @@ def draw_order(
 
 
 def word_weights(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarray]) -> np.ndarray:
-    """float64 [S]: at its first token what a word weighs, 0 at all other tokens."""
+    """Return float64 [S]: the weight of each word at its first token, 0 at all other tokens.
+
+    ``tokens``: int64 [S]; ``marks``: uint8 [S] or None.
+    """
     starts, _, levels, own = word_levels(tokens, rule, marks)
     weights = np.zeros(len(tokens))
     weights[starts] = np.array(rule.level_weights)[levels] * own
@@ -130,7 +139,11 @@ def word_weights(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarr
 
 
 def word_levels(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarray]) -> tuple:
-    """Of each word where it starts and ends, its level and its own weight: int64 [W], float64 [W]."""
+    """Return (starts, ends, levels, weights) of the W words in ``tokens``: three int64 [W], float64 [W].
+
+    ``tokens``: int64 [S]; ``marks``: uint8 [S] or None. A level is a place in LEVELS; a weight is the
+    word's own, without that of its level.
+    """
     starts, ends, _ = word_spans(tokens, rule)
     levels = np.where(ends - starts > 1, PHRASE, CHARACTER)
     if marks is None:
@@ -140,7 +153,10 @@ def word_levels(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarra
 
 
 def hide_words(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> MaskedTokens:
-    """Hide words of at most ``budget`` tokens, or one word; the specification of the C++ twin."""
+    """Hide words of at most ``budget`` tokens, or one word; the specification of the C++ twin.
+
+    ``tokens``: int64 [S].
+    """
     plain = rule.plain_of[tokens]
     positions = _choose_positions(tokens, rule, draws, budget)
     labels = plain[positions]
@@ -153,7 +169,7 @@ def hide_words(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int)
 
 
 def hide_words_fast(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> MaskedTokens:
-    """``hide_words``, compiled: the same arrays, twenty times faster."""
+    """Hide words as ``hide_words`` does, compiled: the same arrays, twenty times faster."""
     return MaskedTokens(
         *compiled_hide_words(
             np.ascontiguousarray(tokens, dtype=np.int64),
@@ -173,7 +189,10 @@ def hide_words_fast(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget:
 
 
 def _choose_positions(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> np.ndarray:
-    """Where to hide: words in the drawn order, each the head of an n-gram, while the budget lasts."""
+    """Return the positions to hide, int64 [M] ascending.
+
+    Words come in the drawn order, each the head of an n-gram, while the budget lasts.
+    """
     starts, ends, last_word = word_spans(tokens, rule)
     if not len(starts):
         return np.empty(0, np.int64)
@@ -189,9 +208,10 @@ def _choose_positions(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budge
 
 
 def word_spans(tokens: np.ndarray, rule: MaskingRule) -> tuple:
-    """Words as (starts [W], ends [W], last word of the segment [W]); [CLS] and [SEP] are in none.
+    """Return (starts, ends, last word of the segment) of the W words in ``tokens``, each int64 [W].
 
-    A continuation that stands first in its segment, its word cut away, begins a word.
+    ``tokens``: int64 [S]; [CLS] and [SEP] are in no word. A continuation id that stands first in its
+    segment, its word cut away, begins a word.
     """
     special = (tokens == rule.cls_id) | (tokens == rule.sep_id)
     inside = ~special
@@ -209,10 +229,11 @@ def word_spans(tokens: np.ndarray, rule: MaskingRule) -> tuple:
 def choose_words(
     starts: List[int], ends: List[int], last_word: List[int], order: List[int], sizes: List[int], budget: int
 ) -> List[int]:
-    """Walk the words in ``order``; take each with the ``sizes`` - 1 words after it that fit.
+    """Choose words in ``order``, each with the ``sizes`` - 1 words after it that fit; return their numbers.
 
-    An n-gram stops at its segment's ``last_word``, at a word already taken, and where the budget
-    of tokens ends. When not even one word fits, the shortest in ``order`` is taken.
+    ``sizes`` goes with ``order``; the others go by the number of a word. An n-gram stops at its segment's
+    ``last_word``, at a word already taken, and where the budget of tokens ends. When not even one word
+    fits, the shortest in ``order`` is taken.
     """
     taken = [False] * len(starts)
     chosen: List[int] = []

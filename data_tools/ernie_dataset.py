@@ -15,7 +15,11 @@ from data_tools.text.wordpiece import WordPiece
 
 
 class Sample(NamedTuple):
-    """One sample without padding. ``sop_label``: 0 in order, 1 swapped, -1 no label."""
+    """One sample without padding: S tokens, M of them masked.
+
+    ``input_ids``, ``token_type_ids``: int64 [S]; ``masked_positions``, ``masked_labels``: int64 [M];
+    ``sop_label``: 0 in order, 1 swapped, -1 no label.
+    """
 
     input_ids: np.ndarray
     token_type_ids: np.ndarray
@@ -27,7 +31,8 @@ class Sample(NamedTuple):
 class Text(NamedTuple):
     """One sample before masking: corpus ids with [CLS] and [SEP], token types, the sentence order.
 
-    ``marks``: uint8 [S], the lexicon's; None where the corpus has none.
+    ``tokens``, ``token_type_ids``: int64 [S]; ``marks``: uint8 [S], the lexicon's; None where the corpus
+    has none.
     """
 
     tokens: np.ndarray
@@ -64,7 +69,7 @@ class ErnieDataset:
         return Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
 
     def text(self, index: int) -> Text:
-        """What sample ``index`` is made from."""
+        """Return sample ``index`` before its tokens are masked."""
         return self._text(index, sample_rng(self.seed, index))
 
     def _text(self, index: int, rng: np.random.Generator) -> Text:
@@ -79,12 +84,15 @@ class ErnieDataset:
 
 
 def sample_rng(seed: int, index: int) -> np.random.Generator:
-    """The generator of sample ``index``: the same on every rank and after every resume."""
+    """Return the random generator of sample ``index``, equal on every rank and after every resume."""
     return keyed_rng(seed, index)
 
 
 def join_segments(a: np.ndarray, b: Optional[np.ndarray], cls_id: int, sep_id: int) -> tuple:
-    """[CLS] a [SEP], then b [SEP] when there is a ``b``: token ids and token types, both int64 [S]."""
+    """Join [CLS] ``a`` [SEP], then ``b`` [SEP] when there is a ``b``, to S token ids and token types.
+
+    ``a``, ``b``: integers [any length]. Returns two int64 [S]; the type is 0 up to the first [SEP], then 1.
+    """
     border = len(a) + 2
     length = border if b is None else border + len(b) + 1
     tokens, types = np.empty(length, np.int64), np.zeros(length, np.int64)
@@ -96,7 +104,7 @@ def join_segments(a: np.ndarray, b: Optional[np.ndarray], cls_id: int, sep_id: i
 
 
 def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
-    """``rule`` with what the marks of ``corpus`` mean; each corpus of a blend has its own."""
+    """Return ``rule`` with what the marks of ``corpus`` mean; each corpus of a blend has its own."""
     if corpus.marks is None:
         return rule
     levels = [LEVELS.index(mark["kind"]) for mark in corpus.lexicon_marks]
@@ -105,10 +113,10 @@ def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
 
 
 def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
-    """The rule for a vocabulary; ``settings`` are the choices of MaskingRule.
+    """Return the masking rule for a vocabulary; ``settings`` are the choices of MaskingRule.
 
-    Random replacements never draw special, unused or `##` tokens: none of them stands in real input.
-    Raises InputError when no other token is left.
+    Random replacements never draw special, unused or `##` tokens: none of them stands in real input. Raises
+    InputError when no other token is left.
     """
     ordinary = [
         index

@@ -84,11 +84,15 @@ class Meaning(NamedTuple):
 
     @property
     def sentences(self) -> List[str]:
+        """Return every form of every wording."""
         return [sentence for wording in self.wordings for sentence in wording]
 
 
 def make_sample(config: SampleConfig) -> None:
-    """Write corpus.txt and pairs/{train,dev,test}.tsv below ``config.output_dir``. Raises InputError."""
+    """Write corpus.txt and pairs/{train,dev,test}.tsv below ``config.output_dir``.
+
+    Raises InputError when the tables cannot give so many pairs, and when another sample is there.
+    """
     names = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
     results = Results(
         command="make_sample",
@@ -117,7 +121,7 @@ def make_sample(config: SampleConfig) -> None:
 
 
 def read_topic(block: str) -> Topic:
-    """Parse one block of ``sample_text``."""
+    """Parse one block of ``sample_text`` into a Topic."""
     head, *sections = block.strip().split("\n[")
     asks: List[Tuple[str, ...]] = []
     parts: Dict[str, Tuple[str, ...]] = {}
@@ -131,13 +135,13 @@ def read_topic(block: str) -> Topic:
 
 
 def read_slots(block: str) -> Slots:
-    """Parse the ``name = a/b | c`` lines of a block."""
+    """Parse the ``name = a/b | c`` lines of a block: {name: its values, each with its wordings}."""
     lines = (line.split(" = ") for line in block.strip().split("\n"))
     return {name: tuple(tuple(v.split("/")) for v in values.split(" | ")) for name, values in lines}
 
 
 def alternatives(phrase: str, values: Values) -> List[Sequence[str]]:
-    """The phrase as a row of pieces, each with the texts that may stand there."""
+    """Cut ``phrase`` at its slots and choices; return for each part the texts that may stand there."""
     pieces: List[Sequence[str]] = []
     end = 0
     for match in _CHOICE.finditer(phrase):
@@ -148,7 +152,7 @@ def alternatives(phrase: str, values: Values) -> List[Sequence[str]]:
 
 
 def spoken(phrase: str, values: Values, rng: random.Random) -> str:
-    """The phrase in one random form."""
+    """Return ``phrase`` in one random form."""
     return "".join(rng.choice(piece) for piece in alternatives(phrase, values))
 
 
@@ -156,7 +160,7 @@ def spoken(phrase: str, values: Values, rng: random.Random) -> str:
 
 
 def make_documents(topics: Sequence[Topic], count: int, rng: random.Random) -> List[str]:
-    """``count`` different documents, one sentence a line, evenly from all topics."""
+    """Return ``count`` different documents, one sentence a line, evenly from all topics."""
     common = read_topic(sample_text.COMMON_SLOTS.strip() + sample_text.COMMON.rstrip())
     documents: Dict[str, None] = {}
     while len(documents) < count:
@@ -190,7 +194,7 @@ def _question_page(topic: Topic, rng: random.Random) -> List[str]:
 
 
 def _part(own: Tuple[str, ...], common: Tuple[str, ...], rng: random.Random) -> List[str]:
-    """One or two phrases of a topic in their order, the second perhaps a common one."""
+    """Return one or two phrases of a topic in their order, the second perhaps a common one."""
     kept = [own[index] for index in sorted(rng.sample(range(len(own)), rng.randint(1, 2)))]
     return [kept[0], rng.choice(common)] if len(kept) == 2 and rng.random() < BORROWED else kept
 
@@ -199,7 +203,7 @@ def _part(own: Tuple[str, ...], common: Tuple[str, ...], rng: random.Random) -> 
 
 
 def make_splits(topics: Sequence[Topic], count: int, rng: random.Random) -> List[List[Tuple[str, str, int]]]:
-    """Train, dev and test rows of (query, title, label), half of each with label 1.
+    """Return the train, dev and test rows of (query, title, label), half of each with label 1.
 
     Raises InputError when the tables cannot give ``count`` different pairs.
     """
@@ -222,7 +226,7 @@ def make_splits(topics: Sequence[Topic], count: int, rng: random.Random) -> List
 
 
 def all_meanings(topics: Sequence[Topic]) -> List[Meaning]:
-    """Every question of the tables with every choice of its slots."""
+    """Return every question of the tables with every choice of its slots."""
     meanings = []
     for number, topic in enumerate(topics):
         for ask, wordings in enumerate(topic.asks):
@@ -239,7 +243,7 @@ def _forms(wording: str, values: Values) -> Tuple[str, ...]:
 
 
 def _shares(total: int, limits: Sequence[int]) -> List[int]:
-    """Hand out ``total`` as evenly as the limits allow."""
+    """Share ``total`` out as evenly as the limits allow; return the share of each."""
     shares = [0] * len(limits)
     while total:
         for index, limit in enumerate(limits):
@@ -293,7 +297,7 @@ def _most_similar(sentence: str, meanings: List[Meaning], rng: random.Random) ->
 
 
 def _is_near(meaning: Meaning, other: Meaning) -> bool:
-    """One thing differs: the value of one slot, or what is asked about the same values."""
+    """Return whether one thing differs: the value of one slot, or what is asked about the same values."""
     if meaning.topic != other.topic:
         return False
     theirs = dict(other.chosen)
@@ -302,7 +306,7 @@ def _is_near(meaning: Meaning, other: Meaning) -> bool:
 
 
 def overlap(a: str, b: str) -> float:
-    """Jaccard similarity of the characters of two sentences."""
+    """Return the Jaccard similarity of the characters of two sentences, 0 to 1."""
     ours, theirs = set(a), set(b)
     return len(ours & theirs) / len(ours | theirs)
 
@@ -312,7 +316,7 @@ def _either_way(pair: Pair, rng: random.Random) -> Pair:
 
 
 def _dressed(pair: Pair, rng: random.Random) -> Pair:
-    """The pair with openings and closings that change no meaning."""
+    """Return ``pair`` with openings and closings that change no meaning."""
     first, second = pair
     return _dressed_sentence(first, rng), _dressed_sentence(second, rng)
 
@@ -323,6 +327,7 @@ def _dressed_sentence(sentence: str, rng: random.Random) -> str:
 
 
 def main() -> None:
+    """Run the command ``python data_tools/make_sample.py``."""
     run_command(make_sample, SampleConfig)
 
 

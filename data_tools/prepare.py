@@ -50,7 +50,10 @@ class PrepareConfig(CreateConfig):
 
 
 def prepare(config: PrepareConfig) -> None:
-    """The command. Raises InputError for whatever a person can mend."""
+    """Make a corpus as `create_pretraining_data` does, on the engine that ``config`` names.
+
+    Raises InputError for whatever a person can fix, MachineError when Ray or a machine of it fails.
+    """
     given = CreateConfig(**{item.name: getattr(config, item.name) for item in fields(CreateConfig)})
     if config.engine == "ray":
         require_ray(config.ray_address)  # before any shards of a stopped run are touched
@@ -64,7 +67,7 @@ def _by_ray(make: ShardMaker, jobs: Iterable[ShardJob], workers: int, address: s
 
 
 def _with_full_paths(make: ShardMaker) -> ShardMaker:
-    """The same, for a process that stands in another folder."""
+    """Return ``make`` with absolute paths, for a process that stands in another folder."""
     rules, lexicon = make.rules, make.rules.lexicon
     return replace(
         make,
@@ -79,11 +82,15 @@ def _with_full_paths(make: ShardMaker) -> ShardMaker:
 
 @dataclass(frozen=True)
 class SharedMaker:
-    """A ShardMaker for any machine. Raises MachineError on one that does not see what it needs."""
+    """A ShardMaker for any machine.
+
+    Raises MachineError on a machine that does not see what it needs.
+    """
 
     make: ShardMaker
 
     def __call__(self, job: ShardJob) -> Path:
+        """Make the shard of ``job`` and return its path."""
         rules = self.make.rules
         needed = [str(self.make.folder), rules.vocab_file, rules.lexicon]
         for path in needed:
@@ -96,6 +103,7 @@ class SharedMaker:
 
 
 def main() -> None:
+    """Run the command ``ernie-pair prepare``."""
     run_command(prepare, PrepareConfig)
 
 

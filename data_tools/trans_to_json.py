@@ -86,18 +86,19 @@ class TransConfig(Options):
 
     @property
     def line_rules(self) -> LineRules:
+        """Return how lines of the input are read."""
         return LineRules(max_bytes=self.max_line_bytes, replaces=self.encoding_errors == "replace")
 
 
 class RawDocument(NamedTuple):
-    """Its lines without the space around them, and how many of its bytes were replaced."""
+    """One document: its lines without the space around them, and how many of its bytes were replaced."""
 
     lines: List[str]
     num_replaced: int
 
 
 class Part(NamedTuple):
-    """The JSON lines of one input: the file they are in, the byte each begins at, and what was counted."""
+    """The JSON lines of one input: their file, the byte each begins at (int64 [lines]), and counts."""
 
     path: Path
     begins: np.ndarray
@@ -106,7 +107,10 @@ class Part(NamedTuple):
 
 
 def trans_to_json(config: TransConfig) -> None:
-    """The command. Raises InputError for whatever a person can mend; then nothing new is on the disk."""
+    """Write the documents of ``input_path`` as JSON lines.
+
+    Raises InputError for whatever a person can fix; then nothing new is on the disk.
+    """
     started = time.monotonic()
     merged = Path(f"{config.output_path}.jsonl")
     inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
@@ -137,10 +141,10 @@ def trans_to_json(config: TransConfig) -> None:
 
 
 def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[RawDocument]:
-    """The documents of a raw text; empty lines are no part of any.
+    """Yield the documents of a raw text; empty lines are no part of any.
 
-    Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that
-    is too long.
+    Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that is too
+    long.
     """
     lines: List[str] = []
     size = num_replaced = 0
@@ -175,7 +179,7 @@ def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
 
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """A folder next to the output, for this run alone; those of killed runs are cleared away first."""
+    """Make a folder next to the output, for this run alone; clear those of killed runs away first."""
     make_folder(merged.parent)
     stem = f".{merged.name}.parts"
     for leftover in own_entries(merged.parent, f"{stem}-"):
@@ -217,7 +221,7 @@ def _convert_file(config: TransConfig, job: Tuple[Path, Path]) -> Part:
 
 
 def _write(parts: List[Part], draft: Path, rng) -> None:
-    """The lines of all parts in the order that ``rng`` draws, or in their own when it is None."""
+    """Write the lines of all parts in the order that ``rng`` draws, or in their own when it is None."""
     gathered = parts[0].path.with_suffix(".gathered")
     ends = _gather(parts, gathered)
     if rng is None or not ends[-1]:
@@ -229,7 +233,7 @@ def _write(parts: List[Part], draft: Path, rng) -> None:
 
 
 def _gather(parts: List[Part], target: Path) -> np.ndarray:
-    """The lines of all parts in one file; int64: where each begins, and where the last ends."""
+    """Move the lines of all parts into one file; return int64 [lines + 1]: where each begins, and the end."""
     begins, size = [], 0
     with open(target, "wb") as out:
         for part in parts:
@@ -247,6 +251,7 @@ def _mapped(path: Path) -> mmap.mmap:
 
 
 def main() -> None:
+    """Run the command ``python -m data_tools.trans_to_json``."""
     run_command(trans_to_json, TransConfig)
 
 

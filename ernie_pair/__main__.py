@@ -104,6 +104,7 @@ LAUNCH = ("launch", "FILE [flags]: train in several processes")  # its flags fol
 
 
 def main() -> None:
+    """Run the command that ``sys.argv`` names, and exit with its code."""
     sys.exit(exit_code_of(lambda: _run(sys.argv[1:])))
 
 

@@ -23,11 +23,12 @@ from ernie_pair.device.paddle_patches.launcher import (
 
 
 def main() -> None:
+    """Start the processes of ``sys.argv``, and exit with the code of the first that failed."""
     sys.exit(exit_code_of(launch))
 
 
 def launch() -> None:
-    """Start the processes that ``sys.argv`` asks for; exits with the code of the first that failed.
+    """Start the processes that ``sys.argv`` asks for; exit with the code of the first that failed.
 
     Raises InputError for GPUs that are not there, before anything is started.
     """
@@ -37,7 +38,7 @@ def launch() -> None:
 
 
 def refuse_absent_gpus(asked: Optional[str]) -> None:
-    """``asked``: as in --gpus 0,1. Raises InputError for what Paddle does not see."""
+    """Raise InputError for GPUs that Paddle does not see; ``asked``: as in --gpus 0,1."""
     import paddle
 
     if not asked:

@@ -29,6 +29,7 @@ class Table(NamedTuple):
     begins: np.ndarray
 
     def place(self, row: int) -> Place:
+        """Return where paragraph ``row`` stands: file, line, part."""
         batch = int(np.searchsorted(self.begins, row, side="right")) - 1
         return Place(self.paths[batch], int(self.lines[row]), int(self.parts[row]))
 
@@ -44,10 +45,10 @@ class Repeated:
 
 @dataclass(frozen=True)
 class ExactRepeats:
-    """``paragraphs`` repeat an earlier one, with so many ``characters``.
+    """The exact repeats: ``paragraphs`` repeat an earlier one, with so many ``characters``.
 
-    ``without_text``: paragraphs with nothing to compare but punctuation.
-    ``sizes``: {least: how many groups of paragraphs have that size up to less than twice it}.
+    ``without_text``: paragraphs with nothing to compare but punctuation. ``sizes``: {least: how many groups
+    of paragraphs have that size up to less than twice it}.
     """
 
     paragraphs: int
@@ -60,7 +61,7 @@ class ExactRepeats:
 
 @dataclass(frozen=True)
 class NearMember:
-    """``similarity``: the Jaccard similarity to the first of its group."""
+    """A near repeat of the first paragraph of its group; ``similarity``: its Jaccard similarity to that."""
 
     at: str
     similarity: float
@@ -69,6 +70,8 @@ class NearMember:
 
 @dataclass(frozen=True)
 class NearGroup:
+    """A group of ``size`` paragraphs that are nearly alike; ``at`` and ``text`` are those of the first."""
+
     size: int
     at: str
     text: str
@@ -77,10 +80,11 @@ class NearGroup:
 
 @dataclass(frozen=True)
 class NearRepeats:
-    """Among the different paragraphs: ``paragraphs`` are like an earlier one, with so many ``characters``.
+    """The near repeats among the different paragraphs: ``paragraphs`` are like an earlier one.
 
-    ``candidates`` have ``shortest`` characters to compare and are not exact repeats; ``compared`` of
-    them were looked at, ``too_short`` others were not. ``sizes`` as of ExactRepeats.
+    They have so many ``characters``. ``candidates`` have ``shortest`` characters to compare and are not
+    exact repeats; ``compared`` of them were looked at, ``too_short`` others were not. ``sizes`` as of
+    ExactRepeats.
     """
 
     threshold: float
@@ -97,13 +101,17 @@ class NearRepeats:
 
 
 class Firsts(NamedTuple):
-    """The first row of each different paragraph, in order, and how often it stands in the text: int64[n]."""
+    """The first row of each of n different paragraphs, in order, and how often each stands in the text.
+
+    Both are int64 [n].
+    """
 
     rows: np.ndarray
     times: np.ndarray
 
 
 def firsts_of(table: Table) -> Firsts:
+    """Find the different paragraphs of ``table`` that have something to compare."""
     rows = np.flatnonzero(table.compared)
     _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
     order = np.argsort(first)
@@ -111,17 +119,18 @@ def firsts_of(table: Table) -> Firsts:
 
 
 def listed_firsts(firsts: Firsts) -> np.ndarray:
-    """Of those that are repeated, the most repeated GROUPS; places in ``firsts``."""
+    """Return the places in ``firsts`` of the most repeated ones, at most GROUPS, none that stands once."""
     ranked = np.argsort(-firsts.times, kind="stable")[:GROUPS]
     return ranked[firsts.times[ranked] > 1]
 
 
 def near_candidates(table: Table, firsts: Firsts, rules: NearRules) -> np.ndarray:
+    """Return the rows of ``firsts`` that are long enough to compare, int64 [candidates]."""
     return firsts.rows[table.compared[firsts.rows] >= rules.shortest]
 
 
 def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
-    """At most ``limit`` rows of ``candidates``, chosen by their text, in order."""
+    """Return at most ``limit`` rows of ``candidates``, int64, chosen by their text and in order."""
     if len(candidates) <= limit:
         return candidates
     smallest = np.argpartition(table.fingerprints[candidates], limit - 1)[:limit]
@@ -131,6 +140,10 @@ def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
 def exact_repeats(
     table: Table, is_empty: np.ndarray, firsts: Firsts, texts: Dict[Place, str]
 ) -> ExactRepeats:
+    """Count the exact repeats of ``table``.
+
+    ``is_empty``: bool [rows]; ``texts``: the quote at each listed place.
+    """
     has_text = table.compared > 0
     repeated = firsts.times[firsts.times > 1]
     return ExactRepeats(
@@ -155,7 +168,11 @@ def near_repeats(
     rules: NearRules,
     texts: Dict[Place, str],
 ) -> NearRepeats:
-    """``groups``: places in ``sample``, see `text_audit_near.near_groups`."""
+    """Count the near repeats among the ``sample`` of the ``candidates``, both int64 rows of ``table``.
+
+    ``groups``: {head: members}, places in ``sample``, see `near_duplicates.near_groups`; ``texts``: the
+    quote at each listed place; ``num_firsts``: how many different paragraphs there are.
+    """
     members = [member.paragraph for found in groups.values() for member in found]
     return NearRepeats(
         threshold=rules.threshold,
@@ -173,11 +190,12 @@ def near_repeats(
 
 
 def listed_heads(groups: Dict[int, List[Member]]) -> List[int]:
+    """Return the heads of the largest groups, at most GROUPS, the largest first."""
     return sorted(groups, key=lambda head: (-len(groups[head]), head))[:GROUPS]
 
 
 def listed_near(groups: Dict[int, List[Member]]) -> Iterator[int]:
-    """The paragraphs of `near_groups` that the report shows."""
+    """Yield the paragraphs of `near_groups` that the report shows."""
     for head in listed_heads(groups):
         yield head
         yield from (member.paragraph for member in groups[head][:MEMBERS])
@@ -197,6 +215,6 @@ def _repeated(times: int, place: Place, texts: Dict[Place, str]) -> Repeated:
 
 
 def doubling(values: Union[np.ndarray, Sequence[int]]) -> Dict[int, int]:
-    """{1: how many are 1, 2: are 2 or 3, 4: are 4 to 7, ...} of numbers above 0."""
+    """Count numbers above 0 by size: {1: how many are 1, 2: are 2 or 3, 4: are 4 to 7, ...}."""
     bars = np.bincount(np.floor(np.log2(np.asarray(values, np.float64))).astype(np.int64))
     return {2**bar: int(count) for bar, count in enumerate(bars) if count}

@@ -44,7 +44,11 @@ _LETTERS_END = 0x33480  # no letter above
 
 
 class Writing(NamedTuple):
-    """Of a batch of paragraphs. ``hanzi``: characters by HANZI, ``traditional``: those only traditional."""
+    """The writing of a batch of paragraphs.
+
+    ``hanzi``: characters by HANZI; ``traditional``: characters that are only traditional, with their
+    counts.
+    """
 
     languages: Dict[str, Tally]
     scripts: Dict[str, Tally]
@@ -53,7 +57,10 @@ class Writing(NamedTuple):
 
 
 def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
-    """``is_empty``: bool[n], the paragraphs to leave out."""
+    """Tell the language and the script of each of n paragraphs, and count them.
+
+    ``is_empty``: bool [n], the paragraphs to leave out.
+    """
     points = code_points("\n".join([*paragraphs.texts, ""]))
     starts = starts_of(paragraphs.texts)
     rows = np.repeat(np.arange(len(paragraphs.texts)), np.diff(starts))
@@ -75,7 +82,7 @@ def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
 
 
 def _first_of(places: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """The first of ``places`` in each row, or the row's beginning, and 1 or 0 to tell; int64[rows]."""
+    """Return the first of ``places`` in each row, or the row's beginning, and 1 or 0 to tell; int64."""
     row, index = np.unique(rows[places], return_index=True)
     first, found = starts[:-1].copy(), np.zeros(len(starts) - 1, dtype=np.int64)
     first[row], found[row] = places[index], 1
@@ -83,20 +90,20 @@ def _first_of(places: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> Tuple
 
 
 def _count(rows: np.ndarray, kinds: np.ndarray, num_rows: int, num_kinds: int) -> np.ndarray:
-    """int64[rows, kinds]"""
+    """Count each kind in each row: int64 [rows, kinds]."""
     counts = np.bincount(rows * num_kinds + kinds, minlength=num_rows * num_kinds)
     return counts.reshape(num_rows, num_kinds)
 
 
 def _scripts(by_hanzi: np.ndarray) -> np.ndarray:
-    """int64[rows], places in SCRIPTS: what `hanzidentifier.identify` says of each paragraph."""
+    """Return what `hanzidentifier.identify` says of each paragraph: int64 [rows], places in SCRIPTS."""
     traditional, simplified, both = (by_hanzi[:, column] > 0 for column in (1, 2, 3))
     cases = [traditional & simplified, traditional, simplified, both]
     return np.select(cases, [2, 1, 0, 3], default=4)
 
 
 def _languages(paragraphs: Paragraphs, by_letter: np.ndarray) -> np.ndarray:
-    """int64[rows], places in _NAMES."""
+    """Tell the language of each paragraph: int64 [rows], places in _NAMES."""
     han, kana, hangul = by_letter[:, _HAN], by_letter[:, _KANA], by_letter[:, _HANGUL]
     num_letters = by_letter[:, 1:].sum(axis=1)
     weights = by_letter * _WEIGHTS
@@ -123,7 +130,7 @@ def _identifier():
 
 @lru_cache(maxsize=1)
 def _letters() -> np.ndarray:
-    """uint8[0x110000]: what letter each character is."""
+    """Return what letter each character is: uint8 [0x110000]."""
     letters = np.zeros(0x110000, dtype=np.uint8)
     for point in range(_LETTERS_END):
         if unicodedata.category(chr(point))[0] == "L":
@@ -139,7 +146,7 @@ def _letter(name: str) -> int:
 
 @lru_cache(maxsize=1)
 def _hanzi() -> np.ndarray:
-    """uint8[0x110000]: 1 + the place in HANZI of each Han character, 0 for any other."""
+    """Return 1 + the place in HANZI of each Han character, 0 for any other: uint8 [0x110000]."""
     library = import_optional("hanzidentifier", "audit")
     places = {library.TRADITIONAL: 1, library.SIMPLIFIED: 2, library.BOTH: 3}
     hanzi = np.zeros(0x110000, dtype=np.uint8)

@@ -32,7 +32,10 @@ _PRIME, _GOLDEN = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
 
 
 class NearRules(NamedTuple):
-    """``threshold``: least Jaccard similarity; ``shingle``: characters; ``limit``: most paragraphs."""
+    """The rules for near repeats.
+
+    ``threshold``: least Jaccard similarity; ``shingle``: characters; ``limit``: most paragraphs.
+    """
 
     threshold: float
     shingle: int
@@ -40,11 +43,12 @@ class NearRules(NamedTuple):
 
     @property
     def shortest(self) -> int:
+        """Return the least characters of a normalised paragraph that is compared."""
         return max(SHORTEST, self.shingle)
 
     @property
     def shape(self) -> Tuple[int, int]:
-        """(bands, hashes of a band): the longest bands that find RECALL of the pairs at the threshold."""
+        """Return (bands, hashes of a band): the longest bands that find RECALL of pairs at the threshold."""
         for rows in range(NUM_HASHES, 1, -1):
             bands = NUM_HASHES // rows
             if 1 - (1 - self.threshold**rows) ** bands >= RECALL:
@@ -53,12 +57,18 @@ class NearRules(NamedTuple):
 
 
 class Member(NamedTuple):
+    """A paragraph of a group and its Jaccard similarity to the head of it."""
+
     paragraph: int
     similarity: float
 
 
 def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
-    """uint64[texts, bands]: equal numbers in a column make two normalised texts candidates."""
+    """Compute the bands of normalised texts: uint64 [texts, bands].
+
+    Equal numbers in a column make two texts candidates. MinHash (Broder, "On the resemblance and
+    containment of documents", 1997), a band hashed to one number.
+    """
     bands, rows = rules.shape
     hashes = np.empty((len(texts), bands * rows), np.uint64)
     for number, text in enumerate(texts):
@@ -67,7 +77,7 @@ def bands_of(texts: Sequence[str], rules: NearRules) -> np.ndarray:
 
 
 def _minhash(text: str, shingle: int) -> np.ndarray:
-    """uint64[NUM_HASHES]"""
+    """Compute the MinHash of a normalised text: uint64 [NUM_HASHES]."""
     numbers = np.unique(_shingle_hashes(code_points(text), shingle))
     start = _no_shingles()
     minhash = type(start)(hashvalues=start.hashvalues, permutations=start.permutations, hashfunc=int)
@@ -82,14 +92,14 @@ def _no_shingles():
 
 
 def _shingle_hashes(points: np.ndarray, shingle: int) -> np.ndarray:
-    """uint64[len(points) - shingle + 1] below 2**32"""
+    """Hash each shingle of a text: uint64 [len(points) - shingle + 1] below 2**32."""
     num_shingles = len(points) - shingle + 1
     columns = (points[offset : offset + num_shingles].astype(np.uint64) for offset in range(shingle))
     return _mixed(columns) >> np.uint64(32)
 
 
 def _mixed(columns) -> np.ndarray:
-    """One uint64 for the numbers in the same place of each of ``columns``, all of one shape."""
+    """Mix the numbers in the same place of each of ``columns``, all of one shape, to one uint64."""
     state: np.ndarray = np.zeros((), np.uint64)
     for column in columns:
         state = (column ^ state) * _PRIME
@@ -98,7 +108,10 @@ def _mixed(columns) -> np.ndarray:
 
 
 def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> Dict[int, List[Member]]:
-    """The members of each head. ``texts``: normalised, UTF-8; ``bands``: uint64[texts, bands] of them."""
+    """Group the texts that are nearly alike: {head: its members}.
+
+    ``texts``: normalised, UTF-8; ``bands``: uint64 [texts, bands], from `bands_of`.
+    """
     similarity = _similarity_in(texts, rules.shingle)
     heads_of: Dict[int, List[int]] = {}
     groups: Dict[int, List[Member]] = {}
@@ -115,7 +128,7 @@ def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> 
 
 
 def _meetings(bands: np.ndarray) -> Iterator[Tuple[int, List[int]]]:
-    """(paragraph, its buckets) in order, for those that share a band with another one."""
+    """Yield (paragraph, its buckets) in order, for those that share a band with another one."""
     paragraphs, buckets, num_buckets = [], [], 0
     for column in bands.T:
         _, bucket, sizes = np.unique(column, return_inverse=True, return_counts=True)
@@ -131,7 +144,7 @@ def _meetings(bands: np.ndarray) -> Iterator[Tuple[int, List[int]]]:
 
 
 def _first_alike(paragraph: int, known, similarity, rules: NearRules) -> Optional[Member]:
-    """The head with the most bands in common that is similar enough, of equal ones the earliest."""
+    """Return the head with the most bands in common that is similar enough, of equal ones the earliest."""
     common = Counter(head for heads in known for head in heads)
     ranked = sorted(common, key=lambda head: (-common[head], head))
     for head in ranked[:MOST_COMPARED]:
@@ -148,7 +161,7 @@ def _similarity_in(texts: Sequence[bytes], shingle: int):
         return frozenset(text[begin : begin + shingle] for begin in range(len(text) - shingle + 1))
 
     def similarity(one: int, other: int) -> float:
-        """The true Jaccard similarity."""
+        """Return the true Jaccard similarity."""
         common = len(shingles(one) & shingles(other))
         return common / (len(shingles(one)) + len(shingles(other)) - common)
 

@@ -52,7 +52,10 @@ ODD_KINDS = (*_CHARACTER_KINDS[1:], *_MOJIBAKE)
 
 
 def odd_characters(paragraphs: Paragraphs) -> Dict[str, Tally]:
-    """By kind, of ODD_KINDS. A character of mojibake may be odd by itself and is counted twice then."""
+    """Count odd characters and runs of mojibake by kind, of ODD_KINDS.
+
+    A character of mojibake may be odd by itself and is counted twice then.
+    """
     whole = "\n".join(paragraphs.texts)
     kinds = _kind_of_character()[code_points(whole)]
     at = np.flatnonzero(kinds)
@@ -70,7 +73,7 @@ def _find(whole: str):
 
 @lru_cache(maxsize=1)
 def _kind_of_character() -> np.ndarray:
-    """uint8[0x110000]: a place in _CHARACTER_KINDS, 0 for what is not odd."""
+    """Return the place in _CHARACTER_KINDS of every character, 0 for what is not odd: uint8 [0x110000]."""
     kinds = np.zeros(len(categories()), dtype=np.uint8)
     for name, members in _BY_CATEGORY.items():
         kinds[np.isin(categories(), members)] = _CHARACTER_KINDS.index(name)

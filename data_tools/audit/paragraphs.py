@@ -16,7 +16,7 @@ _LAST_POINT = 0x110000
 
 
 class Place(NamedTuple):
-    """Of a paragraph: line ``part`` of the text in line ``line``, 0 where that text is a single line."""
+    """The place of a paragraph: line ``part`` of the text in line ``line``, 0 where that is a single line."""
 
     path: str
     line: int
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class Paragraphs(NamedTuple):
-    """Those of a batch of lines, empty ones included; three lists of the same length."""
+    """The paragraphs of a batch of lines, empty ones included; three lists of the same length."""
 
     path: str
     lines: List[int]
@@ -35,11 +35,15 @@ class Paragraphs(NamedTuple):
     texts: List[str]
 
     def place(self, row: int) -> Place:
+        """Return where paragraph ``row`` stands."""
         return Place(self.path, self.lines[row], self.parts[row])
 
 
 def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
-    """Raises InputError with file:line as `line_rules` does."""
+    """Read the paragraphs of a batch of lines.
+
+    Raises InputError with file:line for a line that `text.lines` refuses.
+    """
     found, is_json = Paragraphs(batch.path, [], [], []), _is_json(batch.path)
     for number, line in batch.numbered():
         parts, texts = _in_line(batch.path, number, line, rules, is_json)
@@ -54,7 +58,7 @@ def _is_json(path: str) -> bool:
 
 
 def _in_line(path: str, number: int, line: bytes, rules: LineRules, is_json: bool):
-    """(the part of each paragraph, the paragraphs)"""
+    """Return (the part of each paragraph, the paragraphs) of one line."""
     if not is_json:
         return [0], [decoded(path, number, line, rules)]
     if not line.strip():
@@ -65,7 +69,7 @@ def _in_line(path: str, number: int, line: bytes, rules: LineRules, is_json: boo
 
 
 def quotes(places: Iterable[Place], rules: LineRules) -> Dict[Place, str]:
-    """The beginning of the paragraph at each place; reads the files again, as far as needed."""
+    """Return the beginning of the paragraph at each place; reads the files again, as far as needed."""
     wanted: Dict[str, Dict[int, List[Place]]] = {}
     for place in places:
         wanted.setdefault(place.path, {}).setdefault(place.line, []).append(place)
@@ -82,14 +86,14 @@ def quotes(places: Iterable[Place], rules: LineRules) -> Dict[Place, str]:
 
 
 def quote(text: str, column: int = 0) -> str:
-    """At most QUOTE characters of ``text`` around ``column``."""
+    """Cut at most QUOTE characters around ``column`` out of ``text``."""
     begin = max(0, min(column - QUOTE // 2, len(text) - QUOTE))
     part = text[begin : begin + QUOTE].strip()
     return f"{'...' if begin else ''}{part}{'...' if begin + QUOTE < len(text) else ''}"
 
 
 def normalised(texts: List[str]) -> List[str]:
-    """What is left of each text when it is compared: NFKC, lower case, no white space, no punctuation."""
+    """Return what is compared of each text: NFKC, lower case, no white space, no punctuation."""
     if not texts:
         return []
     whole = code_points(unicodedata.normalize("NFKC", "\n".join(texts)).lower())
@@ -97,31 +101,34 @@ def normalised(texts: List[str]) -> List[str]:
 
 
 def code_points(text: str) -> np.ndarray:
-    """uint32[len(text)]"""
+    """Return the code point of every character of ``text``: uint32 [len(text)]."""
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
 def starts_of(texts: List[str]) -> np.ndarray:
-    """int64[n + 1]: where each text begins in "\\n".join(texts), and where one after the last would."""
+    """Return where each of n texts begins in "\\n".join(texts), and where one more would: int64 [n + 1]."""
     return np.cumsum([0, *(len(text) + 1 for text in texts)], dtype=np.int64)
 
 
 def fingerprints(texts: List[str]) -> np.ndarray:
-    """uint64[n]. Among n different texts two are alike with a chance of n * n / 2**65."""
+    """Hash n texts to 64 bits each: uint64 [n], by BLAKE2b.
+
+    Among n different texts two get the same number with a chance of n * n / 2**65.
+    """
     digests = b"".join(blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, dtype="<u8")
 
 
 @lru_cache(maxsize=1)
 def categories() -> np.ndarray:
-    """S2[0x110000]: the Unicode category of every character, as this Python's Unicode has it."""
+    """Return the Unicode category of every character, as this Python's Unicode has it: S2 [0x110000]."""
     joined = "".join(map(unicodedata.category, map(chr, range(_LAST_POINT))))
     return np.frombuffer(joined.encode("ascii"), dtype="S2")
 
 
 @lru_cache(maxsize=1)
 def _compared() -> np.ndarray:
-    """bool[0x110000]: the characters that count when two paragraphs are compared."""
+    """Return which characters count when two paragraphs are compared: bool [0x110000]."""
     major = categories().astype("S1")
     left_out = (major == b"P") | (major == b"Z") | (categories() == b"Cc") | (categories() == b"Cf")
     left_out[ord("\n")] = False  # stands between two paragraphs

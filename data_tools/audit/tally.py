@@ -13,7 +13,7 @@ EXAMPLES = 3  # that are kept of a kind
 
 @dataclass(frozen=True)
 class Example:
-    """``what`` was found ``at`` file:line, with some of the ``text`` there."""
+    """A finding: ``what`` stands ``at`` file:line, with some of the ``text`` there."""
 
     at: str
     what: str
@@ -22,11 +22,14 @@ class Example:
 
 @dataclass
 class Tally:
+    """The number of characters and paragraphs with findings of one kind, and the first examples."""
+
     characters: int = 0
     paragraphs: int = 0
     examples: List[Example] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
+        """Add what was found in later text; keep the first EXAMPLES examples."""
         self.characters += other.characters
         self.paragraphs += other.paragraphs
         self.examples = (self.examples + other.examples)[:EXAMPLES]
@@ -34,7 +37,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in some paragraphs, each int64[n].
+    """Findings in some paragraphs, n of them; all arrays are int64 [n].
 
     ``kinds``: places in ``names``; ``at``: where it stands in "\\n".join(texts); ``marked``: how many
     characters from there an example names; ``characters``: how many it counts for.
@@ -48,7 +51,7 @@ class Findings:
 
 
 def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
-    """Findings by the name of their kind, each example from another paragraph."""
+    """Count findings by the name of their kind, each example from another paragraph."""
     firsts = starts_of(paragraphs.texts)
     rows = np.searchsorted(firsts, findings.at, side="right") - 1
     tallies = {}
@@ -66,12 +69,13 @@ def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
 
 
 def add_all(total: Dict[str, Tally], more: Dict[str, Tally]) -> None:
+    """Add the tallies of ``more`` to those of ``total``, in place."""
     for name, found in more.items():
         total.setdefault(name, Tally()).add(found)
 
 
 def shown(text: str) -> str:
-    """``text``, or for a single character that is no letter in its usual form: U+200B."""
+    """Return ``text``, or for a single character that is no letter in its usual form: U+200B."""
     if len(text) != 1 or (text.isalpha() and unicodedata.is_normalized("NFKC", text)):
         return quote(text)
     return f"U+{ord(text):04X}"

@@ -14,11 +14,11 @@ RARE = 5  # percent; a language of a smaller share is shown with an example
 
 @dataclass(frozen=True)
 class TextAudit:
-    """All of it can be written as JSON.
+    """The findings of an audit; all of it can be written as JSON.
 
     ``paragraphs``: without the ``empty`` ones; ``quantiles``: {percent: characters of a paragraph};
-    ``lengths``: {least: paragraphs with that many characters up to less than twice as many};
-    ``hanzi``: Chinese characters by script; ``traditional``: the most frequent traditional-only ones.
+    ``lengths``: {least: paragraphs with that many characters up to less than twice as many}; ``hanzi``:
+    Chinese characters by script; ``traditional``: the most frequent traditional-only ones.
     """
 
     files: int
@@ -37,7 +37,7 @@ class TextAudit:
 
 
 def report_lines(audit: TextAudit) -> Iterator[str]:
-    """The report for the terminal; what a terminal would obey or hide is spelled out."""
+    """Yield the lines of the report for the terminal; what a terminal would obey or hide is spelled out."""
     for line in _lines(audit):
         line = line.replace("\u3000", " ")
         yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
@@ -142,7 +142,7 @@ def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
 
 
 def draw(path: Path, audit: TextAudit) -> None:
-    """The same as a picture, without a word of Chinese: not every machine has a font for it."""
+    """Draw the report as a PNG, without a word of Chinese: not every machine has a font for it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8), layout="constrained")

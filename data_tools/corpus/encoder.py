@@ -27,9 +27,9 @@ class Rules:
     """All that decides which ids a document becomes; small enough to travel to a worker.
 
     ends       regular expression of what ends a sentence
-    segmenter  who finds the words (`chinese_words.segmenter`); None: words are not marked
+    segmenter  who finds the words (`words.segmenter`); None: words are not marked
     separator  what stands between the words of text that has them apart; None: it has not
-    lexicon    file of words that stay whole whoever finds the others (`user_lexicon`); None: there is none
+    lexicon    file of words that stay whole whoever finds the others (`Lexicon`); None: there is none
     """
 
     vocab_file: str
@@ -41,7 +41,7 @@ class Rules:
 
 
 class Encoded(NamedTuple):
-    """What texts became.
+    """The ids of several texts.
 
     ids    int32 [tokens], of all texts end to end
     lens   int32 [sentences], tokens of each sentence
@@ -58,7 +58,7 @@ class Encoded(NamedTuple):
 
 
 class DocumentEncoder:
-    """A pure function of text and rules.
+    """The way from texts to ids: a pure function of text and rules.
 
     Raises InputError when words are to be marked and the vocabulary has no '##' twin to mark with.
     """
@@ -77,7 +77,10 @@ class DocumentEncoder:
             )
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """The ids of a text's sentences end to end are those of the text, up to the '##' twins of words."""
+        """Encode texts, a document each, to ids and to the sentences these fall into.
+
+        The ids of a text's sentences end to end are those of the text, up to the '##' twins of words.
+        """
         parts = [self._encode(group) for group in _groups(texts)]
         return Encoded(
             ids=np.concatenate([part.ids for part in parts]),
@@ -110,7 +113,7 @@ class DocumentEncoder:
         return Encoded(ids, np.diff(bounds).astype(np.int32), sizes, marks, len(cuts), num_found)
 
     def _text_and_words(self, text: str) -> Tuple[str, Optional[np.ndarray]]:
-        """The text to be cut into pieces, and where its words begin (`word_begins`)."""
+        """Return the text to be cut into pieces, and where its words begin (`word_begins`)."""
         if self._words_of:
             return text, word_begins(self._words_of(text))
         if self._given_words_of:
@@ -118,7 +121,7 @@ class DocumentEncoder:
         return text, None
 
     def _cuts(self, ids: np.ndarray, bounds: np.ndarray) -> List[List[int]]:
-        """Where each sentence of more than ``max_sentence_length`` tokens is cut into parts of so many.
+        """Return where each sentence of more than ``max_sentence_length`` tokens is cut into such parts.
 
         A cut is inside a word only when the word alone is longer than that.
         """
@@ -135,7 +138,7 @@ class DocumentEncoder:
 
 
 def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """``texts`` in order, at least one group of them; none but the last below CHARACTERS_AT_ONCE."""
+    """Yield ``texts`` in groups, at least one, in order; none but the last is below CHARACTERS_AT_ONCE."""
     first, size = 0, 0
     for number, text in enumerate(texts):
         if size >= CHARACTERS_AT_ONCE:
@@ -146,7 +149,7 @@ def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _ends_of_texts(text: str, texts: Sequence[str]) -> np.ndarray:
-    """int32 [texts]: where each of ``texts`` ends in ``text``, which holds the same lines."""
+    """Return where each of ``texts`` ends in ``text``, which holds the same lines: int32 [texts]."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     line_ends = np.append(np.flatnonzero(points == ord("\n")), len(points))
     lines = np.cumsum([part.count("\n") + 1 for part in texts], dtype=np.int64)

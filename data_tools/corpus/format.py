@@ -1,4 +1,4 @@
-"""The corpus on disk: written by `corpus_writer`, read by the datasets.
+"""The corpus on disk: written by `writer`, read by the datasets.
 
 PREFIX_ids.npy        the token ids of every sentence, end to end: 1-D, uint16 or int32
 PREFIX_idx.npz        lens: tokens in each sentence; docs: the sentence each document starts at;
@@ -33,21 +33,25 @@ _MEMBERS = {"lens.npy", "docs.npy", "sents.npy"}
 
 
 class CorpusPaths(NamedTuple):
+    """The three files of a corpus; see the head of this module."""
+
     ids: Path
     idx: Path  # not `index`, a method of every tuple
     manifest: Path
 
 
 def corpus_paths(prefix: Union[str, Path]) -> CorpusPaths:
+    """Return the files of the corpus with that PREFIX."""
     return CorpusPaths(*(Path(f"{prefix}{end}") for end in ("_ids.npy", "_idx.npz", ".manifest.json")))
 
 
 def marks_path(prefix: Union[str, Path]) -> Path:
+    """Return where the marks of the corpus with that PREFIX are, if it has any."""
     return Path(f"{prefix}_marks.npy")
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
-    """uint16 or int32, by PaddleNLP's rule."""
+    """Return the dtype of the ids of a vocabulary, uint16 or int32, by PaddleNLP's rule."""
     return np.dtype("<u2" if vocab_size < 2**16 - 1 else "<i4")
 
 
@@ -95,34 +99,39 @@ class Corpus:
 
     @property
     def num_documents(self) -> int:
+        """Return the number of documents."""
         return len(self.docs) - 1
 
     @property
     def has_manifest(self) -> bool:
+        """Return whether a manifest lies beside the ids."""
         return bool(self.manifest)
 
     @property
     def fingerprint(self) -> str:
-        """The content of the files as one sha256; computed once when there is no manifest."""
+        """Return the content of the files as one SHA-256; computed once when there is no manifest."""
         if self._fingerprint is None:
             self._fingerprint = pair_id(*map(sha256_of_file, self.paths[:2]))
         return self._fingerprint
 
     @property
     def vocab_sha256(self) -> str:
-        """Of the vocabulary the ids were made with (WordPiece.sha256); '' when nothing says so."""
+        """Return the hash of the vocabulary of the ids (`WordPiece.sha256`), '' when nothing says so."""
         return self.manifest.get("vocab_sha256", "")
 
     @property
     def max_id(self) -> int:
-        """The largest id; found by reading them all when there is no manifest."""
+        """Return the largest id; found by reading them all when there is no manifest."""
         if self._max_id is None:
             self.check_ids(1 << 31)
             self._max_id = max(int(chunk.max()) for chunk in chunks(self.ids))
         return self._max_id
 
     def check_ids(self, vocab_size: int) -> None:
-        """Raises InputError when an id is not in 0..vocab_size-1; reads the ids without a manifest."""
+        """Refuse ids that are not in 0..vocab_size-1; reads them all when there is no manifest.
+
+        Raises InputError naming the first such id, its document and its sentence.
+        """
         if self.manifest and self.max_id < vocab_size:
             return
         begin = 0
@@ -142,11 +151,15 @@ class Corpus:
 
 
 def pair_id(ids_sha256: str, index_sha256: str) -> str:
+    """Return the hash that names the ids and the index of one corpus together."""
     return hashlib.sha256(f"{ids_sha256}{index_sha256}".encode()).hexdigest()
 
 
 def _fingerprint_of(manifest: Dict[str, Any]) -> Optional[str]:
-    """The pair_id; with marks, a hash of it, of them and of what they mean. None without a manifest."""
+    """Return the pair_id, or with marks a hash of it, of them and of what they mean.
+
+    None without a manifest.
+    """
     if not manifest or not manifest.get("lexicon_marks"):
         return manifest.get("pair_id")
     parts = [manifest["pair_id"], manifest["sha256"]["marks"], manifest["lexicon_marks"]]
@@ -154,7 +167,7 @@ def _fingerprint_of(manifest: Dict[str, Any]) -> Optional[str]:
 
 
 def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
-    """{} when there is none."""
+    """Read the manifest of a corpus, {} when there is none."""
     if not paths.manifest.exists():
         return {}
     cure = f"not a manifest of '{FORMAT}'; make the corpus again"
@@ -165,7 +178,7 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
 
 
 def _is_manifest(manifest: Dict[str, Any]) -> bool:
-    """Does it have what `CorpusWriter` writes, as far as anybody reads it?"""
+    """Return whether ``manifest`` has what `CorpusWriter` writes, as far as anybody reads it."""
     marks = manifest.get("lexicon_marks", [])
     if not (isinstance(marks, list) and len(marks) <= MOST_MARKS and all(map(_is_mark, marks))):
         return False
@@ -218,7 +231,7 @@ def _map(path: Path, dtypes: Sequence[str], what: str) -> np.ndarray:
 
 
 def _map_marks(path: Path, manifest: Dict[str, Any], num_tokens: int) -> Optional[np.ndarray]:
-    """None for a corpus made without a lexicon."""
+    """Map the marks of a corpus, None for one that was made without a lexicon."""
     if not manifest and path.exists():
         raise InputError(
             f"{path} has no manifest beside it, which says what the marks mean; copy that too, or move the "

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
-    """The corpus of ``prefix``; its files are hashed unless this machine found these very ones sound.
+    """Open the corpus of ``prefix``, its files hashed unless this machine has found them sound before.
 
     The folder ``memory`` keeps the note of that: a file is the same one while its inode, size and times
     are. One process hashes, others wait for it. Without a manifest there is nothing to compare with.
@@ -46,7 +46,7 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
 
 
 def _stamps(corpus: Corpus) -> Dict[str, List[int]]:
-    """What tells a file from the one that takes its name: device, inode, bytes, times."""
+    """Return what tells a file from one that takes its name: device, inode, bytes, times."""
     stamps = {}
     for path in (*corpus.paths, marks_path(corpus.prefix)):
         if path.exists():

@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Joining:
-    """Which documents are joined, and how many tokens the joined one has at most.
+    """The documents that are joined, and how many tokens a joined one has at most.
 
     none          each stays by itself
     one_sentence  those of one sentence, with those of one sentence beside them
@@ -20,7 +20,7 @@ class Joining:
 
 
 def join_documents(sizes: np.ndarray, lens: np.ndarray, joining: Joining) -> np.ndarray:
-    """int64 [documents after joining], the sentences of each.
+    """Join documents; return the number of sentences of each, int64 [documents after joining].
 
     ``sizes`` int64 [documents]: the sentences of each; ``lens`` int32 [sentences]: the tokens of each.
     """

@@ -24,7 +24,10 @@ _HEADER = struct.Struct("<9sQBQQ")
 
 
 def megatron_paths(prefix: Union[str, Path]) -> CorpusPaths:
-    """There is no manifest in this layout; the path of one is given for messages."""
+    """Return the files of a corpus of Megatron's layout.
+
+    There is no manifest in this layout; the path of one is given for messages.
+    """
     return CorpusPaths(*(Path(f"{prefix}{end}") for end in (".bin", ".idx", ".bin.manifest.json")))
 
 
@@ -52,12 +55,12 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
 
 
 def _files_of(prefix: Path) -> List[Path]:
-    """The names that a corpus may have on the disk, those of either layout; a manifest alone is none."""
+    """Return the names that a corpus may have on the disk in either layout; a manifest alone is none."""
     return [*corpus_paths(prefix)[:2], marks_path(prefix), *megatron_paths(prefix)[:2]]
 
 
 def _prefix_of(path: Path) -> Optional[Path]:
-    """The PREFIX of a file of a corpus; None of any other."""
+    """Return the PREFIX of a file of a corpus, None for any other file."""
     for end in (*INDEX_ENDS, "_ids.npy", "_marks.npy", ".manifest.json", ".bin"):
         if path.name.endswith(end) and path.name != end:
             return path.with_name(path.name[: -len(end)])
@@ -65,7 +68,7 @@ def _prefix_of(path: Path) -> Optional[Path]:
 
 
 def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
-    """The corpus of that prefix, in whichever of the two layouts it is.
+    """Open the corpus of that prefix, in whichever of the two layouts it is.
 
     Raises InputError when there is none, or both, or when it is damaged.
     """
@@ -78,7 +81,7 @@ def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
 
 
 class MegatronCorpus(Corpus):
-    """The attributes of `Corpus`, over the other layout; ``ids`` are of the kind that the file says.
+    """A corpus of Megatron's layout, with the attributes of `Corpus`; ``ids`` have the dtype of the file.
 
     Raises InputError that names the file: missing, cut short, inconsistent, of numbers that are no ids.
     """
@@ -109,7 +112,7 @@ class _Index(NamedTuple):
 
 
 def _read_index(path: Path) -> _Index:
-    """Of a file whose size is exactly what its header promises, so no count can lead outside it."""
+    """Read an index whose size is exactly what its header promises, so no count can lead outside it."""
     content = _mapped(path)
     header = content[: _HEADER.size]
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
@@ -141,7 +144,7 @@ def _map_ids(path: Path, dtype: np.dtype) -> np.ndarray:
 
 
 def _mapped(path: Path):
-    """The bytes of a file, read-only; they stay when it is replaced."""
+    """Map the bytes of a file read-only; they stay when it is replaced."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; a corpus of Megatron's layout is a .bin and an .idx")
     with open(path, "rb") as file:

@@ -32,12 +32,14 @@ _EXAMPLE = 'write weight folder weight folder, as in --input_dir "5.0 data/a 7.0
 
 
 class WeightedFolder(NamedTuple):
+    """A folder of --input_dir and its weight."""
+
     weight: Fraction
     folder: Path
 
 
 def read_blend(text: str) -> List[WeightedFolder]:
-    """The folders of an --input_dir: one path, or weight folder weight folder ... with shell quotes.
+    """Parse an --input_dir: one path, or weight folder weight folder ... with shell quotes.
 
     Raises InputError: a weight or a folder is missing, a weight is not above 0, a folder stands twice.
     """
@@ -54,11 +56,11 @@ def read_blend(text: str) -> List[WeightedFolder]:
 
 
 class Blend:
-    """Which of K corpora gives sample number i, for any i; a pure function of the weights.
+    """The order in which K corpora give the samples, for any sample number; a pure function of the weights.
 
-    ``parts``: int64 [K], the weights as the smallest whole numbers; ``period``: their sum. Takes 6
-    bytes for each sample of a period, however long the run. Raises InputError: more than MOST_CORPORA,
-    or weights so uneven that the period is above LONGEST_PERIOD.
+    ``parts``: int64 [K], the weights as the smallest whole numbers; ``period``: their sum. Takes 6 bytes
+    for each sample of a period, however long the run. Raises InputError: more than MOST_CORPORA, or weights
+    so uneven that the period is above LONGEST_PERIOD.
     """
 
     def __init__(self, weights: Sequence[Fraction]):
@@ -71,19 +73,22 @@ class Blend:
         self._own[by_corpus] = np.arange(self.period) - np.repeat(firsts, self.parts)
 
     def locate(self, numbers) -> Tuple[np.ndarray, np.ndarray]:
-        """For sample numbers of any shape: the corpus of each, and the number of its own sample."""
+        """Return the corpus of each sample number, and the number of that corpus's own sample.
+
+        ``numbers``: integers of any shape; both answers are int64 of that shape.
+        """
         rounds, place = np.divmod(np.asarray(numbers, np.int64), self.period)
         corpora = self._turns[place].astype(np.int64)
         return corpora, rounds * self.parts[corpora] + self._own[place]
 
     def counts(self, num_samples: int) -> List[int]:
-        """How many of the first ``num_samples`` come from each corpus."""
+        """Return how many of the first ``num_samples`` come from each corpus."""
         rounds, rest = divmod(num_samples, self.period)
         return (rounds * self.parts + np.bincount(self._turns[:rest], minlength=len(self.parts))).tolist()
 
 
 class BlendedDataset:
-    """``datasets`` read in the order of ``blend``; item i depends on i only."""
+    """The samples of several ``datasets`` in the order of ``blend``; item i depends on i only."""
 
     def __init__(self, datasets: Sequence, blend: Blend):
         self.datasets, self.blend = datasets, blend
@@ -97,7 +102,9 @@ class BlendedDataset:
 
 
 def turns(parts: np.ndarray) -> np.ndarray:
-    """uint16 [period]: the corpus of each sample of one period; the specification of the C++ twin.
+    """Return the corpus of each sample of one period, uint16 [period]; the specification of the C++ twin.
+
+    ``parts``: int64 [K], the weights.
 
     Unit j of corpus k must fall into the samples floor(j / w) .. ceil((j + 1) / w) - 1 where w is the
     corpus's share. Taking, among those that have begun, the one that ends first keeps every window.

@@ -58,7 +58,7 @@ class Rejected(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """What consecutive lines of one file became.
+    """The documents of consecutive lines of one file.
 
     ids int32 [tokens], lens int32 [sentences], documents int64 [documents]: the sentences of each;
     marks uint8 [tokens], the lexicon's, [0] without one.
@@ -76,6 +76,8 @@ class Shard(NamedTuple):
 
 
 class ShardJob(NamedTuple):
+    """The lines of one shard, and its number."""
+
     number: int
     batch: LineBatch
 
@@ -83,14 +85,14 @@ class ShardJob(NamedTuple):
 def shard_jobs(
     inputs: Iterable[Path], advance=lambda count: None, max_line_bytes: int = LONGEST_LINE
 ) -> Iterator[ShardJob]:
-    """The lines of all inputs, cut in the same way in every run."""
+    """Cut the lines of all inputs into the jobs of shards, in the same way in every run."""
     batches = (batch for path in inputs for batch in line_batches(path, advance, SHARD_BYTES, max_line_bytes))
     return (ShardJob(number, batch) for number, batch in enumerate(batches))
 
 
 @dataclass(frozen=True)
 class ShardMaker:
-    """job -> its shard on disk: made, or found there. Small and picklable; safe to call twice.
+    """The maker of shards: job -> its shard on disk, made or found there. Picklable; safe to call twice.
 
     Raises InputError with file:line for the first line that is no document, unless ``skip_bad_lines``.
     """
@@ -103,6 +105,7 @@ class ShardMaker:
     made_from: str
 
     def __call__(self, job: ShardJob) -> Path:
+        """Make the shard of ``job``, unless it is there, and return its path."""
         path, key = self.folder / f"{job.number:08d}.shard", self._key_of(job.batch)
         if _read(path, key) is None:
             encoder = encoder_for(self.rules)
@@ -120,7 +123,7 @@ class ShardMaker:
 
 @lru_cache(maxsize=1)
 def encoder_for(rules: Rules) -> DocumentEncoder:
-    """One for each process, not for each shard."""
+    """Return the encoder of ``rules``, made once for each process and not for each shard."""
     return DocumentEncoder(rules)
 
 
@@ -131,7 +134,10 @@ def encode_lines(
     skip_bad_lines: bool,
     joining: Joining,
 ) -> Shard:
-    """Raises InputError with file:line for a line that is no document, unless they are to be skipped."""
+    """Encode the documents of a batch of lines to a shard.
+
+    Raises InputError with file:line for a line that is no document, unless they are to be skipped.
+    """
     texts: List[str] = []
     rejected: List[Rejected] = []
     blank = replaced = 0
@@ -169,12 +175,12 @@ def encode_lines(
 
 
 def _reason(message: str, where: str) -> str:
-    """'in.jsonl:7:5: not JSON' -> 'not JSON', for the place stands beside it."""
+    """Cut the place off a message, 'in.jsonl:7:5: not JSON' -> 'not JSON': it stands beside it."""
     return message[len(where) :].split(": ", 1)[1]
 
 
 def read_shard(path: Path) -> Shard:
-    """What a ShardMaker left at ``path``. Raises MachineError when the disk did not keep it."""
+    """Read what a ShardMaker left at ``path``. Raises MachineError when the disk did not keep it."""
     shard = _read(path)
     if shard is None:
         raise MachineError(f"{path}: the disk did not keep what was written; check it, run again")
@@ -182,7 +188,7 @@ def read_shard(path: Path) -> Shard:
 
 
 def _packed(key: str, shard: Shard) -> bytes:
-    """Three parts, a line end after each but the last: hash of the others, JSON, the numbers."""
+    """Pack a shard: hash of the rest, line end, JSON, line end, the numbers."""
     arrays = [getattr(shard, name) for name in _ARRAYS]
     about = [key, shard.file, [len(array) for array in arrays], shard.counts, shard.rejected]
     rest = json.dumps(about).encode() + b"\n" + b"".join(array.tobytes() for array in arrays)
@@ -190,7 +196,7 @@ def _packed(key: str, shard: Shard) -> bytes:
 
 
 def _read(path: Path, wanted_key: Optional[str] = None) -> Optional[Shard]:
-    """None when it is not there, damaged, or made from other lines."""
+    """Read a shard; None when it is not there, damaged, or made from other lines."""
     if not path.exists():
         return None
     digest, _, rest = path.read_bytes().partition(b"\n")
@@ -249,7 +255,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """What is ours, and the folder if nothing else came into it meanwhile."""
+    """Remove what is ours, and the folder if nothing else came into it meanwhile."""
     for path in folder.iterdir():
         if _is_ours(path.name):
             path.unlink()

@@ -12,8 +12,8 @@ NAMES = ("train", "valid", "test")
 def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
     """Cut ``num_documents`` documents in the order of the corpus by the three weights of ``split``.
 
-    Raises InputError when ``split`` is not three weights, or when a part with a weight above zero
-    gets no document; a weight of 0 gives an empty range.
+    Returns {name of NAMES: its documents}. Raises InputError when ``split`` is not three weights, or when a
+    part with a weight above zero gets no document; a weight of 0 gives an empty range.
     """
     weights = _weights_of(split)
     ends = np.rint(np.cumsum(weights) / sum(weights) * num_documents).astype(int)
@@ -29,7 +29,7 @@ def document_ranges(split: str, num_documents: int) -> Dict[str, range]:
 
 
 def _example(num_documents: int) -> str:
-    """A split that leaves no part empty, or no part but training where there are too few documents."""
+    """Return a split that leaves no part empty, or none but training when there are too few documents."""
     share = -(-num_documents // 20)
     return f"{num_documents - 2 * share},{share},{share}" if num_documents > 2 else "1,0,0"
 

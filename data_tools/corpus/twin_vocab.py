@@ -51,7 +51,10 @@ def ids_of_two_meanings(pieces: WordPiece) -> range:
 
 
 def _paddlenlps_twins(pieces: WordPiece) -> List[str]:
-    """In the order of their ids. It looks at the first len(vocab) ids, and a token twice has its last."""
+    """Return the twins that PaddleNLP's tools add, in the order of their ids.
+
+    They look at the first len(vocab) ids, and a token that stands twice has its last id.
+    """
     low, high = PADDLENLPS_CHARACTERS
     looked_at = enumerate(pieces.tokens[: len(pieces.vocab)])
     characters = [t for i, t in looked_at if len(t) == 1 and low <= t <= high and pieces.vocab[t] == i]
@@ -119,7 +122,7 @@ def _refuse_two_meanings(corpus: Corpus, pieces: WordPiece) -> None:
 
 
 def _without_added_twins(pieces: WordPiece) -> WordPiece:
-    """``pieces`` as it was before ``with_twins``, or itself where they are its own."""
+    """Return ``pieces`` as it was before ``with_twins``, or itself where the twins are its own."""
     size = pieces.vocab_size
     while size and pieces.tokens[size - 1].startswith(CONTINUATION):
         size -= 1

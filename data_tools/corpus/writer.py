@@ -1,4 +1,4 @@
-"""A corpus, written document by document in memory that does not grow; its format is `corpus`'s."""
+"""A corpus, written document by document in memory that does not grow; its format is `format`'s."""
 
 import json
 import zipfile
@@ -15,15 +15,15 @@ from data_tools.files.npy_stream import ArrayFile, chunks, sha256_of_file, write
 
 
 class CorpusWriter:
-    """Streams documents to disk and publishes the three files together when it is left cleanly.
+    """The writer of a corpus: streams documents to disk, publishes the files together when left cleanly.
 
     with CorpusWriter("data/baike", vocab_size=17964) as writer:
         writer.add([[7, 8], [9]])           # one document, its sentences
         writer.about["inputs"] = [...]      # whatever else the manifest shall say
 
-    ``also`` are further files of the same run, published with the three: fill ``writer.also_drafts``.
-    With ``lexicon_marks``, what the marks 1, 2, ... mean, each token has a mark and there is a fourth
-    file. Memory does not grow with the corpus. Left by an exception, nothing of it remains. ``publish`` is
+    ``also`` are further files of the same run, published with the three: fill ``writer.also_drafts``. With
+    ``lexicon_marks``, what the marks 1, 2, ... mean, each token has a mark and there is a fourth file.
+    Memory does not grow with the corpus. Left by an exception, nothing of it remains. ``publish`` is
     `published` or its like.
     """
 
@@ -64,7 +64,10 @@ class CorpusWriter:
         return self
 
     def add(self, sentences: Sequence[Sequence[int]]) -> None:
-        """One document: the ids of each of its sentences, none empty."""
+        """Append one document: the ids of each of its sentences, none empty.
+
+        Raises InputError when an id is not of the vocabulary.
+        """
         lens = [len(sentence) for sentence in sentences]
         ids = np.concatenate([np.asarray(sentence, dtype=np.int64) for sentence in sentences])
         self.extend(ids, np.array(lens), np.array([len(lens)]))
@@ -76,9 +79,11 @@ class CorpusWriter:
         sentences_per_document: np.ndarray,
         marks: Optional[np.ndarray] = None,
     ) -> None:
-        """Several documents at once: ids and marks [tokens], lens [sentences], their numbers [documents].
+        """Append several documents at once.
 
-        Raises InputError when an id is not of the vocabulary: it would wrap in the file's dtype.
+        ``ids``: integers [tokens]; ``lens``: integers [sentences], the tokens of each;
+        ``sentences_per_document``: integers [documents]; ``marks``: uint8 [tokens], or None without a
+        lexicon. Raises InputError when an id is not of the vocabulary: it would wrap in the file's dtype.
         """
         assert lens.sum() == len(ids) and sentences_per_document.sum() == len(lens)
         assert lens.min(initial=1) > 0 and sentences_per_document.min(initial=1) > 0

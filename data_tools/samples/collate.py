@@ -13,8 +13,8 @@ MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units lik
 def collate(samples: List[Sample], *, pad_id: int, max_seq_len: int) -> Dict[str, np.ndarray]:
     """Pad a batch of B samples to its longest, S tokens, a multiple of 8 but at most ``max_seq_len``.
 
-    Returns int64 arrays: input_ids [B, S]; token_type_ids [B, S]; masked_positions [M], positions in
-    the flattened batch; masked_lm_labels [M], with -1 in the slots that fill up M to a multiple of 8;
+    Returns int64 arrays: input_ids [B, S]; token_type_ids [B, S]; masked_positions [M], positions in the
+    flattened batch; masked_lm_labels [M], with -1 in the slots that fill up M to a multiple of 8;
     next_sentence_labels [B], -1 where there is none.
     """
     longest = max(len(sample.input_ids) for sample in samples)

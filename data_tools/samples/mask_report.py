@@ -17,14 +17,13 @@ ORDER_NAMES = {0: "in order", 1: "swapped", -1: "no label"}
 
 
 class MaskReport(NamedTuple):
-    """All of it can be written as JSON. Shares are of 1.
+    """A report on the samples of a dataset. All of it can be written as JSON; shares are of 1.
 
     ``mask_rate``: masked tokens of all tokens, [CLS] and [SEP] counted. ``ngrams``: {words: how many
-    stretches of that many masked words}. ``shown``: what stands in place of the masked tokens, as
-    shares of [MASK], random and kept. ``levels``: shares of the masked tokens; ``level_rates``: masked
-    tokens of each level, of all tokens of that level. ``few_masks``: samples with less than half of the
-    asked share. ``lengths``: {shortest of the bar: samples}. ``padding``: share of a batch padded to
-    max_seq_len.
+    stretches of that many masked words}. ``shown``: what stands in place of the masked tokens, as shares of
+    [MASK], random and kept. ``levels``: shares of the masked tokens; ``level_rates``: masked tokens of each
+    level, of all tokens of that level. ``few_masks``: samples with less than half of the asked share.
+    ``lengths``: {shortest of the bar: samples}. ``padding``: share of a batch padded to max_seq_len.
     """
 
     samples: int
@@ -91,7 +90,10 @@ def mask_report(
 
 
 def count_levels(text: Text, positions: np.ndarray, rule: MaskingRule) -> np.ndarray:
-    """int64 [2, levels]: tokens of each level, those at ``positions`` and all of them."""
+    """Count the tokens of each level: int64 [2, levels], those at ``positions`` and all of them.
+
+    ``positions``: int64 [M].
+    """
     starts, ends, levels, _ = word_levels(text.tokens, rule, text.marks)
     level_of_token = np.full(len(text.tokens), len(LEVELS))  # [CLS] and [SEP] are of none
     for start, end, level in zip(starts.tolist(), ends.tolist(), levels.tolist()):
@@ -105,7 +107,10 @@ def _shares(counts: np.ndarray, totals) -> Dict[str, float]:
 
 
 def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) -> List[List[tuple]]:
-    """Neighbouring words with a masked token, stretch by stretch, each word as (start, end)."""
+    """Return the stretches of neighbouring words with a masked token, each word as (start, end).
+
+    ``tokens``: int64 [S]; ``positions``: int64 [M].
+    """
     starts, ends, last_word = word_spans(tokens, rule)
     hidden = np.zeros(len(tokens) + 1, np.int64)
     hidden[1:] = np.cumsum(np.bincount(positions, minlength=len(tokens)))
@@ -124,7 +129,7 @@ def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) ->
 
 
 def marked_text(pieces: WordPiece, sample: Sample) -> str:
-    """The sample as text, its masked stretches as {what stood there -> what is shown}, _ for [MASK].
+    """Spell a sample, its masked stretches as {what stood there -> what is shown}, _ for [MASK].
 
     天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one.
     """
@@ -147,7 +152,7 @@ def marked_text(pieces: WordPiece, sample: Sample) -> str:
 
 
 def _joined(tokens: List[str]) -> str:
-    """Tokens as text: Chinese without spaces, Latin words apart, `##` pieces on the word before."""
+    """Join tokens to text: Chinese without spaces, Latin words apart, `##` pieces on the word before."""
     text = ""
     for before, token in zip(["", *tokens], tokens):
         text += " " * _apart(before, token) + token.replace(CONTINUATION, "")
@@ -155,7 +160,7 @@ def _joined(tokens: List[str]) -> str:
 
 
 def _apart(before: str, after: str) -> bool:
-    """Does a space stand between them?"""
+    """Return whether a space stands between two tokens."""
     return (
         before[-1:].isascii() and after[0].isascii() and bool(before) and not after.startswith(CONTINUATION)
     )

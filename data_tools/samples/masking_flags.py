@@ -61,7 +61,7 @@ class MaskingConfig(Options):
                 raise InputError(f"--{name} needs n-grams of several words; raise --max_ngrams above 1")
 
     def rule_settings(self) -> Dict[str, Any]:
-        """What `ernie_dataset.masking_rule` takes beside the vocabulary."""
+        """Return what `ernie_dataset.masking_rule` takes beside the vocabulary."""
         return {
             "masked_lm_prob": self.masked_lm_prob,
             "max_ngrams": self.max_ngrams,
@@ -72,7 +72,7 @@ class MaskingConfig(Options):
         }
 
     def map_settings(self, max_seq_len: int) -> Dict[str, Any]:
-        """What `sample_map.build_sample_map` takes of these flags, for samples of ``max_seq_len`` tokens."""
+        """Return what `sample_map.build_sample_map` takes of these flags, for samples of that many tokens."""
         specials = SPECIALS_PER_SAMPLE if self.binary_head else SPECIALS_WITHOUT_HEAD
         return {
             "target_length": max_seq_len - specials,
@@ -82,7 +82,7 @@ class MaskingConfig(Options):
 
 
 def _weights_of_levels(text: str) -> Tuple[float, ...]:
-    """'1 2.5 4' -> (1.0, 2.5, 4.0)."""
+    """Parse '1 2.5 4' to (1.0, 2.5, 4.0)."""
     try:
         weights = tuple(map(float, text.split()))
     except ValueError:

@@ -15,11 +15,11 @@ MaskingFunction = Callable[[np.ndarray, MaskingRule, np.random.Generator, Option
 
 
 def load_masking_fn(name: str) -> MaskingFunction:
-    """The function that ``name`` says, with its answers checked; '' is create_masked_lm_predictions.
+    """Return the function that ``name`` says, its answers checked; '' is create_masked_lm_predictions.
 
-    It is called as that one is: (tokens, rule, rng, marks), marks None where the corpus has none.
-    Modules are found as Python finds them, then in the working folder. Raises InputError when there
-    is no such function, and later when one of its answers cannot be a masked sample.
+    It is called as that one is: (tokens, rule, rng, marks), marks None where the corpus has none. Modules
+    are found as Python finds them, then in the working folder. Raises InputError when there is no such
+    function, and later when one of its answers cannot be a masked sample.
     """
     if not name:
         return create_masked_lm_predictions
@@ -50,7 +50,7 @@ def load_masking_fn(name: str) -> MaskingFunction:
 
 
 class CheckedMasking:
-    """``function``, held to the promises of create_masked_lm_predictions."""
+    """A masking function held to the promises of create_masked_lm_predictions."""
 
     def __init__(self, name: str, function: MaskingFunction):
         self.name, self.function = name, function
@@ -62,6 +62,7 @@ class CheckedMasking:
         rng: np.random.Generator,
         marks: Optional[np.ndarray] = None,
     ) -> MaskedTokens:
+        """Mask ``tokens``, int64 [S]. Raises InputError when the answer cannot be a masked sample."""
         answer = self.function(tokens.copy(), rule, rng, marks)
         fault = _fault_of(answer, tokens, len(rule.plain_of))
         if fault:
@@ -83,7 +84,7 @@ def _takes_four(function: Callable) -> bool:
 
 
 def _fault_of(answer, tokens: np.ndarray, vocab_size: int) -> str:
-    """What is wrong with a function's answer; '' when nothing is."""
+    """Return what is wrong with a function's answer, '' when nothing is."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 3):
         return "does not return three arrays"
     ids, positions, labels = map(np.asarray, answer)

@@ -36,13 +36,13 @@ def build_sample_map(
     seed: int,
     min_sentences: int,
 ) -> np.ndarray:
-    """Exactly ``num_samples`` rows (first sentence, end sentence, target length) over ``documents``.
+    """Make exactly ``num_samples`` rows (first sentence, end sentence, target length) over ``documents``.
 
     ``docs`` int64 [D + 1]: the sentence each document starts at; ``lens`` int32 [N]: tokens of each
-    sentence. A row of fewer than ``min_sentences`` sentences stands only where a document has no
-    more. With probability ``short_seq_prob`` a target is uniform in 2..target_length. Returns int64
-    [num_samples, 3], a pure function of the arguments. Raises InputError: there is no sentence, or
-    more than MOST_SAMPLES are asked for.
+    sentence. A row of fewer than ``min_sentences`` sentences stands only where a document has no more. With
+    probability ``short_seq_prob`` a target is uniform in 2..target_length. Returns int64 [num_samples, 3],
+    a pure function of the arguments. Raises InputError: there is no sentence, or more than MOST_SAMPLES are
+    asked for.
     """
     if num_samples > MOST_SAMPLES:
         raise InputError(
@@ -67,7 +67,10 @@ def build_sample_map(
 
 
 def rows_fit(rows: np.ndarray, *, num_rows: int, sentences: range, target_length: int) -> bool:
-    """Whether they are ``num_rows`` rows [.., 3] that `build_sample_map` could have made."""
+    """Return whether ``rows`` are ``num_rows`` rows that `build_sample_map` could have made.
+
+    ``rows``: integers [.., 3].
+    """
     least = (sentences.start, sentences.start, SHORTEST)
     most = (sentences.stop, sentences.stop, target_length)
     parts = (np.asarray(rows[begin : begin + _CHUNK]) for begin in range(0, len(rows), _CHUNK))
@@ -79,10 +82,11 @@ def rows_fit(rows: np.ndarray, *, num_rows: int, sentences: range, target_length
 def cut_documents(
     bounds: np.ndarray, lens: np.ndarray, target_length: int, threshold: int, stream: int, min_sentences: int
 ) -> np.ndarray:
-    """The rows of one epoch in corpus order, int64 [rows, 3]; the specification of the C++ twin.
+    """Cut documents into the rows of one epoch in corpus order; the specification of the C++ twin.
 
-    ``threshold``: a target is short when a 64-bit draw is below it. The draws of row r come from
-    (stream, r) only.
+    ``bounds`` int64 [D + 1]: the sentence each document starts at; ``lens`` int32 [N]: tokens of each
+    sentence. ``threshold``: a target is short when a 64-bit draw is below it. The draws of row r come from
+    (stream, r) only. Returns int64 [rows, 3].
     """
     rows = []
     target = _target_of(0, target_length, threshold, stream)

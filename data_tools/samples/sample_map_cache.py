@@ -26,7 +26,7 @@ def cached_sample_map(
     build: Callable[[], np.ndarray],
     fits: Callable[[np.ndarray], bool],
 ) -> np.ndarray:
-    """``build()``, or what an equal ``key`` built before; memory mapped, read-only.
+    """Return ``build()``, or what an equal ``key`` built before; memory mapped, read-only.
 
     ``key`` is everything the rows depend on, as JSON; rows of which ``fits`` is false are not used.
     Any number of processes may ask at once: one builds while it holds a lock, the others wait, and

@@ -8,7 +8,7 @@ IN_ORDER, SWAPPED, NO_LABEL = 0, 1, -1
 
 
 class Segments(NamedTuple):
-    """Where the segments stand in the corpus, as slices of its tokens.
+    """The places of the segments in the corpus, as slices of its tokens.
 
     ``b`` is None when the text has one sentence only, or no sentence order is asked for.
     """
@@ -18,7 +18,7 @@ class Segments(NamedTuple):
     label: int
 
     def of(self, values: np.ndarray) -> Tuple[np.ndarray, Optional[np.ndarray]]:
-        """A and B of ``values`` [tokens of the corpus], as views."""
+        """Return A and B of ``values`` [tokens of the corpus], as views; B may be None."""
         return values[self.a], None if self.b is None else values[self.b]
 
 
@@ -27,9 +27,9 @@ def make_segments(
 ) -> Segments:
     """Split n sentences at a random border and swap the halves half of the time.
 
-    Sentence s is the tokens starts[s] to starts[s + 1]; ``starts`` [n + 1]. ``label``: IN_ORDER,
-    SWAPPED, or NO_LABEL where there is only one segment. Both segments together hold at most
-    ``max_tokens`` tokens and each keeps at least one.
+    Sentence s is the tokens starts[s] to starts[s + 1]; ``starts``: int64 [n + 1]. ``label``: IN_ORDER,
+    SWAPPED, or NO_LABEL where there is only one segment. Both segments together hold at most ``max_tokens``
+    tokens and each keeps at least one.
     """
     sentences = len(starts) - 1
     begin, end = int(starts[0]), int(starts[-1])
@@ -45,7 +45,7 @@ def make_segments(
 
 
 def _cuts(length_a: int, length_b: int, max_tokens: int) -> tuple:
-    """How many tokens each segment loses when the longer one always gives the next (A on a tie)."""
+    """Return how many tokens each segment loses when the longer one always gives the next (A on a tie)."""
     excess = max(0, length_a + length_b - max_tokens)
     level = min(excess, abs(length_a - length_b))
     rest = excess - level

@@ -13,9 +13,10 @@ _SEGMENT = re.compile(r"[^\n]{1,10000}|\n")  # memory: 1 KB a character
 
 
 def lac_segmenter() -> Callable[[str], List[str]]:
-    """text -> its words, whose concatenation is the text. A line end is a word, an endless line is cut.
+    """Return the segmenter of LAC: text -> its words, whose concatenation is the text.
 
-    Raises ImportError: LAC is not there, or Paddle is not.
+    A line end is a word, an endless line is cut. Raises ImportError: LAC is not there, or Paddle is not.
+    The segmenter raises InputError where LAC alters the text.
     """
     os.environ.update(GLOG_minloglevel="2")  # Paddle's C++ calls outdated the way in which LAC starts it
     with _fluid():

@@ -28,7 +28,7 @@ _SPREAD = np.uint32(0x9E3779B1)
 
 
 class Entry(NamedTuple):
-    """What a line says of its word; ``weight`` is for masking, a word's chance beside the others'."""
+    """The kind and weight of a word; the weight is for masking, a word's chance beside the others'."""
 
     kind: str = "phrase"
     weight: float = 1.0
@@ -43,7 +43,10 @@ class Found(NamedTuple):
 
 
 class Lexicon:
-    """The words of ``entries`` in texts. ``marks``: the entries that differ, in the order of the file."""
+    """The words of ``entries``, to be found in texts.
+
+    ``marks``: the entries that differ, in the order of the file.
+    """
 
     def __init__(self, entries: Dict[str, Entry]):
         self.entries = {_folded(word): entry for word, entry in entries.items()}
@@ -59,7 +62,10 @@ class Lexicon:
 
     @classmethod
     def from_file(cls, path: Union[str, Path]) -> "Lexicon":
-        """Raises InputError with file:line for a line that is no entry, or contradicts another."""
+        """Read the lexicon of a file; see the head of this module.
+
+        Raises InputError with file:line for a line that is no entry, or contradicts another.
+        """
         path = Path(path)
         if not path.is_file():
             raise InputError(f"{path}: no such file; mend --user_lexicon")
@@ -86,7 +92,7 @@ class Lexicon:
         return lexicon
 
     def find(self, text: str) -> List[Found]:
-        """The words in ``text``: from the left, the longest at each place, none over another.
+        """Return the words in ``text``: from the left, the longest at each place, none over another.
 
         A word of letters or digits is found where it stands alone, not inside a longer one.
         """
@@ -99,15 +105,19 @@ class Lexicon:
         return found
 
     def keep_whole(self, begins: np.ndarray, found: Sequence[Found]) -> None:
-        """Make the words ``found`` in a text words of it: ``begins`` (`word_begins`) is changed in place."""
+        """Make the words ``found`` in a text words of it: ``begins`` (`word_begins`) is changed in place.
+
+        ``begins``: bool [characters + 1].
+        """
         for start, end, entry in found:
             begins[start] = begins[end] = True
             begins[start + 1 : end] = entry.kind == "character"
 
     def marks_of(self, starts: np.ndarray, found: Sequence[Found]) -> np.ndarray:
-        """uint8 [pieces]: k where the piece is of a word whose entry is ``self.marks[k - 1]``, otherwise 0.
+        """Return the mark of each piece of a text: uint8 [pieces].
 
-        ``starts`` int32 [pieces]: where in the text each begins.
+        It is k where the piece is of a word whose entry is ``self.marks[k - 1]``, otherwise 0. ``starts``
+        int32 [pieces]: where in the text each begins.
         """
         numbers = {entry: number for number, entry in enumerate(self.marks, start=1)}
         columns = [(start, end, numbers[entry]) for start, end, entry in found]
@@ -116,11 +126,11 @@ class Lexicon:
         return np.where(starts < ends[last], marks[last], 0).astype(np.uint8)
 
     def mark_list(self) -> List[Dict[str, Union[str, float]]]:
-        """``self.marks`` as `CorpusWriter` takes them."""
+        """Return ``self.marks`` as `CorpusWriter` takes them: {"kind", "weight"} of each."""
         return [entry._asdict() for entry in self.marks]
 
     def _table_of(self, length: int) -> np.ndarray:
-        """bool, by code: do the words of so many characters (_BEGIN: or of more) begin with that code?"""
+        """Return bool, by code: whether words of ``length`` characters (_BEGIN: or of more) begin with it."""
         begins = (w[:length] for w in self.entries if len(w) == length or len(w) > length == _BEGIN)
         points = np.array([_points(begin) for begin in begins])
         table = np.zeros(1 << (32 - self._shift), dtype=bool)
@@ -128,7 +138,7 @@ class Lexicon:
         return table
 
     def _candidates(self, folded: str) -> np.ndarray:
-        """Where a word may begin, ascending; others are among them, for several begins have one code."""
+        """Return where a word may begin, ascending; others are among them, for several have one code."""
         points = _points(folded)
         fits = np.zeros(len(points), dtype=bool)
         for length, table in self._may_begin.items():
@@ -138,7 +148,7 @@ class Lexicon:
         return np.flatnonzero(fits)
 
     def _longest_end(self, folded: str, start: int) -> int:
-        """0 when no word begins at ``start``."""
+        """Return where the longest word at ``start`` ends, 0 when none begins there."""
         begin = folded[start : start + 2]
         for length in (*self._lengths.get(begin, ()), *self._lengths.get(begin[0], ())):
             end = start + length
@@ -174,7 +184,7 @@ def _weight(text: str, where: str) -> float:
 
 
 def _folded(text: str) -> str:
-    """As long as ``text``, so that places in the one are places in the other; character by character."""
+    """Fold case and width of ``text``, character by character, so that all places stay what they are."""
     # Lower-casing makes two characters of \u0130, and looks around a sigma for the end of its word.
     parts = text.replace("\u03a3", "\u03c3").replace("\u03c2", "\u03c3").split("\u0130")
     lower = "\u0130".join(map(str.lower, parts))
@@ -186,7 +196,7 @@ def _points(text: str) -> np.ndarray:
 
 
 def _codes(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """uint32 [n]: a number for the characters that stand in each row of ``columns``."""
+    """Return a number for the characters in each row of ``columns``: uint32 [n]."""
     codes = np.zeros(len(columns[0]), dtype=np.uint32)
     for points in columns:
         codes = (codes + points) * _SPREAD

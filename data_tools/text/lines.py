@@ -14,7 +14,7 @@ _UTF16_HINT = "it looks like UTF-16: convert the file by iconv -f UTF-16 -t UTF-
 
 @dataclass(frozen=True)
 class LineRules:
-    """What a line must be.
+    """The rules for a line.
 
     json_key   the key of the text, for lines of JSON
     max_bytes  a longer line is refused
@@ -36,7 +36,10 @@ STRICT = LineRules()
 
 
 def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> str:
-    """Raises InputError with file:line for what is too long, not text, or has a CR that ends no line."""
+    """Decode line ``number`` (from 1) of the file ``path`` to text.
+
+    Raises InputError with file:line for what is too long, not text, or has a CR that ends no line.
+    """
     where = f"{path}:{number}"
     if len(line) > rules.max_bytes:
         raise InputError(
@@ -68,12 +71,12 @@ def _decoded_as(where: str, line: bytes, encoding: str) -> str:
 
 
 def num_invalid_bytes(line: bytes) -> int:
-    """How many bytes of ``line`` are not UTF-8: those that `decoded` replaces on demand."""
+    """Count the bytes of ``line`` that are not UTF-8: those that `decoded` replaces on demand."""
     return len(line) - len(line.decode("utf-8", "ignore").encode("utf-8"))
 
 
 def json_text(path: str, number: int, line: bytes, rules: LineRules) -> str:
-    """The text under the key of a JSON line. Raises InputError with file:line for anything else."""
+    """Return the text under the key of a JSON line. Raises InputError with file:line for anything else."""
     where = f"{path}:{number}"
     text = decoded(path, number, line, rules)
     try:
@@ -108,7 +111,7 @@ def _text_of(record, key: str, where: str) -> str:
 
 
 def _snippet(text: str, place: int = 0) -> str:
-    """At most 60 characters of ``text`` with ``place`` among them."""
+    """Cut at most 60 characters out of ``text`` with ``place`` among them."""
     begin = max(0, min(place - _SNIPPET // 2, len(text) - _SNIPPET))
     end = begin + _SNIPPET
     return f"{'...' if begin else ''}{text[begin:end]}{'...' if end < len(text) else ''}"
@@ -125,7 +128,10 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
 
 
 def _is_gb18030(line: bytes) -> bool:
-    """A damaged line of UTF-8 often decodes as well; it has few bytes that are not UTF-8."""
+    """Return whether ``line`` is GB18030.
+
+    A damaged line of UTF-8 often decodes as well; it has few bytes that are not UTF-8.
+    """
     try:
         line.decode("gb18030")
     except UnicodeDecodeError:

@@ -24,6 +24,7 @@ class LineBatch(NamedTuple):
     lines: List[bytes]
 
     def numbered(self) -> Iterator:
+        """Yield (number of the line in its file, line)."""
         return enumerate(self.lines, start=self.first)
 
 
@@ -35,12 +36,12 @@ def list_inputs(
     any_file: bool = False,
     named: str = "--input_path",
 ) -> List[Path]:
-    """The file ``input_path``, or the files of that folder and its subfolders that end so, sorted, each once.
+    """Return the file ``input_path``, or the files of that folder and its subfolders that end so.
 
-    ``apart_from`` are the outputs: never read, and an error when one is the only input. In a folder,
-    names that end as ``never`` says are left out; a single file may have any ending with
-    ``any_file``. ``named``: what the user calls ``input_path``. Raises InputError: nothing there,
-    nothing that fits, a name that leads to no file.
+    They are sorted, each once. ``apart_from`` are the outputs: never read, and an error when one is the
+    only input. In a folder, names that end as ``never`` says are left out; a single file may have any
+    ending with ``any_file``. ``named``: what the user calls ``input_path``. Raises InputError: nothing
+    there, nothing that fits, a name that leads to no file.
     """
     path = Path(input_path)
     outputs = {output.resolve() for output in apart_from}
@@ -61,7 +62,7 @@ def list_inputs(
 
 
 def _names_below(folder: Path, levels: int) -> Iterator[Path]:
-    """Of what is no folder, that many levels deep: the depth ends a ring of links."""
+    """Yield the paths of what is no folder, that many levels deep: the depth ends a ring of links."""
     try:
         items = list(folder.iterdir())
     except OSError as error:
@@ -78,7 +79,7 @@ def _unreadable(path: Path, error: OSError) -> InputError:
 
 
 def each_once(paths: Iterable[Path]) -> List[Path]:
-    """Without the further names of a file: a link to it, or a way around a ring of folders."""
+    """Drop from ``paths`` the further names of a file: a link to it, or a way around a ring of folders."""
     first: Dict[Path, Path] = {}
     for path in paths:
         first.setdefault(path.resolve(), path)
@@ -98,9 +99,9 @@ def line_batches(
     batch_bytes: int = _BATCH,
     max_bytes: int = LONGEST_LINE,
 ) -> Iterator[LineBatch]:
-    """The lines of ``path`` in batches of ``batch_bytes`` or a line more, the last one shorter.
+    """Yield the lines of ``path`` in batches of ``batch_bytes`` or a line more, the last one shorter.
 
-    ``advance`` hears the bytes read from the disk.
+    ``advance`` hears the bytes read from the disk. Raises InputError as `read_lines` does.
     """
     lines: List[bytes] = []
     first, size = 1, 0
@@ -117,11 +118,11 @@ def line_batches(
 def read_lines(
     path: Path, advance: Callable[[int], None] = lambda count: None, max_bytes: int = LONGEST_LINE
 ) -> Iterator[bytes]:
-    """The lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
+    """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    A line above ``max_bytes`` comes cut short, but still above: `line_rules.decoded` refuses it. It comes
-    as soon as it is above, before the rest of it is read; memory and work do not grow with it.
-    Raises InputError: a file that cannot be read, or a compressed one that is damaged or cut short.
+    A line above ``max_bytes`` comes cut short, but still above: `lines.decoded` refuses it. It comes as
+    soon as it is above, before the rest of it is read; memory and work do not grow with it. Raises
+    InputError: a file that cannot be read, or a compressed one that is damaged or cut short.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
     held: List[bytes] = []  # the pieces of a line whose end has not come
@@ -179,7 +180,7 @@ def _opened(path: Path, raw: BinaryIO) -> Iterator[bytes]:
 
 
 def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
-    """Frame after frame; unlike the library's stream reader it notices a frame that is cut short."""
+    """Unpack frame after frame; unlike the library's stream reader, notice a frame that is cut short."""
     make = zstandard.ZstdDecompressor().decompressobj
     frame, fresh = make(), True
     for packed in iter(lambda: raw.read(_PACKED), b""):

@@ -49,7 +49,7 @@ _REMEMBERED_WORDS = 1 << 17
 
 
 class Pieces(NamedTuple):
-    """The ids of a text, int32[n], and where each stands in it, int32[n]: text[start:end]."""
+    """The n pieces of a text: their ids, and where each stands in it, text[start:end]; all int32 [n]."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -57,11 +57,12 @@ class Pieces(NamedTuple):
 
 
 class WordPiece:
-    """A vocabulary and the cutting of text by it.
+    """A WordPiece tokenizer: a vocabulary and the cutting of text by it.
 
     tokens          the token of every id; vocab the id of every token (the last, if it stands twice)
-    twin_of         int32[vocab_size]: the id of '##X' for the id of a CJK character X, otherwise -1
-    plain_of        int32[vocab_size]: the id of X for the id of '##X', any other id for itself
+    twin_of         int32[vocab_size]: the continuation id, that of '##X', for the id of a CJK character X,
+                    otherwise -1
+    plain_of        int32[vocab_size]: the base id, that of X for the id of '##X', any other id for itself
     is_continuation bool[vocab_size]: the token begins with '##'
     lower_case      false: case and accents of a text stay, as a cased BERT wants them
     sha256          of the tokens, one per line, and of `cased` after them: names vocabulary and reading
@@ -99,22 +100,24 @@ class WordPiece:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, one per line of the file."""
+        """Return the number of ids, one per line of the file."""
         return len(self.tokens)
 
     def encode(self, text: str) -> List[int]:
+        """Encode ``text`` to its token ids, without [CLS] and [SEP]."""
         return self.pieces(text).ids.tolist()
 
     def encode_with_offsets(self, text: str) -> Tuple[np.ndarray, np.ndarray]:
-        """ids int32[n] and offsets int32[n, 2], the (start, end) characters of each in ``text``."""
+        """Encode ``text`` to ids int32 [n] and offsets int32 [n, 2], the (start, end) characters of each."""
         ids, starts, ends = self.pieces(text)
         return ids, np.stack([starts, ends], axis=1)
 
     def encode_batch(self, texts: Iterable[str]) -> List[List[int]]:
+        """Encode each of ``texts`` to its token ids, without [CLS] and [SEP]."""
         return [pieces.ids.tolist() for pieces in self.pieces_of_batch(list(texts))]
 
     def pieces_of_batch(self, texts: List[str]) -> List[Pieces]:
-        """The same as ``pieces`` of each text, in one pass: worth it when texts are short."""
+        """Cut each of ``texts`` into pieces, as ``pieces`` does, in one go: worth it when texts are short."""
         ids, starts, ends = self.pieces("\n".join(texts))
         begins = np.cumsum([0] + [len(text) + 1 for text in texts])
         cuts = np.searchsorted(starts, begins)
@@ -122,7 +125,7 @@ class WordPiece:
         return [Pieces(ids[s], starts[s] - begin, ends[s] - begin) for s, begin in zip(spans, begins)]
 
     def pieces(self, text: str) -> Pieces:
-        """Cut ``text`` into pieces, in their order in the text."""
+        """Cut ``text`` into n pieces, in their order in the text: ids, starts and ends, each int32 [n]."""
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
         kinds = _ruling(self.lower_case).kinds[points]
         if (kinds == COMPOSITE).any():
@@ -136,14 +139,14 @@ class WordPiece:
         return Pieces(*(np.concatenate(pair)[order] for pair in zip(singles, words)))
 
     def _pieces_of_composites(self, text: str) -> Pieces:
-        """A dozen musical notes are a symbol and a letter in one character: take them apart first."""
+        """Cut a text with one of the dozen musical notes that are a symbol and a letter in one character."""
         parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
         origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
         ids, starts, ends = self.pieces("".join(parts))
         return Pieces(ids, origin[starts], origin[ends - 1] + np.int32(1))
 
     def _cut_words(self, text: str, kinds: np.ndarray) -> Pieces:
-        """The pieces of the words; each different word is cut once, the rest is numpy's."""
+        """Cut the words of a text into pieces; each different word is cut once, the rest is numpy's."""
         begins, ends = _spans_of_words(kinds)
         words = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist())]
         different = {word: number for number, word in enumerate(dict.fromkeys(words))}
@@ -164,7 +167,7 @@ class WordPiece:
         return cut
 
     def _cut_word(self, word: str) -> Tuple[List[int], List[int], List[int]]:
-        """The ids of its pieces, and where in it each of them starts and ends."""
+        """Return the ids of a word's pieces, and where in it each of them starts and ends."""
         shape, origin = _shape_of(word) if self.lower_case else _cased_shape_of(word)
         if not shape:
             return [], [], []
@@ -178,14 +181,14 @@ class WordPiece:
 
 
 def is_cjk(character: str) -> bool:
-    """Is it one of the characters that ERNIE reads one by one?"""
+    """Return whether ``character`` is one of those that ERNIE reads one by one."""
     if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and quicker to answer for
         return True
     return character >= "\u3400" and any(low <= ord(character) <= high for low, high in CJK_RANGES)
 
 
 def word_shapes(text: str) -> List[str]:
-    """What the cutter would be given: 'Été在2022' -> ['ete', '在', '2022']. For building vocabularies."""
+    """Return what the cutter would be given, 'Été在2022' -> ['ete', '在', '2022']: to build vocabularies."""
     kinds = _ruling().kinds[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
     alone = ((index, index + 1) for index in np.flatnonzero(kinds == ALONE).tolist())
     begins, ends = _spans_of_words(kinds)
@@ -221,7 +224,7 @@ def _twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.nda
 
 
 def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bool) -> np.ndarray:
-    """int32[0x110000]: the id of a character that stands alone."""
+    """Return the id of every character that stands alone: int32 [0x110000]."""
     ids = np.full(0x110000, unk_id, dtype=np.int32)
     for token, index in vocab.items():
         if len(token) == 1:
@@ -232,7 +235,7 @@ def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bo
 
 
 def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Where each stretch of IN_WORD starts and ends; what vanishes does not end a word."""
+    """Return where each stretch of IN_WORD starts and ends; what vanishes does not end a word."""
     kept = np.flatnonzero(kinds != VANISHES)
     in_word = np.zeros(len(kept) + 2, dtype=np.int8)
     in_word[1:-1] = kinds[kept] == IN_WORD
@@ -241,7 +244,7 @@ def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _shape_of(word: str) -> Tuple[str, Sequence[int]]:
-    """What the cutter is given for a word, and from which character of it each of that comes."""
+    """Return what the cutter is given for a word, and from which character of it each of that comes."""
     if word.isascii() and word.isprintable():
         return word.lower(), range(len(word))
     shapes = [_plain_shape(character) for character in word]
@@ -251,13 +254,13 @@ def _shape_of(word: str) -> Tuple[str, Sequence[int]]:
 
 
 def _cased_shape_of(word: str) -> Tuple[str, Sequence[int]]:
-    """The same with case and accents left as they are."""
+    """Return what `_shape_of` does, with case and accents left as they are."""
     kept = [index for index, character in enumerate(word) if not _is_control(character)]
     return "".join(word[index] for index in kept), kept
 
 
 def _plain_shape(character: str) -> str:
-    """Lower case without accents: 'É' -> 'e'; '' for what vanishes."""
+    """Lower the case of a character and drop its accents: 'É' -> 'e'; '' for what vanishes."""
     lower = "".join(c for c in character.lower() if not _is_control(c))
     return "".join(c for c in unicodedata.normalize("NFD", lower) if unicodedata.category(c) != "Mn")
 

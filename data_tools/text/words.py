@@ -19,7 +19,7 @@ GivenWords = Callable[[str], Tuple[str, np.ndarray]]
 
 
 def word_begins(words: Sequence[str]) -> np.ndarray:
-    """bool[characters + 1]: where in the concatenation of ``words`` one of them begins, or the last ends."""
+    """Return where in the concatenation of ``words`` one begins or the last ends: bool [characters + 1]."""
     ends = np.cumsum(np.fromiter(map(len, words), dtype=np.int64, count=len(words)))
     begins = np.zeros(ends[-1] + 1 if len(ends) else 1, dtype=bool)
     begins[0] = begins[ends] = True
@@ -27,11 +27,11 @@ def word_begins(words: Sequence[str]) -> np.ndarray:
 
 
 def mark_words(begins: np.ndarray, ids: np.ndarray, starts: np.ndarray, twin_of: np.ndarray) -> np.ndarray:
-    """int32[n]: ``ids`` with '##' twins inside the words of a text, which begin where ``begins`` says.
+    """Put continuation ids ('##' twins) in place of ids inside the words of a text: int32 [n].
 
-    ``ids`` int32[n] and ``starts`` int32[n] are the pieces of that text in order (`WordPiece.pieces`),
-    ``twin_of`` int32[vocab_size] is the vocabulary's. A piece is inside a word when the piece before
-    it belongs to the same word.
+    ``begins`` bool [characters + 1]: where words begin (`word_begins`). ``ids`` int32 [n] and ``starts``
+    int32 [n] are the pieces of that text in order (`WordPiece.pieces`), ``twin_of`` int32 [vocab_size] is
+    the vocabulary's. A piece is inside a word when the piece before it belongs to the same word.
     """
     word_of_piece = np.cumsum(begins, dtype=np.int32)[starts]
     inside = np.zeros(len(ids), dtype=bool)
@@ -41,7 +41,7 @@ def mark_words(begins: np.ndarray, ids: np.ndarray, starts: np.ndarray, twin_of:
 
 
 def segmenter(name: str) -> Segmenter:
-    """text -> its words, whose concatenation is the text. ``name`` is rjieba, jieba or lac.
+    """Return the segmenter ``name`` (rjieba, jieba, lac): text -> its words, whose concatenation is the text.
 
     The library is imported here and not before. Raises InputError: unknown name, not installed.
     """
@@ -83,11 +83,11 @@ def _lac() -> Segmenter:
 
 
 def presegmented(separator: str) -> GivenWords:
-    """Text whose words stand apart by ``separator`` -> plain text, and where its words begin.
+    """Return a reader of text whose words stand apart by ``separator``.
 
-    '我 爱 deep learning' -> '我爱deep learning', of the words 我, 爱, deep, a space, learning: Chinese is
-    written without spaces, two words of Latin letters or digits of a line keep one between them. A
-    line end is a word.
+    It makes of such a text the plain text, and where its words begin, bool [characters + 1]. '我 爱 deep
+    learning' -> '我爱deep learning', of the words 我, 爱, deep, a space, learning: Chinese is written without
+    spaces, two words of Latin letters or digits of a line keep one between them. A line end is a word.
     """
 
     def split(text: str) -> Tuple[str, np.ndarray]:
@@ -110,7 +110,7 @@ def presegmented(separator: str) -> GivenWords:
 
 
 def _with_one_mark(text: str, separator: str) -> Tuple[str, str]:
-    """``text`` with a single character in place of each ``separator``, and that character."""
+    """Return ``text`` with a single character in place of each ``separator``, and that character."""
     if len(separator) == 1 and separator != "\n":
         return text, separator
     mark = next(character for character in map(chr, range(0xE000, 0xF900)) if character not in text)
@@ -119,7 +119,7 @@ def _with_one_mark(text: str, separator: str) -> Tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def _letters() -> np.ndarray:
-    """bool[0x110000]: the characters of which Latin words and numbers are made."""
+    """Return which characters Latin words and numbers are made of: bool [0x110000]."""
     letters = np.zeros(0x110000, dtype=bool)
     letters[:END_OF_LETTERS] = list(map(str.isalnum, map(chr, range(END_OF_LETTERS))))
     for low, high in CJK_RANGES:
@@ -128,5 +128,5 @@ def _letters() -> np.ndarray:
 
 
 def in_one_word(before: str, after: str) -> bool:
-    """Would the two characters, side by side, be of one word of Latin letters or digits?"""
+    """Return whether two characters, side by side, would be of one word of Latin letters or digits."""
     return after.isalnum() and before.isalnum() and not is_cjk(after) and not is_cjk(before)

@@ -50,7 +50,7 @@ class Checkpoint:
         self.files = {entry["name"]: entry for entry in self.manifest["files"]}
 
     def read(self, name: str) -> bytes:
-        """The bytes of one file, hashed as they are handed out. Raises CheckpointError when they differ."""
+        """Read one file, hashed as it is handed out. Raises CheckpointError when it is not as written."""
         path, entry = self.folder / name, self.files.get(name)
         if entry is None:
             raise CheckpointError(f"{self.folder} holds no {name}; it is a checkpoint of something else")
@@ -62,6 +62,7 @@ class Checkpoint:
         return data
 
     def state(self) -> TrainState:
+        """Return the state of the run. Raises CheckpointError when the file is damaged."""
         state = parse_state(self.read(STATE), self.folder / STATE)
         if state.step != self.step:
             raise DamagedError(f"{self.folder / STATE} is of step {state.step}, {MANIFEST} of {self.step}")
@@ -84,13 +85,16 @@ class Checkpoint:
     def refuse_other_run(
         self, fingerprint: Fingerprint, allowed: Sequence[str], rules: RunRules
     ) -> List[Dict]:
-        """Return the differences from the run that saved, as entries of "changes"; see `same_run`."""
+        """Return the differences from the run that saved, as entries of "changes"; see `fingerprint`.
+
+        Raises InputError for one that is not allowed.
+        """
         saved = self.manifest["fingerprint"]
         changes = refuse_other_run(str(self.folder), saved, fingerprint, allowed, rules)
         return [{**change, "step": self.step} for change in changes]
 
     def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
-        """A line about other processes, a line about other versions; neither stands in the way."""
+        """Log a line about other processes, a line about other versions; neither stands in the way."""
         for what, level, saved, now in (
             ("goes on with", logging.INFO, self.manifest.get("topology", topology), topology),
             ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions()),
@@ -116,7 +120,7 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
 
 
 def _force_to_disk(path: Path, parts: Sequence[Buffer], size: int) -> int:
-    """How many bytes the new file has then."""
+    """Write the new file, force it to disk and return how many bytes it has then."""
     try:
         with open(path, "xb", buffering=0) as file:
             _write_all(file.fileno(), parts)
@@ -127,7 +131,7 @@ def _force_to_disk(path: Path, parts: Sequence[Buffer], size: int) -> int:
 
 
 def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
-    """Many at a time: a write per small array takes the kernel twice as long."""
+    """Write many parts at a time: a write per small array takes the kernel twice as long."""
     left = deque(map(memoryview, parts))
     while left:
         written = os.writev(descriptor, list(islice(left, MOST_PARTS)))
@@ -138,7 +142,10 @@ def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
 
 
 def write_content(path: Path, content: Content) -> Dict[str, object]:
-    """``write_synced`` for a file of a job. Raises NumbersError when an array in it is not finite."""
+    """Write a file of a job as ``write_synced`` does: bytes, or named arrays as safetensors.
+
+    Raises NumbersError when an array in it is not finite, MachineError when the disk refuses.
+    """
     if isinstance(content, bytes):
         return write_synced(path, content)
     wrong = first_not_finite(content)
@@ -160,7 +167,7 @@ def _room(folder: Path, wanted: int) -> str:
 
 
 def _read_regular(path: Path, most: int) -> bytes:
-    """At most ``most`` bytes of a regular file; not through a link, and a pipe does not block.
+    """Read at most ``most`` bytes of a regular file; not through a link, and a pipe does not block.
 
     Raises DamagedError; CheckpointError where a permission is missing; OSError where the machine fails.
     """

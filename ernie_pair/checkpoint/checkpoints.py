@@ -105,10 +105,10 @@ class Checkpoints:
         allowed: Sequence[str] = (),
         rules: RunRules = NO_RULES,
     ) -> Optional[Checkpoint]:
-        """``newest()``, if it is of this run; see `same_run.refuse_other_run`.
+        """Return ``newest()``, if it is of this run; see `fingerprint.refuse_other_run`.
 
-        What was allowed to change stands in every manifest from here on. Raises InputError when the
-        ranks were not given the same, or not what the checkpoint was made with.
+        What was allowed to change stands in every manifest from here on. Raises InputError when the ranks
+        were not given the same, or not what the checkpoint was made with.
         """
         refuse_unknown_keys(fingerprint, allowed)
         self._refuse_unlike_ranks(fingerprint)
@@ -120,10 +120,10 @@ class Checkpoints:
         return checkpoint
 
     def newest(self) -> Optional[Checkpoint]:
-        """The newest checkpoint whose every byte is right, in every folder; None when there never was one.
+        """Return the newest checkpoint whose every byte is right, in every folder; None: there never was one.
 
-        A damaged one is set aside with a warning and the one before it is taken. Raises
-        CheckpointError when all are damaged: a run never starts afresh silently.
+        A damaged one is set aside with a warning and the one before it is taken. Raises CheckpointError
+        when all are damaged: a run never starts afresh silently.
         """
         limit = NEWEST_OF_ALL
         while True:
@@ -175,6 +175,7 @@ class Checkpoints:
         self._first_does(self._retire)
 
     def close(self) -> None:
+        """Wait until old checkpoints are deleted, and let the output folder go."""
         self._cleaner.shutdown()
         if self._lock is not None:
             self._lock.release()
@@ -192,7 +193,7 @@ class Checkpoints:
         return range(first, first + self.local.size)
 
     def _open(self) -> Tuple[str, str]:
-        """(what the run is called, what this start of it is called)."""
+        """Lock and clean the folder; return (name of the run, name of this start of it)."""
         if not self.local.is_first:
             return "", ""
         self.output_dir.mkdir(parents=True, exist_ok=True)
@@ -219,7 +220,7 @@ class Checkpoints:
             refuse_lost_checkpoints(self.output_dir)
 
     def _own_path(self, kind: str, step: int) -> Path:
-        """A hidden name that all ranks of this start arrive at."""
+        """Return a hidden name that all ranks of this start arrive at."""
         return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
 
     def _refuse_unlike_ranks(self, fingerprint: Dict[str, object]) -> None:
@@ -233,7 +234,10 @@ class Checkpoints:
                     )
 
     def _offer(self, most: int) -> Optional[Tuple[int, str]]:
-        """The newest sound checkpoint up to step ``most``, its manifest's hash; None: another rank says."""
+        """Return the newest sound checkpoint up to step ``most`` and its manifest's hash.
+
+        None: another rank says.
+        """
         if not self.local.is_first:
             return None
         published = self._published()
@@ -323,13 +327,16 @@ class Checkpoints:
         self._bytes_before = sum(entry["size"] for entry in entries)
 
     def _point_model_last_to(self, final: Path, expected: bool = False) -> None:
-        """``expected``: it should do so already; where it does not, say so."""
+        """Point model_last to ``final``; ``expected``: it should do so already; where it does not, say so."""
         link = self.output_dir / LAST
         if point_link(link, final.relative_to(self.output_dir), OWN_LINK) and expected:
             logger.warning("%s did not lead to the newest checkpoint, %s; now it does", link, final.name)
 
     def _retire(self) -> None:
-        """Only after a success; renamed first, so that a half-deleted folder is never taken for whole."""
+        """Delete old checkpoints, only after a success.
+
+        Each is renamed first, so that a half-deleted folder is never taken for whole.
+        """
         published = self._published()
         for step in sorted(published)[: -self.keep]:
             if self.every and step % self.every == 0:

@@ -25,7 +25,7 @@ def _old_value(name: str, old: object) -> str:
 
 
 class RunRules(NamedTuple):
-    """How one half of the package reads its fingerprints.
+    """The way in which one half of the package reads its fingerprints.
 
     fixed    beginnings of keys that --allow_change cannot allow
     upgrade  turns what an earlier version saved, {name: value}, into today's names and values
@@ -91,7 +91,7 @@ def _name_of(key: str) -> str:
 
 
 def _words(key: str) -> List[str]:
-    """What --allow_change may call a key: its flags, or the first word of its name."""
+    """Return what --allow_change may call a key: its flags, or the first word of its name."""
     return [*flags_of(key), _name_of(key).split()[0]]
 
 
@@ -104,7 +104,7 @@ def _is_allowed(name: str, keys: Dict[str, str], allowed: Sequence[str]) -> bool
 
 
 def _words_that_allow(keys: List[str]) -> str:
-    """A flag that all keys follow from, or else the first of each."""
+    """Return a flag that all keys follow from, or else the first of each."""
     common = [word for word in flags_of(keys[0]) if all(word in flags_of(key) for key in keys)]
     return common[0] if common else ",".join(dict.fromkeys(flags_of(key)[0] for key in keys))
 

@@ -34,11 +34,11 @@ VERSIONED = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "ernie-pa
 
 
 class DamagedError(CheckpointError):
-    """This checkpoint is not what was written; the one before it may be."""
+    """A checkpoint is not what was written; the one before it may be."""
 
 
 def manifest_bytes(manifest: Dict[str, object]) -> bytes:
-    """``manifest`` has everything but its format and its checksum."""
+    """Return the bytes of MANIFEST.json; ``manifest`` has everything but its format and its checksum."""
     data = as_json({"format": FORMAT, **manifest, "checksum": NO_CHECKSUM})
     return _with_checksum(data, sha256_of(data), NO_CHECKSUM)
 
@@ -49,11 +49,12 @@ def state_bytes(state: TrainState) -> bytes:
 
 
 def as_json(value) -> bytes:
+    """Encode ``value`` as indented JSON in UTF-8. Raises ValueError for NaN and infinity."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
 
 
 def sha256_of(*parts: Buffer) -> str:
-    """Of ``parts`` one after another."""
+    """Return the SHA-256 of the concatenated ``parts``, in hexadecimal."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -62,7 +63,7 @@ def sha256_of(*parts: Buffer) -> str:
 
 @cache
 def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
-    """{package: version} of those that are installed."""
+    """Return {package: version} of those of ``packages`` that are installed."""
     installed = {}
     for package in packages:
         try:
@@ -73,7 +74,10 @@ def installed_versions(packages: Sequence[str] = VERSIONED) -> Dict[str, str]:
 
 
 def parse_manifest(data: bytes, path: Path) -> Dict:
-    """Everything in it that is used is checked; its checksum too. Raises CheckpointError."""
+    """Parse MANIFEST.json; everything in it that is used is checked, its checksum too.
+
+    Raises DamagedError, and CheckpointError for the format of a newer version.
+    """
     manifest = _parse_object(data, path)
     written_by = manifest.get("format")
     if isinstance(written_by, int) and written_by > FORMAT and _whole(manifest, data):
@@ -98,7 +102,7 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
 
 
 def _whole(manifest: Dict, data: bytes) -> bool:
-    """Is it, byte for byte, what its checksum was taken of?"""
+    """Return whether ``data`` is, byte for byte, what its checksum was taken of."""
     checksum = manifest.get("checksum")
     if not (isinstance(checksum, str) and SHA256.fullmatch(checksum)):
         return False
@@ -122,6 +126,7 @@ def _is_entry(entry) -> bool:
 
 
 def parse_state(data: bytes, path: Path) -> TrainState:
+    """Parse state.json. Raises DamagedError when it holds no state of a run."""
     names = {key: name for name, key in FILE_KEYS.items()}
     values = {names.get(key, key): value for key, value in _parse_object(data, path).items()}
     defaults = asdict(TrainState())

@@ -11,7 +11,7 @@ from data_tools.files.file_lock import open_lock, try_lock
 
 
 class RunLock:
-    """Holds ``path`` until it is released or the process ends, however it ends.
+    """The lock of a run on ``path``, held until it is released or the process ends, however it ends.
 
     The file names the holder. Raises InputError when another process has it, or when it is a file of the
     user that only has this name; OSError where it cannot be opened.
@@ -37,4 +37,5 @@ class RunLock:
             raise InputError(f"{path} is no lock of a run; rename it, or use another --output_dir")
 
     def release(self) -> None:
+        """Release the lock; the file stays."""
         os.close(self._descriptor)

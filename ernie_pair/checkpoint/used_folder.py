@@ -66,7 +66,7 @@ def _leads_to_a_checkpoint(link: Path) -> bool:
 
 
 def _holds_something(path: Path) -> bool:
-    """A file, a link, or a folder that is not empty."""
+    """Return whether ``path`` is a file, a link, or a folder that is not empty."""
     if path.is_dir() and not path.is_symlink():
         return any(path.iterdir())
     return os.path.lexists(path)

@@ -44,7 +44,10 @@ class AmpConfig(Options):
             raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
 
     def refuse_narrow_sums(self, passes: int, batch_flag: str) -> None:
-        """Raises InputError where ``passes`` make an update; fewer do with a larger ``batch_flag``."""
+        """Raise InputError where several ``passes`` make a step at O2.
+
+        Fewer do with a larger ``batch_flag``.
+        """
         if self.narrows_weights and passes > 1:
             raise InputError(
                 "--amp_level O2 would add up the gradients of several passes in the narrow type; use O1, or "
@@ -52,7 +55,7 @@ class AmpConfig(Options):
             )
 
     def refuse_half_precision_on(self, device: str) -> None:
-        """Raises InputError where the device has no kernels for the narrow type."""
+        """Raise InputError where the device has no kernels for the half-precision type."""
         if self.use_amp and device == "cpu" and self.amp_dtype != "float32":
             raise InputError(
                 f"--use_amp true --amp_dtype {self.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
@@ -61,9 +64,13 @@ class AmpConfig(Options):
 
     @property
     def narrows_weights(self) -> bool:
+        """Return whether the weights themselves are in half precision."""
         return self.use_amp and self.amp_level == "O2"
 
     @property
     def scales_loss(self) -> bool:
-        """bfloat16 has the range of float32: nothing is lost without a scale."""
+        """Return whether the loss is scaled.
+
+        bfloat16 has the range of float32: nothing is lost without a scale.
+        """
         return self.use_amp and self.amp_dtype != "bfloat16"

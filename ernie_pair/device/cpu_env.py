@@ -4,8 +4,8 @@ Paddle 2.6 carries an old MKL that picks a slow path on processors of other make
 against 237 GFLOP/s); MKL_DEBUG_CPU_TYPE names the path. MKL_CBWR=...,STRICT makes a product the same
 to the last bit for any number of threads, so that any number of processes gives the same evaluation;
 measured, it costs nothing. KMP_BLOCKTIME is how many milliseconds the idle threads of OpenMP spin: its
-own 200 take the processor from loaders and checkpoints (measured, 2 cores: a save after an update 1.5
-times as long, updates themselves a tenth slower than with 1). A variable that the user has set stays.
+own 200 take the processor from loaders and checkpoints (measured, 2 cores: a save after a step 1.5
+times as long, steps themselves a tenth slower than with 1). A variable that the user has set stays.
 """
 
 import os
@@ -18,7 +18,7 @@ PATH_OF = {"avx512": "7", "avx2": "5"}
 
 
 def prepare_cpu_math() -> None:
-    """Choose the MKL path for this processor."""
+    """Choose the MKL path for this processor; to be called before Paddle is loaded."""
     os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's C++ tells of every program it starts
     os.environ.setdefault("KMP_BLOCKTIME", "1")
     facts = _processor_facts()
@@ -31,7 +31,7 @@ def prepare_cpu_math() -> None:
 
 
 def cpu_threads() -> int:
-    """Math threads of this process: OMP_NUM_THREADS, or its share of the cores it may use."""
+    """Return the math threads of this process: OMP_NUM_THREADS, or its share of the cores it may use."""
     if THREADS_ASKED.isdigit():
         return int(THREADS_ASKED)
     told = os.environ.get("PADDLE_LOCAL_SIZE") or os.environ.get("PADDLE_TRAINERS_NUM") or "1"
@@ -40,7 +40,7 @@ def cpu_threads() -> int:
 
 
 def math_path() -> str:
-    """Which path MKL takes, in words."""
+    """Return which path MKL takes, in words."""
     chosen = os.environ.get("MKL_DEBUG_CPU_TYPE")
     names = {path: feature for feature, path in PATH_OF.items()}
     return f"MKL {names.get(chosen, chosen)} (MKL_DEBUG_CPU_TYPE={chosen})" if chosen else "MKL's own choice"

@@ -35,12 +35,12 @@ def start_device(device: str, world: World) -> str:
 
 
 def default_device() -> str:
-    """gpu where an NVIDIA driver is loaded, else cpu; asks no framework, so it is cheap."""
+    """Return gpu where an NVIDIA driver is loaded, else cpu; asks no framework, so it is cheap."""
     return "gpu" if os.path.exists("/dev/nvidiactl") else "cpu"
 
 
 def quiet_libraries() -> None:
-    """PaddleNLP logs every file it opens; a run shows its own lines."""
+    """Silence PaddleNLP's log, which tells every file it opens; a run shows its own lines."""
     import logging
 
     for name in ("paddlenlp", "PaddleNLP"):

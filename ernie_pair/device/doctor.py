@@ -116,7 +116,7 @@ def _helper() -> str:
 
 
 def _launch_line() -> str:
-    """A line that trains: with a set that is fetched, and this environment's own Python and device."""
+    """Return a line that trains: with a set that is fetched, and this environment's Python and device."""
     on_gpu = default_device() == "gpu"
     processes = "--gpus 0,1" if on_gpu else "--nproc_per_node 2"
     here = Path(__file__).resolve().parents[2] / "scripts" / "train_pair.py"

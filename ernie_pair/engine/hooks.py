@@ -7,11 +7,11 @@ from ernie_pair.checkpoint.train_state import TrainState
 
 
 class StopRequests(Protocol):
-    """What the ranks have heard of signals; see `stop_signals.StopSignals`."""
+    """The ranks' knowledge of signals; see `stop_signals.StopSignals`."""
 
     @property
     def requested(self) -> bool:
-        """Has a rank been asked to stop, as of the last step? Equal on every rank."""
+        """Return whether a rank was asked to stop, as of the last step. Equal on every rank."""
 
     def local(self) -> int:
         """Return what this rank has heard, a number that a job sums up over the ranks in each step."""
@@ -24,46 +24,51 @@ class StopRequests(Protocol):
 
 
 class Heartbeat(Protocol):
-    """Wants to know where the loop is, so as to notice when it is nowhere any more."""
+    """A watcher that is told where the loop is, so as to notice when it is nowhere any more."""
 
     def step_done(self, step: int) -> None:
-        """A step has ended."""
+        """Note that a step has ended."""
 
     def paused(self) -> ContextManager:
         """Return a context within which something may take far longer than a step."""
 
 
 class NoStop:
-    """Nobody asks this run to stop."""
+    """Stop requests of a run that nobody asks to stop."""
 
     requested = False
 
     def local(self) -> int:
+        """Return 0: nothing was heard."""
         return 0
 
     def set_total(self, total: float) -> None:
+        """Ignore what the ranks have heard."""
         pass
 
     def raise_stopped(self, step: int) -> None:
+        """Do nothing."""
         pass
 
 
 class NoHeartbeat:
-    """Nobody watches this run."""
+    """The heartbeat of a run that nobody watches."""
 
     def step_done(self, step: int) -> None:
+        """Do nothing."""
         pass
 
     def paused(self) -> ContextManager:
+        """Return a context that does nothing."""
         return nullcontext()
 
 
 def save_nothing(state: TrainState) -> None:
-    """No checkpoint is written."""
+    """Write no checkpoint."""
 
 
 class Hooks:
-    """Override what is wanted.
+    """The work of a kind of training between steps; override what is wanted. All ranks call all methods.
 
     Set by the engine that runs the loop: ``stop``, ``heartbeat``, and ``save``, which writes a checkpoint.
     """
@@ -74,13 +79,13 @@ class Hooks:
         self.save: Callable[[TrainState], None] = save_nothing
 
     def on_start(self, log) -> None:
-        """The log is open and nothing has been done."""
+        """React to the start: the log is open and nothing has been done."""
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """A training line has been logged, with ``metrics`` over the steps since the line before."""
+        """React to a logged training line; ``metrics`` are over the steps since the line before."""
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """An evaluation is done: that of step 0, of every ``eval_freq`` steps, the last one.
+        """React to an evaluation: that of step 0, of every ``eval_freq`` steps, the last one.
 
         ``metrics`` is empty where there is no validation data.
         """
@@ -89,11 +94,11 @@ class Hooks:
         """Write what is handed out every ``export_steps``."""
 
     def on_save(self, state: TrainState, folder) -> None:
-        """A checkpoint lies in ``folder``."""
+        """React to a checkpoint that lies in ``folder``."""
 
     def should_stop(self, state: TrainState) -> bool:
-        """Is the run to end here, saved? Equal on every rank, now as at any later start."""
+        """Return whether the run is to end here, saved. Equal on every rank, now as at any later start."""
         return False
 
     def on_end(self, state: TrainState) -> None:
-        """The loop has ended, but for a signal or an error."""
+        """React to the end of the loop; a signal or an error is none."""

@@ -37,4 +37,5 @@ def window_means(window: Window, latest: Dict[str, float]) -> Dict[str, float]:
 
 
 def perplexity_of(lm_loss: float) -> float:
+    """Return exp(lm_loss), the loss in nats per token and cut at LARGEST_EXPONENT."""
     return math.exp(min(lm_loss, LARGEST_EXPONENT))

@@ -14,7 +14,7 @@ MOST_SKIPPED_IN_A_ROW = 50
 
 
 class Job(Protocol):
-    """What a step and an evaluation are: the only part that knows the framework."""
+    """The step and the evaluation of a kind of training: the only part that knows the framework."""
 
     def step(self, micro_batches: List, number: int, stop: StopRequests) -> Dict[str, float]:
         """Move the weights once, in step ``number``, and sum up over the ranks what ``stop`` has heard.

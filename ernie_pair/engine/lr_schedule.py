@@ -1,4 +1,4 @@
-"""Update number -> learning rate, as a pure function."""
+"""Step number -> learning rate, as a pure function."""
 
 import logging
 import math
@@ -17,10 +17,11 @@ def learning_rate(
     decay_steps: int,
     style: str = "linear",
 ) -> float:
-    """The rate of update ``step`` (1 is the first): up to ``max_lr``, down to ``min_lr``, then flat.
+    """Return the learning rate of step ``step`` (1 is the first).
 
-    It reaches ``max_lr`` at ``warmup_steps`` and ``min_lr`` at ``decay_steps``; between them it falls
-    along a line, or along half a wave of the cosine.
+    It rises to ``max_lr`` at ``warmup_steps``, falls to ``min_lr`` at ``decay_steps`` and stays there;
+    between them it falls along a line, or along half a wave of the cosine (Loshchilov and Hutter, "SGDR",
+    2017, without restarts).
     """
     if step <= warmup_steps:
         return max_lr * step / warmup_steps
@@ -59,6 +60,6 @@ def describe_schedule(rates: dict, max_steps: int, done: int = 0) -> str:
 
 
 def _short(rate: float) -> str:
-    """9.1e-5 for 0.000090990; three digits are enough to see what is meant."""
+    """Write a rate with three digits, 9.1e-5 for 0.000090990: enough to see what is meant."""
     digits, power = f"{rate:.2e}".split("e")
     return f"{float(digits):g}e{int(power)}" if rate else "0"

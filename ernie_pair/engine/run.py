@@ -49,7 +49,7 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run is and how it is kept.
+    """The settings of a run: what it is and how it is kept.
 
     ``flags``: the dataclass of its flags, for VisualDL. ``rates``: keyword arguments of ``learning_rate``.
     ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
@@ -71,7 +71,7 @@ class RunSettings:
 
 
 class Processes(NamedTuple):
-    """Where this process stands: in the run, on those that share its output folder; and how they add up."""
+    """The place of this process in the run and among those that share its output folder; and their sum."""
 
     world: World = World()
     local: World = World()
@@ -172,8 +172,11 @@ class _Run:
 
 
 def check_position(state: TrainState, global_batch_size: int) -> None:
-    """After a change of the batch the samples seen must be whole steps of the new size, and enough samples
-    must be left for the steps that are to come. Raises InputError."""
+    """Refuse a change of the global batch size that the samples seen do not fit.
+
+    They must be whole steps of the new size, and enough samples must be left for the steps that are to
+    come. Raises InputError.
+    """
     steps, rest = divmod(state.consumed_samples, global_batch_size)
     if rest or steps > state.step:
         raise InputError(

@@ -44,7 +44,7 @@ logger = logging.getLogger("ernie_pair")
 
 
 def start_console(world: World) -> None:
-    """INFO lines to stderr on the first rank, warnings elsewhere."""
+    """Send INFO lines to stderr on the first rank, warnings elsewhere."""
     handler = _AboveTheBar()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logger.handlers, logger.propagate = [handler], False
@@ -52,7 +52,7 @@ def start_console(world: World) -> None:
 
 
 class _AboveTheBar(logging.Handler):
-    """Lets a line stand above the progress bar instead of through it."""
+    """A handler that lets a line stand above the progress bar instead of through it."""
 
     def emit(self, record):
         with suppress(OSError):  # whoever read the console has gone; the run stays
@@ -60,7 +60,7 @@ class _AboveTheBar(logging.Handler):
 
 
 class RunLog:
-    """Scalars of one run, from where it is resumed on.
+    """The log of one run: its scalars, from where it is resumed on.
 
     ``samples_per_epoch``: how many samples read the training data once; 0 where nobody knows.
     """
@@ -88,7 +88,7 @@ class RunLog:
         self.is_writable = True
 
     def tick(self, seconds: float, waited: float, samples: int) -> None:
-        """One update of ``samples`` samples has been made; ``waited`` for its data is in ``seconds``."""
+        """Count a step of ``samples`` samples that took ``seconds``, of which it ``waited`` for its data."""
         self.bar.update(1)
         self.seconds += seconds
         self.waited += waited
@@ -96,12 +96,12 @@ class RunLog:
         self.remaining.tick(seconds)
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
-        """A page of VisualDL's text tab."""
+        """Show ``texts`` on a page of VisualDL's text tab."""
         for number, text in enumerate(texts):
             self.writer.add_text(name, text, step=number)
 
     def configuration(self, config) -> None:
-        """The same of a dataclass of flags, as they stand on a command line."""
+        """Show a dataclass of flags in VisualDL's text tab, as they stand on a command line."""
         given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
         words = (
             f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
@@ -109,7 +109,10 @@ class RunLog:
         self.texts("configuration", [" ".join(words)])
 
     def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
-        """Log one event. Rates are of the time since the last training event."""
+        """Log one event, ``values`` of ``split`` at ``state``.
+
+        Speeds are per second, over the time since the last training event.
+        """
         event = {"split": split, "step": state.step, **values, "consumed_samples": state.consumed_samples}
         if split == "train":
             event.update(self._speeds())
@@ -122,6 +125,7 @@ class RunLog:
         logger.info("%-5s step %d/%s  %s", split, state.step, self.bar.total, words)
 
     def close(self) -> None:
+        """Close the files; VisualDL may write the last curves only now."""
         self.bar.close()
         with suppress(OSError):
             self.file.close()
@@ -142,7 +146,7 @@ class RunLog:
             self.is_writable = False
 
     def _speeds(self) -> Dict[str, float]:
-        """Speeds, the share of the time spent on waiting for data, and this process's peak of memory."""
+        """Return speeds, the share of the time spent waiting for data, and this process's peak of memory."""
         seconds = max(self.seconds, 1e-9)
         speed, waited = self.samples / seconds, self.waited / seconds
         self.seconds, self.waited, self.samples = 0.0, 0.0, 0
@@ -157,13 +161,13 @@ class RunLog:
 
 
 class RemainingTime:
-    """How long a run still takes, by the clock since the first step of this start."""
+    """The time that a run still takes, by the clock since the first step of this start."""
 
     def __init__(self, max_steps: int):
         self.max_steps, self.steps, self.started = max_steps, 0, time.monotonic()
 
     def tick(self, seconds: float) -> None:
-        """A step that took ``seconds`` has just ended."""
+        """Note that a step that took ``seconds`` has just ended."""
         if not self.steps:
             self.started = time.monotonic() - seconds
         self.steps += 1
@@ -178,36 +182,44 @@ class NullLog:
     """The log of the ranks that say nothing."""
 
     def tick(self, seconds: float, waited: float, samples: int) -> None:
+        """Do nothing."""
         pass
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
+        """Do nothing."""
         pass
 
     def configuration(self, config) -> None:
+        """Do nothing."""
         pass
 
     def scalars(self, split: str, values: Dict[str, float], state: TrainState) -> None:
+        """Do nothing."""
         pass
 
     def close(self) -> None:
+        """Do nothing."""
         pass
 
 
 class NoCurves:
-    """Takes the place of VisualDL's writer where it cannot write."""
+    """The writer in place of VisualDL's where that cannot write."""
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
+        """Do nothing."""
         pass
 
     def add_text(self, tag: str, text: str, step: int) -> None:
+        """Do nothing."""
         pass
 
     def close(self) -> None:
+        """Do nothing."""
         pass
 
 
 def _open_curves(folder: Path):
-    """VisualDL's writer into ``folder``, which is this run's alone: its records there are drawn again."""
+    """Open VisualDL's writer into ``folder``, which is this run's alone: its records are drawn again."""
     from visualdl import LogWriter  # only the rank that writes needs it
 
     try:
@@ -223,7 +235,7 @@ def _open_curves(folder: Path):
 
 
 def open_log(output_dir: Path, world: World, **settings):
-    """The log of this rank: one that writes on the first, one that is silent elsewhere."""
+    """Open the log of this rank: one that writes on the first, one that is silent elsewhere."""
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
 
 

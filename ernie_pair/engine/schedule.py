@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Schedule:
-    """0 means never. ``samples_per_epoch`` 0: epochs do not count."""
+    """The steps at which something is due. 0 means never; ``samples_per_epoch`` 0: epochs do not count."""
 
     max_steps: int
     global_batch_size: int
@@ -17,16 +17,22 @@ class Schedule:
     has_validation: bool = True  # False: there is no data for it, and hooks are asked without metrics
 
     def logs_at(self, step: int) -> bool:
+        """Return whether a training line is due: every ``logging_freq`` steps and at the end."""
         return step == self.max_steps or _is_multiple(step, self.logging_freq)
 
     def evaluates_at(self, step: int) -> bool:
-        """Every ``eval_freq`` steps, at each epoch's end where epochs count, and at the end."""
+        """Return whether an evaluation is due.
+
+        That is every ``eval_freq`` steps, at each epoch's end where epochs count, and at the end.
+        """
         return step == self.max_steps or _is_multiple(step, self.eval_freq) or self._ends_an_epoch(step)
 
     def saves_at(self, step: int) -> bool:
+        """Return whether a checkpoint is due: every ``checkpoint_steps`` steps and at the end."""
         return step == self.max_steps or _is_multiple(step, self.checkpoint_steps)
 
     def exports_at(self, step: int) -> bool:
+        """Return whether an exported model is due: every ``export_steps`` steps."""
         return _is_multiple(step, self.export_steps)
 
     def _ends_an_epoch(self, step: int) -> bool:

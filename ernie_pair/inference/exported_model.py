@@ -1,4 +1,4 @@
-"""The folder of a shipped model: written by `ernie-pair export`, read by the predictor.
+"""The folder of an exported model: written by `ernie-pair export`, read by the predictor.
 
 model.pdmodel, model.pdiparams  the model for Paddle Inference
 model.onnx                      the model for ONNX: input_ids, token_type_ids int64 [batch, length]
@@ -10,8 +10,8 @@ export.json                     how to ask it, and the proof that it answers as 
      "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
      "parity": {"onnx": 3.1e-07}, ...}
 
-Either of the two models may be absent. ``threshold`` is null where the likeliest class is the answer; it
-and ``symmetric`` came with format 2.
+Either of the two models may be absent. ``threshold`` is null where the likeliest class is the answer; it and
+``symmetric`` came with format 2.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ CURE = "export the model again"
 
 @dataclass(frozen=True)
 class ShippedModel:
-    """What export.json says. ``labels``: the name of every class."""
+    """An exported model as its export.json describes it. ``labels``: the name of every class."""
 
     folder: Path
     labels: Tuple[str, ...]
@@ -51,13 +51,18 @@ class ShippedModel:
 
     @property
     def calibration(self) -> Calibration:
+        """Return how to decide: the temperature, the threshold and whether both orders are scored."""
         return Calibration(self.temperature, threshold=self.threshold, symmetric=self.symmetric)
 
     def holds(self, backend: str) -> bool:
+        """Return whether the model was exported for ``backend``, onnx or paddle."""
         return all(name in self.files for name in FILES_OF[backend])
 
     def file(self, name: str) -> Path:
-        """The file ``name``. Raises CheckpointError when it is absent or not what was exported."""
+        """Return the path of the file ``name``.
+
+        Raises CheckpointError when it is absent or not what was exported.
+        """
         path = self.folder / name
         if name not in self.files or not path.is_file() or sha256_of_file(path) != self.files[name]:
             raise CheckpointError(f"{path} is not the file that was exported; export the model again")
@@ -65,7 +70,10 @@ class ShippedModel:
 
 
 def read_shipped(folder: Path) -> ShippedModel:
-    """Raises InputError when ``folder`` is no shipped model, CheckpointError when its manifest is damaged."""
+    """Read the export.json of a folder.
+
+    Raises InputError when ``folder`` is no exported model, CheckpointError when its manifest is damaged.
+    """
     if not folder.is_dir():
         raise InputError(f"--model {folder} is not a folder; give the --output_dir of ernie-pair export")
     path = folder / MANIFEST

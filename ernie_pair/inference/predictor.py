@@ -1,7 +1,7 @@
-"""Ask a shipped model: texts in, labels and probabilities out. Nothing of the training code is needed.
+"""Ask an exported model: texts in, labels and probabilities out. Nothing of the training code is needed.
 
 predictor = PairPredictor("ship")
-labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
+classes, labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ TextPair = Tuple[str, str]
 
 
 class Prediction(NamedTuple):
-    """Of every pair, in their order; the probabilities are calibrated if the model is."""
+    """The predictions of pairs, in their order; the probabilities are calibrated if the model is."""
 
     classes: np.ndarray  # int64 [pairs]: the likeliest class, or what the threshold says
     labels: List[str]  # what it is called
@@ -34,13 +34,13 @@ class Prediction(NamedTuple):
 
 
 class PairPredictor:
-    """A shipped model, loaded once. Not for several threads at a time.
+    """An exported model, loaded once. Not for several threads at a time.
 
-    ``backend``: onnx | paddle | auto, see ``open_backend``; ``threads``: of one forward pass, 0: the
-    cores of this process. ``threshold``: of two classes, the probability from which on a pair is of
-    class 1; None: the one that was exported, if there is one, otherwise the likelier class.
-    ``symmetric``: average scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as
-    exported. Raises an ErniePairError for a folder that cannot be used so.
+    ``backend``: onnx | paddle | auto, see ``open_backend``; ``threads``: of one forward pass, 0: the cores of
+    this process. ``threshold``: of two classes, the probability from which on a pair is of class 1; None: the
+    one that was exported, if there is one, otherwise the likelier class. ``symmetric``: average scores (a, b)
+    and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. Raises an ErniePairError for a
+    folder that cannot be used so.
     """
 
     def __init__(
@@ -65,14 +65,20 @@ class PairPredictor:
         self.backend = self._backend.name
 
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
-        """In the order of ``pairs``. Raises InputError for what is no pair of texts, NumbersError."""
+        """Predict the class of every pair, in the order of ``pairs``.
+
+        Raises InputError for what is no pair of texts, NumbersError for logits that are not finite.
+        """
         logits = self.logits(pairs)
         classes, shares = decide(logits, self.shipped.temperature, self.threshold)
         names = [self.class_names[number] for number in classes]
         return Prediction(classes, names, shares.astype(np.float32))
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
-        """float32 [pairs, classes]: what the model says before temperature and softmax."""
+        """Return the logits of the pairs before temperature and softmax, float32 [N, C].
+
+        Raises InputError for what is no pair of texts, NumbersError for logits that are not finite.
+        """
         return score_pairs(self._logits_of_texts, *self._texts_of(pairs), self.symmetric)
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
@@ -86,7 +92,7 @@ class PairPredictor:
         return logits
 
     def logits_of_ids(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
-        """int64 [B, S] twice -> float32 [B, classes], in one forward pass."""
+        """Return the logits, float32 [B, C], of ids and token types int64 [B, S], in one forward pass."""
         return self._backend.logits(input_ids, token_type_ids)
 
     def _texts_of(self, pairs: Sequence[TextPair]) -> Tuple[List[str], List[str]]:

@@ -1,4 +1,4 @@
-"""Logits as probabilities and classes: what evaluation, prediction and a shipped model share."""
+"""Logits as probabilities and classes: what evaluation, prediction and an exported model share."""
 
 from typing import NamedTuple, Optional, Sequence
 
@@ -8,21 +8,25 @@ from data_tools.base.errors import InputError
 
 
 def probabilities(logits: np.ndarray, temperature: float = 1.0) -> np.ndarray:
-    """softmax(logits / temperature), float64 [N, C]."""
+    """Return softmax(logits / temperature) of logits [N, C], float64 [N, C]."""
     scaled = logits.astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
 class Decisions(NamedTuple):
-    """What logits say: ``classes`` int64 [N] and ``probabilities`` float64 [N, C]."""
+    """The predictions that follow from logits: ``classes`` int64 [N], ``probabilities`` float64 [N, C]."""
 
     classes: np.ndarray
     probabilities: np.ndarray
 
 
 def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[float] = None) -> Decisions:
-    """Return the class of each row of logits [N, C]: the likeliest one, or 1 from ``threshold`` on."""
+    """Return the class and the probabilities of each row of logits [N, C], at ``temperature``.
+
+    The class is the likeliest one, or with ``threshold`` 1 where the probability of class 1 reaches it, else
+    0.
+    """
     shares = probabilities(logits, temperature)
     classes = logits.argmax(axis=1) if threshold is None else (shares[:, 1] >= threshold).astype(np.int64)
     return Decisions(classes, shares)

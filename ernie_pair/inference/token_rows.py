@@ -1,4 +1,4 @@
-"""Pairs of texts as token ids: what training, evaluation and a shipped model share.
+"""Pairs of texts as token ids: what training, evaluation and an exported model share.
 
 A row is [CLS] a [SEP] b [SEP] with token type 0 up to the first [SEP] and 1 after it.
 """
@@ -29,6 +29,7 @@ class Batch(NamedTuple):
 class Rows:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
+    ``ids`` int32 [tokens], ``starts`` int64 [rows + 1], ``heads`` [rows], ``labels`` int64 [rows] or None.
     ``num_cut`` of them were longer and have been cut; ``bad`` are rows of the file that were left out.
     """
 
@@ -48,6 +49,7 @@ class Rows:
         return self.labels
 
     def batch(self, picked: np.ndarray) -> Batch:
+        """Return the rows ``picked`` int64 [B] side by side, padded to the longest of them."""
         lengths = self.lengths[picked]
         columns = np.arange(lengths.max())
         inside = columns < lengths[:, None]
@@ -60,7 +62,7 @@ class Rows:
 def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordPiece:
     """Read the vocabulary of a model.
 
-    Raises InputError where it and the model do not fit each other.
+    Raises InputError when it and the model do not fit each other, or ``max_seq_len`` exceeds the positions.
     """
     pieces = WordPiece.from_file(vocab_file, spec.lower_case)
     if pieces.vocab_size > spec.vocab_size:
@@ -88,9 +90,9 @@ def encode_texts(
     pieces: WordPiece,
     max_seq_len: int,
 ) -> Rows:
-    """Token ids of the pairs (left[i], right[i]), cut to ``max_seq_len`` (see ``kept_lengths``).
+    """Encode the pairs (left[i], right[i]) as token ids, cut to ``max_seq_len`` (see ``kept_lengths``).
 
-    A text without any token, of a zero-width space for example, becomes [UNK].
+    ``labels`` int64 [N] or None. A text without any token, of a zero-width space for example, becomes [UNK].
     """
     rows: List[np.ndarray] = []
     heads: List[int] = []
@@ -110,19 +112,20 @@ def encode_texts(
 
 
 def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:
-    """How many tokens of each text fit into ``room``.
+    """Return how many tokens of each text fit into ``room``.
 
-    The longer text loses a token until both fit; when they are equally long the second loses it.
-    (PaddleNLP's longest_first does the same.)
+    The longer text loses a token until both fit; when they are equally long the second loses it. (PaddleNLP's
+    longest_first does the same.)
     """
     left = min(left, max(room - right, (room + 1) // 2))
     return left, min(right, room - left)
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int) -> List[np.ndarray]:
-    """Every row once, rows of like length together; the same batches for any number of processes.
+    """Return batches of row numbers, int64 [at most batch_size] each, that hold every row once.
 
-    Rows meet within a WINDOW of the file, so that who reads it window by window gets the same answers.
+    Rows of like length stand together; the batches are the same for any number of processes. Rows meet within
+    a WINDOW of the file, so that who reads it window by window gets the same answers.
     """
     batches = []
     for begin in range(0, len(lengths), WINDOW):

@@ -28,9 +28,9 @@ NO_MODEL = (
 
 
 def check_config(config: Mapping[str, Any], where: str) -> None:
-    """Raises InputError naming ``where``, the key, its value and what it takes; absent keys are passed over.
+    """Raise InputError naming ``where``, the first wrong key, its value and what it takes.
 
-    ``config``: the content of a config.json; it has a vocab_size.
+    ``config``: the content of a config.json; it has a vocab_size. Absent keys are passed over.
     """
     if not is_utf8(config):
         raise InputError(f"{where}: it holds half of a character (a lone surrogate); correct it")

@@ -34,7 +34,7 @@ def architecture_in(config: Mapping[str, Any]) -> str:
 
 
 def _is_of(architecture: str, begins: str) -> bool:
-    """ErnieModel and ErnieForPretraining are Ernie's, ErnieMModel is not."""
+    """Return whether a class is of a family: ErnieForPretraining is Ernie's, ErnieMModel is not."""
     return architecture.startswith((f"{begins}Model", f"{begins}For"))
 
 
@@ -57,7 +57,10 @@ def read_config(path: Path) -> Dict[str, Any]:
 
 
 def _modernised(config: Dict[str, Any]) -> Dict[str, Any]:
-    """PaddleNLP once wrote {"init_args": [{..., "init_class"}], "init_class"}, ERNIE sent_type_vocab_size."""
+    """Bring a configuration under the keys of today.
+
+    PaddleNLP once wrote {"init_args": [{..., "init_class"}], "init_class"}, ERNIE sent_type_vocab_size.
+    """
     made_as, inner = config.get("init_class"), config.get("init_args")
     if isinstance(inner, list) and inner and isinstance(inner[0], dict):
         config = inner[0]

@@ -19,19 +19,26 @@ _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole n
 
 @dataclass(frozen=True)
 class Labels:
-    """``names[c]`` is what class c is called; ``classes`` holds every spelling that a file may use."""
+    """The classes of a model and their names.
+
+    ``names[c]`` is what class c is called; ``classes`` holds every spelling that a file may use.
+    """
 
     names: Tuple[str, ...]
     classes: Dict[str, int]
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":
+        """Return ``count`` classes that are called by their numbers."""
         names = tuple(map(str, range(count)))
         return cls(names, {name: number for number, name in enumerate(names)})
 
     @classmethod
     def named(cls, spellings: Dict[str, int]) -> "Labels":
-        """{spelling: class}. The numbers of the classes count too, unless a spelling is a number itself."""
+        """Return the classes of {spelling: class}; the first spelling of a class is its name.
+
+        The numbers of the classes count too, unless a spelling is a number itself.
+        """
         names: Dict[int, str] = {}
         for spelling, number in spellings.items():
             names.setdefault(number, spelling)
@@ -59,17 +66,20 @@ class Labels:
 
     @property
     def allowed(self) -> str:
-        """For an error message."""
+        """Return all spellings, for an error message."""
         return ", ".join(self.classes)
 
 
 def parse_label_map(text: str) -> Labels:
-    """Return the labels that --label_map names. Raises InputError."""
+    """Return the labels that --label_map names. Raises InputError when it is no such map."""
     return Labels.named(_read_map(text))
 
 
 def labels_in(config: Mapping[str, Any]) -> Labels:
-    """Return the labels of a config.json; numbers where it has no names. Raises InputError."""
+    """Return the labels of a config.json; numbers where it has no names.
+
+    Raises InputError when the names do not fit the number of classes.
+    """
     count, names = num_labels_in(config), config.get("id2label")
     if names is None:
         return Labels.numbered(count)
@@ -82,7 +92,10 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
 
 
 def num_labels_in(config: Mapping[str, Any]) -> int:
-    """Return how many classes a config.json gives a classifier, 2 unless it says so. Raises InputError."""
+    """Return how many classes a config.json gives a classifier, 2 unless it says so.
+
+    Raises InputError below 2.
+    """
     value = config.get("num_labels", config.get("num_classes", 2))
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         raise InputError(f"config.json: num_labels is {value!r}; a classifier needs 2 classes or more")
@@ -90,7 +103,7 @@ def num_labels_in(config: Mapping[str, Any]) -> int:
 
 
 def _read_map(text: str) -> Dict[str, int]:
-    """{spelling: class}. Raises InputError naming the part that is wrong."""
+    """Parse {spelling: class}. Raises InputError naming the part that is wrong."""
     parts = [part.strip() for part in text.split(",")]
     numbered = [part.partition("=") if "=" in part else ("", "", part) for part in parts]
     if len({equals for _, equals, _ in numbered}) != 1:

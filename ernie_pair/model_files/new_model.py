@@ -63,7 +63,10 @@ class NewModelConfig(Options):
 
 
 def new_model(config: NewModelConfig) -> None:
-    """Write the folder. Raises InputError when the vocabulary cannot be used."""
+    """Write the folder of a new model: config.json, tokenizer_config.json, vocab.txt.
+
+    Raises InputError when the vocabulary cannot be used.
+    """
     folder = Path(config.output_dir)
     results = Results(
         command="new-model",
@@ -86,7 +89,7 @@ def new_model(config: NewModelConfig) -> None:
 
 
 def _settings_of(config: NewModelConfig, pieces: WordPiece) -> Dict[str, object]:
-    """What config.json says."""
+    """Return the content of config.json."""
     sizes = {name: getattr(config, name) for name in SIZES}
     return {
         "model_type": config.model_type,
@@ -102,7 +105,7 @@ def _settings_of(config: NewModelConfig, pieces: WordPiece) -> Dict[str, object]
 
 
 def _more_settings(family: str, width: int) -> Dict[str, object]:
-    """Sizes that PaddleNLP would otherwise take from the family's published models."""
+    """Return sizes that PaddleNLP would otherwise take from the family's published models."""
     if family in ("ernie_gram", "electra", "roformer", "albert", "squeezebert"):
         return {"embedding_size": width}
     if family == "nezha":

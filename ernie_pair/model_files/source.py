@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelSource:
-    """What a model is made from. ``weights`` is None only for a start from scratch."""
+    """The files that a model is made from. ``weights`` is None only for a start from scratch."""
 
     name: str
     spec: ModelSpec
@@ -74,7 +74,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
 
 
 def refuse_other_family(source: ModelSource, family: str, known: Collection[str] = PRETRAINED) -> None:
-    """Raises CheckpointError when ``source`` is of another family; ``known``: what --model_type takes."""
+    """Raise CheckpointError when ``source`` is of another family; ``known``: what --model_type takes."""
     found = source.spec.family
     if found not in ("", family):
         way_out = f"pass --model_type {found}, or another folder" if found in known else "give another folder"
@@ -82,7 +82,7 @@ def refuse_other_family(source: ModelSource, family: str, known: Collection[str]
 
 
 def refuse_cased(source: ModelSource) -> None:
-    """Raises InputError for a model that keeps case: a corpus is lower-cased."""
+    """Raise InputError for a model that keeps case: a corpus is lower-cased."""
     if not source.spec.lower_case:
         raise InputError(
             f"{source.name} keeps case (do_lower_case false), and pretraining knows lower-cased text alone; "
@@ -113,12 +113,12 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
 
 
 def find_weights(folder: Path) -> Optional[Path]:
-    """The file or, of the recipe's own kinds, the folder of parameters in ``folder``."""
+    """Return the file of parameters in ``folder`` or, of the recipe's own kinds, the folder; None: none."""
     return next((folder / name for name in WEIGHT_FILES if (folder / name).exists()), None)
 
 
 def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
-    """Raises CheckpointError when ``folder`` is a checkpoint and one of ``files`` is not what it promises."""
+    """Raise CheckpointError when ``folder`` is a checkpoint and one of ``files`` is not what it promises."""
     if (folder / MANIFEST).is_file():
         checkpoint = Checkpoint(folder)
         for file in files:
@@ -127,7 +127,7 @@ def _refuse_damage(folder: Path, *files: Optional[Path]) -> None:
 
 
 def _newest_of_run(output_dir: Path) -> Path:
-    """The newest checkpoint, or the folder model_last itself where the recipe made it."""
+    """Return the newest checkpoint, or the folder model_last itself where the recipe made it."""
     steps = sorted((output_dir / "checkpoints").glob("step_*"), reverse=True)
     for step in steps:
         try:
@@ -141,7 +141,7 @@ def _newest_of_run(output_dir: Path) -> Path:
 
 
 def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> ModelSource:
-    """The recipe's model_last: parameters, and a config.yml that names the model they began from."""
+    """Open the recipe's model_last: parameters, and a config.yml that names the model they began from."""
     note = folder / RECIPE_NOTE
     try:
         named = yaml.safe_load(read_regular(note, MOST_NOTE_BYTES))["model_name"]
@@ -157,7 +157,7 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> M
 
 
 def _fetch(name: str, family: str, from_scratch: bool) -> ModelSource:
-    """A built-in model, from PaddleNLP's cache or its download site."""
+    """Fetch a built-in model, from PaddleNLP's cache or its download site."""
     found = _family_of_built_in(name)
     if found is None or (family and found != family):
         wanted = family or next(iter(FAMILIES))
@@ -196,7 +196,7 @@ def _model_class(family: str):
 
 
 def tokenizer_class(family: str):
-    """PaddleNLP's tokenizer of word pieces for a family; it does not export each of them."""
+    """Return PaddleNLP's tokenizer of word pieces for a family; it does not export each of them."""
     module = import_module(f"paddlenlp.transformers.{family}.tokenizer")
     return getattr(module, tokenizer_class_of(family))
 

@@ -34,11 +34,11 @@ SHAPE_KEYS = (
 class ModelSpec:
     """The model of a folder. Immutable; ``replace`` makes another one, checked again.
 
-    ``family``: one of FAMILIES, or empty where config.json names none; ``unknown_family``: what it
-    names instead. ``max_positions``: the most tokens that the model reads at once. ``token_types`` 0 is
-    a model without that embedding. ``trained_length``: tokens per pair in training, 0 where it is not
-    said. Sizes that are None are left out of config.json. ``config`` is its whole content, for writing
-    it back and for PaddleNLP.
+    ``family``: one of FAMILIES, or empty where config.json names none; ``unknown_family``: what it names
+    instead. ``max_positions``: the most tokens that the model reads at once. ``token_types`` 0 is a model
+    without that embedding. ``trained_length``: tokens per pair in training, 0 where it is not said. Sizes
+    that are None are left out of config.json. ``config`` is its whole content, for writing it back and for
+    PaddleNLP.
     """
 
     family: str
@@ -60,28 +60,28 @@ class ModelSpec:
 
     @property
     def num_labels(self) -> int:
-        """The classes of a classifier; 2 where config.json does not say. Raises InputError below 2."""
+        """Return the classes of a classifier; 2 where config.json does not say. Raises InputError below 2."""
         return num_labels_in(self.config)
 
     @property
     def labels(self) -> Labels:
-        """The names of the classes. Raises InputError where they do not fit their number."""
+        """Return the names of the classes. Raises InputError where they do not fit their number."""
         return labels_in(self.config)
 
     @property
     def inference_length(self) -> int:
-        """Tokens per pair that a trained model is asked with where nobody says otherwise."""
+        """Return the tokens per pair that a trained model is asked with where nobody says otherwise."""
         told = self.trained_length
         return told if 0 < told <= self.max_positions else min(USUAL_LENGTH, self.max_positions)
 
     @property
     def shape(self) -> Dict[str, Any]:
-        """{key of config.json: value or None}, of what a checkpoint of pretraining depends on."""
+        """Return {key of config.json: value or None}, of what a checkpoint of pretraining depends on."""
         return {key: self.config.get(key) for key in SHAPE_KEYS}
 
     @property
     def sha256(self) -> str:
-        """The hash of config.json, whatever the order of its keys."""
+        """Return the hash of config.json, whatever the order of its keys."""
         return hashlib.sha256(json.dumps(dict(self.config), sort_keys=True).encode()).hexdigest()
 
     def to_config(self, **changes: object) -> Dict[str, Any]:
@@ -89,11 +89,17 @@ class ModelSpec:
         return {**self.config, **changes}
 
     def replace(self, **changes: object) -> "ModelSpec":
-        """Return the spec of this config.json with ``changes``; the tokenizer stays. Raises InputError."""
+        """Return the spec of this config.json with ``changes``; the tokenizer stays.
+
+        Raises InputError for values that no model has.
+        """
         return self.with_config(self.to_config(**changes))
 
     def with_config(self, config: Dict[str, Any]) -> "ModelSpec":
-        """Return the spec of another config.json; the tokenizer stays. Raises InputError."""
+        """Return the spec of another config.json; the tokenizer stays.
+
+        Raises InputError for values that no model has.
+        """
         return _spec_of(config, TokenizerSettings(self.lower_case, self.trained_length), CONFIG)
 
     def with_labels(self, labels: Labels) -> "ModelSpec":
@@ -102,7 +108,10 @@ class ModelSpec:
 
 
 def read_family(config_file: Path) -> str:
-    """Return the family that a config.json names; empty: none of FAMILIES. Raises InputError."""
+    """Return the family that a config.json names; empty: none of FAMILIES.
+
+    Raises InputError when it is no configuration of a model.
+    """
     return family_in(read_config(config_file))
 
 
@@ -118,7 +127,7 @@ def read_spec(config_file: Path, vocab_file: Path) -> ModelSpec:
 def parse_spec(config: Mapping[str, object], tokenizer: Optional[Mapping[str, object]] = None) -> ModelSpec:
     """Return the spec of the contents of config.json and tokenizer_config.json.
 
-    Without ``tokenizer`` its keys may stand in ``config``. Raises InputError.
+    Without ``tokenizer`` its keys may stand in ``config``. Raises InputError for values that no model has.
     """
     settings = config if tokenizer is None else tokenizer
     return _spec_of(dict(config), parse_tokenizer(settings, CONFIG), CONFIG)

@@ -46,7 +46,7 @@ class Calibration:
 
     @property
     def is_tuned(self) -> bool:
-        """Does it hold anything that was found on pairs?"""
+        """Return whether it holds anything that was found on pairs."""
         return self.temperature != 1.0 or self.threshold is not None
 
     def chosen_symmetry(self, asked: str, where: str) -> str:

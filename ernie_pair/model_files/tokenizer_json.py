@@ -21,7 +21,7 @@ _OWN_CLASSES = {"roberta": "RobertaChineseTokenizer", "albert": "AlbertChineseTo
 
 
 class TokenizerSettings(NamedTuple):
-    """What tokenizer_config.json says."""
+    """The settings of tokenizer_config.json."""
 
     lower_case: bool
     trained_length: int  # tokens per pair; 0: it does not say
@@ -39,7 +39,10 @@ def read_tokenizer(folder: Path, config: Mapping[str, Any]) -> TokenizerSettings
 
 
 def parse_tokenizer(settings: Mapping[str, Any], where: str) -> TokenizerSettings:
-    """Check the settings of a tokenizer of PaddleNLP. Raises InputError naming ``where``."""
+    """Check the settings of a tokenizer of PaddleNLP, and return those that matter here.
+
+    Raises InputError naming ``where`` for a wrong value, and for another way of cutting text than BERT's.
+    """
     lower_case = settings.get("do_lower_case", True)
     if not isinstance(lower_case, bool):
         raise InputError(f"{where}: do_lower_case is {shown(lower_case)}; write true or false")

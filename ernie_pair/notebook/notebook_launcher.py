@@ -32,12 +32,12 @@ HERE = "127.0.0.1"
 def notebook_launcher(
     function: Callable, args: Sequence = (), num_processes: int = 2, gpus: Optional[str] = None
 ):
-    """What ``function(*args)`` returns in the first of ``num_processes`` processes on this machine.
+    """Call ``function(*args)`` in ``num_processes`` processes on this machine; return what the first returns.
 
-    ``gpus``: '0,1', one for each process; '' for the CPU; None: the first ones where there is a driver.
-    The first process prints into the notebook. When one fails, the others are ended and its error is
-    raised here, with its traceback as the cause. Ctrl-C (interrupt the kernel) lets them save first.
-    Raises InputError for what cannot be started, LostProcessError for a process that was killed.
+    ``gpus``: '0,1', one for each process; '' for the CPU; None: the first ones where there is a driver. The
+    first process prints into the notebook. When one fails, the others are ended and its error is raised
+    here, with its traceback as the cause. Ctrl-C (interrupt the kernel) lets them save first. Raises
+    InputError for what cannot be started, LostProcessError for a process that was killed.
     """
     if launched_world().size > 1:
         raise InputError("this process is one of several already; call the function itself")
@@ -53,7 +53,7 @@ def notebook_launcher(
 
 
 def _packed(function: Callable, args: Sequence) -> bytes:
-    """A function of a notebook has no module to be found in: it is packed with all it refers to."""
+    """Pack ``function`` with all it refers to: one of a notebook has no module to be found in."""
     try:
         return packed((function, tuple(args)))
     except UNPACKABLE as error:
@@ -63,7 +63,7 @@ def _packed(function: Callable, args: Sequence) -> bytes:
 
 
 def _devices_of(gpus: Optional[str], count: int) -> List[str]:
-    """A GPU for each process; none: the CPU."""
+    """Return a GPU for each process; none: the CPU."""
     if gpus is None:
         if default_device() == "cpu":
             return []
@@ -76,7 +76,7 @@ def _devices_of(gpus: Optional[str], count: int) -> List[str]:
 
 
 def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
-    """What `paddle.distributed.launch` would put there, for each process."""
+    """Return the environment of each process, as `paddle.distributed.launch` would make it."""
     endpoints = [f"{HERE}:{port}" for port in _free_ports(count + 1)]
     shared = {
         **os.environ,

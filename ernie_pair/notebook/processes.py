@@ -1,7 +1,7 @@
 """The processes that a notebook has started: their output, their end, their answer.
 
 FOLDER/function           the function and its arguments, packed
-FOLDER/answer.0           what rank 0 returned, or {"error": ...} of a rank that failed; see `notebook_rank`
+FOLDER/answer.0           what rank 0 returned, or {"error": ...} of a rank that failed; see `worker`
 FOLDER/rank.1.log         what rank 1 printed; rank 0 prints into the notebook
 """
 
@@ -37,7 +37,10 @@ class RankTraceback(Exception):
 
 
 class Ranks:
-    """Started on entering, gone on leaving. An interrupt from the keyboard lets them save first."""
+    """The processes, started on entering, gone on leaving.
+
+    An interrupt from the keyboard lets them save first.
+    """
 
     def __init__(self, folder: Path, environments: List[Dict[str, str]]):
         self.folder, self.environments = folder, environments
@@ -67,7 +70,7 @@ class Ranks:
             self._output.close()
 
     def wait(self) -> None:
-        """Until all have ended, or one has failed and the others had their time."""
+        """Wait until all have ended, or one has failed and the others had their time."""
         while all(process.poll() in (None, 0) for process in self.processes):
             self._forward(LOOK_SECONDS)
             if not self._running():
@@ -77,7 +80,10 @@ class Ranks:
             continue
 
     def answer(self):
-        """What rank 0 returned. Raises what a rank raised, or LostProcessError for one that was killed."""
+        """Return what rank 0 returned.
+
+        Raises what a rank raised, or LostProcessError for one that was killed.
+        """
         answers = {rank: self._answer_of(rank) for rank in range(len(self.processes))}
         errors = [answer for answer in answers.values() if answer and "error" in answer]
         if errors:
@@ -109,7 +115,7 @@ class Ranks:
         return [process for process in self.processes if process.poll() is None]
 
     def _forward(self, seconds: float) -> bool:
-        """Show what rank 0 has printed, waiting for it for that long; was there anything?"""
+        """Show what rank 0 has printed, waiting for it for that long; return whether there was anything."""
         data = self._output.read(1 << 16) if self._selector.select(seconds) else None
         if data:
             sys.stdout.write(self._decoder.decode(data))
@@ -123,7 +129,7 @@ class Ranks:
             self._forward(LOOK_SECONDS)
 
     def _let_them_save(self) -> None:
-        """A second interrupt ends them at once."""
+        """Let the processes save and end; a second interrupt ends them at once."""
         for process in self._running():
             process.send_signal(signal.SIGTERM)
         self._wait_until(time.monotonic() + SAVE_SECONDS)
@@ -149,7 +155,10 @@ class Ranks:
 
 
 def _innocence_of(code: Optional[int]) -> int:
-    """One that has ended tells more than one that waits for it or that has noticed its end."""
+    """Return 0 for a process to blame, more for others.
+
+    One that has ended tells more than one that waits for it or that has noticed its end.
+    """
     return 2 if code is None else int(code == LostProcessError.exit_code)
 
 
@@ -171,5 +180,5 @@ def _raise(answer: Dict) -> None:
 
 
 def packed(value) -> bytes:
-    """Pickled, with what is defined in a notebook inside. Raises one of UNPACKABLE."""
+    """Pickle ``value``, with what is defined in a notebook inside. Raises one of UNPACKABLE."""
     return cloudpickle.dumps(value)

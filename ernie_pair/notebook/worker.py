@@ -18,6 +18,7 @@ from ernie_pair.processes.stop_signals import stop_with_the_launcher
 
 
 def main() -> None:
+    """Call the function of FOLDER as rank RANK, and leave its answer there."""
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     stop_with_the_launcher()
     try:

@@ -1,4 +1,4 @@
-"""How good logits are against labels."""
+"""Metrics of logits against labels."""
 
 from typing import Dict, Optional
 
@@ -13,11 +13,12 @@ LOWER_IS_BETTER = ("loss",)
 
 
 def measure(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
-    """The METRICS of logits [N, C], in that order. Equal logits give equal metrics, bit for bit.
+    """Return the METRICS of logits [N, C] on labels int64 [N], in that order.
 
-    Of two classes precision, recall, f1, auc and average_precision are those of class 1; of more they
-    are means over the classes, auc and average_precision of one class against the rest. Those two are
-    nan where ``labels`` lack a class. loss is the mean cross-entropy (log loss), computed in float64.
+    Equal logits give equal metrics, bit for bit. Of two classes precision, recall, f1, auc and
+    average_precision are those of class 1; of more they are means over the classes, auc and average_precision
+    of one class against the rest. Those two are nan where ``labels`` lack a class. loss is the mean
+    cross-entropy (log loss), computed in float64.
     """
     from sklearn.metrics import accuracy_score, matthews_corrcoef, precision_recall_fscore_support
 
@@ -53,7 +54,7 @@ def _ranking(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
 
 
 def refuse_undefined(metric: str, labels: np.ndarray, num_classes: int, where: str) -> None:
-    """Raises InputError when ``metric`` has no value on these labels, whatever the logits."""
+    """Raise InputError when ``metric`` has no value on these labels int64 [N], whatever the logits."""
     absent = sorted(set(range(num_classes)) - set(labels.tolist()))
     if absent and metric in NEED_ALL_CLASSES:
         raise InputError(
@@ -69,7 +70,7 @@ def find_single_class(logits: np.ndarray, labels: np.ndarray) -> Optional[int]:
 
 
 def describe_single_class(name: str, rows: int) -> str:
-    """Return the warning about a classifier that answers ``name`` for each of ``rows`` rows."""
+    """Return the warning about a classifier that predicts ``name`` for each of ``rows`` rows."""
     return (
         f"the classifier answers {name} for all {rows} rows: it tells no class from another; train longer, "
         "with another learning rate, or from pretrained weights"
@@ -77,13 +78,13 @@ def describe_single_class(name: str, rows: int) -> str:
 
 
 def cross_entropies(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """-log softmax(logits)[label] of every row, float64."""
+    """Return -log softmax(logits)[label] of every row, float64 [N]; logits [N, C], labels int64 [N]."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     return np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:
-    """log p / (1 - p) of every class, float64 [N, C]: the order of the rows, with no ties near 0 and 1."""
+    """Return log p / (1 - p) of every class, float64 [N, C]: the order of p, with no ties near 0 and 1."""
     from scipy.special import logsumexp
 
     exact = logits.astype(np.float64)

@@ -1,4 +1,4 @@
-"""The processes of a run as one: they wait for each other, add up, and share gradients."""
+"""The process group of a run: ranks wait for each other, all-reduce arrays, and average gradients."""
 
 import time
 from contextlib import contextmanager, nullcontext
@@ -16,34 +16,44 @@ POLL_SECONDS = 0.02
 
 
 class Alone:
-    """One process: nothing to wait for."""
+    """The process group of a single process: nothing to wait for."""
 
     rank, size = 0, 1
 
     def barrier(self) -> None:
+        """Return at once: there is no other rank."""
         pass
 
     def add(self, array: np.ndarray) -> np.ndarray:
+        """Return ``array``, which is the sum over the only rank."""
         return array
 
     def total(self, array: np.ndarray) -> np.ndarray:
+        """Return ``array``, which is the all-reduced sum over the only rank."""
         return array
 
     def average(self, tensor) -> None:
+        """Leave ``tensor`` as it is: the mean over the only rank."""
         pass
 
     def share_gradients(self, model):
+        """Return ``model`` as its own forward pass."""
         return model
 
     def passing(self, forward, is_last: bool) -> ContextManager:
+        """Return a context that does nothing around a forward and backward pass."""
         return nullcontext()
 
     def average_gradients(self, model) -> None:
+        """Leave the gradients of ``model`` as they are: the means over the only rank."""
         pass
 
 
 class Peers:
-    """Several processes. Every method is called by all of them, in the same order."""
+    """The process group of several processes. Every method is called by all ranks, in the same order.
+
+    A method raises CollectiveError when the connection to the others breaks.
+    """
 
     def __init__(self, world: World):
         import paddle.distributed as dist
@@ -56,14 +66,14 @@ class Peers:
         self._meetings = 0
 
     def barrier(self) -> None:
-        """Wait until all have come, however long one of them takes."""
+        """Wait until all ranks have come, however long one of them takes."""
         self.add(np.zeros(1))
 
     def add(self, array: np.ndarray) -> np.ndarray:
-        """``total``, for processes that may come at very different times.
+        """Return the sum of ``array`` over all ranks, which may come at very different times.
 
-        gloo gives up on a peer that is 30 seconds late, and the first rank may well be: it writes
-        the checkpoints. So the waiting is done at the store, and gloo meets those who are there.
+        gloo gives up on a rank that is 30 seconds late, and rank 0 may well be: it writes the checkpoints. So
+        the waiting is done at the store, and gloo meets those who are there.
         """
         self._meetings += 1
         key = f"ernie_pair/pair/{self._meetings}"
@@ -75,7 +85,7 @@ class Peers:
         return self.total(array)
 
     def total(self, array: np.ndarray) -> np.ndarray:
-        """The sum over all processes. Adding zeros changes no bit."""
+        """All-reduce ``array`` and return its sum over all ranks. Adding zeros changes no bit."""
         import paddle
         import paddle.distributed as dist
 
@@ -85,7 +95,7 @@ class Peers:
             return tensor.numpy()
 
     def average(self, tensor) -> None:
-        """Make ``tensor``, of Paddle, the mean over all processes, the same bits on each."""
+        """Make ``tensor``, of Paddle, the mean over all ranks, the same bits on each."""
         import paddle.distributed as dist
 
         with self._meeting():
@@ -93,11 +103,11 @@ class Peers:
         tensor.scale_(1.0 / self.size)
 
     def share_gradients(self, model):
-        """Return the forward pass of ``model``, its weights made equal to the first rank's.
+        """Return the forward pass of ``model``, its weights made equal to those of rank 0.
 
         With NCCL it averages the gradients during the backward pass; elsewhere `average_gradients` does so
-        after it. gloo would gain nothing, and its errors would end the process there without a word: they
-        are C++ exceptions that Paddle's ``backward`` lets through.
+        after it. gloo would gain nothing, and its errors would end the process there without a word: they are
+        C++ exceptions that Paddle's ``backward`` lets through.
         """
         import paddle
 
@@ -108,18 +118,21 @@ class Peers:
         return model
 
     def passing(self, forward, is_last: bool) -> ContextManager:
-        """Around a forward and backward pass, of which only the last of a step meets the others."""
+        """Return the context of a forward and backward pass; the last one of a step averages gradients.
+
+        With a backend other than NCCL the context does nothing, see `average_gradients`.
+        """
         return forward.no_sync() if self._averages_in_backward and not is_last else nullcontext()
 
     def average_gradients(self, model) -> None:
-        """Make the gradients of ``model`` the means over all processes, unless ``backward`` has done so."""
+        """Make the gradients of ``model`` the means over all ranks, unless the backward pass has done so."""
         if not self._averages_in_backward:
             with self._meeting():
                 average_gradients(model)
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:
-        """Around a collective. Raises CollectiveError for whatever Paddle raises there."""
+        """Guard a collective: whatever Paddle raises in it becomes a CollectiveError."""
         try:
             yield
         except (RuntimeError, ValueError, OSError) as error:
@@ -132,5 +145,5 @@ class Peers:
 
 @lru_cache(maxsize=1)
 def join_peers(world: World):
-    """The peers of this process, met once however often they are asked for."""
+    """Return the process group of this process, joined once however often it is asked for."""
     return Peers(world) if world.size > 1 else Alone()

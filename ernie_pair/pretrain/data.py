@@ -36,7 +36,7 @@ SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}
 
 @dataclass(frozen=True)
 class PretrainData:
-    """The three datasets; ``valid`` and ``test`` are None when their share of --split is 0."""
+    """The three datasets of a run; ``valid`` and ``test`` are None when their share of --split is 0."""
 
     config: PretrainConfig
     world: World
@@ -47,14 +47,14 @@ class PretrainData:
 
     @property
     def fingerprint(self) -> str:
-        """Of the corpora and their weights; one corpus has its own."""
+        """Return the hash of the corpus, or of several their weights and hashes."""
         if len(self.corpora) == 1:
             return self.corpora[0].fingerprint
         return " ".join(f"{part} {c.fingerprint}" for part, c in zip(self.blend.parts, self.corpora))
 
     @property
     def samples_per_epoch(self) -> float:
-        """About how many samples hold as many sentences as the training text, of all corpora together."""
+        """Estimate how many samples hold as many sentences as the training text of all corpora together."""
         sentences, per_sample = 0, 0.0
         train = self.datasets["train"]
         parts = train.datasets if isinstance(train, BlendedDataset) else [train]
@@ -66,7 +66,10 @@ class PretrainData:
         return sentences / per_sample
 
     def updates(self, consumed_samples: int) -> Iterator[List[Batch]]:
-        """The micro batches of this rank, one list per update, from ``consumed_samples`` on."""
+        """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
+
+        Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
+        """
         config = self.config
         updates = range(consumed_samples // config.samples_per_update, config.max_steps)
         with self._loader("train", (self._rows(update) for update in updates), config.num_workers) as batches:
@@ -74,12 +77,16 @@ class PretrainData:
                 yield group
 
     def evaluation(self, split: str) -> Iterator[Batch]:
-        """This rank's share of the global batches of an evaluation, the same ones every time."""
+        """Yield this rank's share of the global batches of an evaluation, the same ones every time.
+
+        Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
+        """
         rows = (self._rows(update) for update in range(self.config.iters_of(split)))
         with self._loader(split, rows, num_workers=0) as batches:
             yield from batches
 
     def has(self, split: str) -> bool:
+        """Return whether any documents belong to ``split``."""
         return self.datasets[split] is not None
 
     def _loader(self, split: str, rows, num_workers: int) -> Loader:
@@ -90,7 +97,7 @@ class PretrainData:
         return collate(samples, pad_id=self.pieces.pad_id, max_seq_len=self.config.max_seq_len)
 
     def _rows(self, update: int) -> List[range]:
-        """The sample numbers of this rank in one update, a range per pass."""
+        """Return the sample numbers of this rank in one step, a range per micro-batch."""
         config, world = self.config, self.world
         first = update * config.samples_per_update + world.rank * config.micro_batch_size
         stride = world.size * config.micro_batch_size
@@ -102,8 +109,8 @@ def open_data(config: PretrainConfig, world: World, pieces: WordPiece, spec: Mod
     """Open the corpora of ``input_dir`` and map their documents to samples.
 
     ``pieces``: the model's vocabulary; corpora may have been made with its extension by twins. Raises
-    InputError when a folder does not hold exactly one corpus, when its ids do not fit the vocabulary,
-    when a split is empty, or when samples are not for the model of ``spec``.
+    InputError when a folder does not hold exactly one corpus, when its ids do not fit the vocabulary, when
+    a split is empty, or when samples are not for the model of ``spec``.
     """
     refuse_unfit_model(config, pieces, spec)
     sources = read_blend(config.input_dir)
@@ -118,7 +125,7 @@ def open_data(config: PretrainConfig, world: World, pieces: WordPiece, spec: Mod
 
 
 def _dataset(config: PretrainConfig, corpora: List[Corpus], blend: Blend, rule: MaskingRule, split: str):
-    """The samples of ``split``; None when its share of the documents is 0."""
+    """Make the samples of ``split``; None when its share of the documents is 0."""
     documents = [document_ranges(config.split, corpus.num_documents)[split] for corpus in corpora]
     if not any(documents):
         return None

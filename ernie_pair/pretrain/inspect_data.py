@@ -67,7 +67,7 @@ def inspect_data(config: InspectConfig) -> None:
 
 
 def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieDataset:
-    """The first samples of a run over all documents of ``corpus``."""
+    """Make the first samples of a run over all documents of ``corpus``."""
     rows = build_sample_map(
         corpus.docs,
         corpus.lens,
@@ -84,7 +84,7 @@ def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieD
 
 
 def report_lines(report: MaskReport, corpus: Corpus, config: InspectConfig) -> Iterator[str]:
-    """The report for the terminal."""
+    """Yield the lines of the report for the terminal."""
     sizes = f"{corpus.num_documents} documents, {len(corpus)} sentences, {len(corpus.ids)} tokens"
     yield f"corpus         {sizes}"
     yield f"samples        {report.samples}, {report.tokens} tokens, {report.masked} masked"

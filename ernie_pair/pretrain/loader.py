@@ -18,7 +18,7 @@ _make_batch: Callable  # what a worker process makes its batches with
 
 
 class Loader:
-    """``collate([dataset[i] for i in indices])`` for each of ``batches_of_indices``."""
+    """The batches ``collate([dataset[i] for i in indices])`` for each of ``batches_of_indices``."""
 
     def __init__(
         self, dataset, batches_of_indices: Iterable[Sequence[int]], collate: Callable, num_workers: int
@@ -55,7 +55,7 @@ class Loader:
 
 
 def _start_worker(make: Callable, run: int) -> None:
-    """``run``: the process that forked this one."""
+    """Set up a worker process; ``run``: the process that forked this one."""
     global _make_batch
     _make_batch = make
     os.setpgid(0, 0)  # signals to the whole group, as of Ctrl-C, are for the run itself to obey

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 def pretrain(config: PretrainConfig) -> None:
     """Pretrain until ``max_steps``, from the newest checkpoint of ``output_dir`` or from the given weights.
 
-    Raises an ErniePairError for whatever a person can mend.
+    Raises an ErniePairError for whatever a person can fix.
     """
     world = launched_world()
     start_console(world)
@@ -96,7 +96,10 @@ def _describe(data: PretrainData) -> str:
 
 
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
-    """The job of this rank, its programs started, and the sums over all ranks. Static mode is for life."""
+    """Build the job of this rank, its programs started, and the sums over all ranks.
+
+    Paddle's static mode is on from here to the end of the process.
+    """
     from ernie_pair.pretrain.graph.model import ernie_config
     from ernie_pair.pretrain.graph.program import RankSums, build_program
     from ernie_pair.pretrain.graph.strategy import start_fleet
@@ -116,7 +119,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
 
 
 class PretrainHooks(Hooks):
-    """What pretraining does between steps: samples to look at, exported models, the test at the end."""
+    """The work of pretraining between steps: samples to look at, exported models, the test at the end."""
 
     def __init__(self, config: PretrainConfig, world: World, data: PretrainData, job):
         super().__init__()

@@ -25,7 +25,7 @@ WARM_UP = "warm-up steps"
 
 
 def topology_of(config: PretrainConfig, world: World) -> Dict[str, object]:
-    """What may change on resume, with a line about it."""
+    """Return what may change on resume, with a line about it."""
     names = ("sharding_degree", "micro_batch_size")
     return {
         "processes": world.size,
@@ -35,7 +35,7 @@ def topology_of(config: PretrainConfig, world: World) -> Dict[str, object]:
 
 
 def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainData) -> Fingerprint:
-    """What must be equal for a resumed run to be the same run."""
+    """Return what must be equal for a resumed run to be the same run."""
     values = {name: getattr(config, name) for name in SAME_RUN}
     of_model = "of --model_name_or_path"
     values.update(
@@ -52,7 +52,7 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
 
 
 def rules_of(config: PretrainConfig) -> RunRules:
-    """How ``config``'s run reads the fingerprint of a checkpoint."""
+    """Return how the run of ``config`` reads the fingerprint of a checkpoint."""
 
     def cure(name: str, old: object) -> str:
         if name == WARM_UP and isinstance(old, int) and 0 < old < config.max_steps:
@@ -63,7 +63,10 @@ def rules_of(config: PretrainConfig) -> RunRules:
 
 
 def _upgrade(saved: Fingerprint) -> Fingerprint:
-    """Earlier versions saved the rate, and counted the steps of warm-up by --decay_steps."""
+    """Bring the fingerprint of an earlier version up to date.
+
+    It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps.
+    """
     if WARM_UP in saved:
         return saved
     rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")

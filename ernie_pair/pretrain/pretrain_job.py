@@ -1,4 +1,4 @@
-"""What one update of static pretraining is, and what a checkpoint of it holds."""
+"""What one step of static pretraining is, and what a checkpoint of it holds."""
 
 import json
 from collections import ChainMap
@@ -30,7 +30,7 @@ MERGE_MARKS = ("@GradientMerge", "gradient_merge")
 
 
 class PretrainJob:
-    """Satisfies ``ernie_pair.engine.run.Job``."""
+    """The step, evaluation and checkpoint of pretraining; satisfies ``ernie_pair.engine.run.Job``."""
 
     def __init__(
         self,
@@ -60,7 +60,10 @@ class PretrainJob:
         return f"start from the weights {self.source.weights}"
 
     def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Dict[str, float]:
-        """Make one step over this rank's micro-batches; the losses are means over the global batch."""
+        """Make one step over this rank's micro-batches and return its metrics.
+
+        The losses, in nats, are means over the global batch.
+        """
         rate = self._learning_rate(number)
         self.program.rate(rate)
         counted = np.sum([self._count(batch) for batch in micro_batches], axis=0)
@@ -78,7 +81,7 @@ class PretrainJob:
         return {**metrics, "padding_share": 1 - filled[0] / filled[1]}
 
     def evaluate(self, split: str) -> Dict[str, float]:
-        """The mean losses over the fixed samples of ``split``."""
+        """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""
         sums, labelled = np.zeros(4), np.zeros(2)
         for batch in self.data.evaluation(split):
             sums += self.program.run(self.program.test, batch)
@@ -90,25 +93,26 @@ class PretrainJob:
         return means
 
     def _count(self, batch: Batch) -> np.ndarray:
-        """Labelled tokens, labelled samples, tokens, places for tokens; float64 [4]."""
+        """Count labelled tokens, labelled samples, tokens and places for tokens: float64 [4]."""
         ids = batch["input_ids"]
         return np.append(_count_labels(batch), [(ids != self.data.pieces.pad_id).sum(), ids.size])
 
     @property
     def vocab_size(self) -> int:
-        """The rows that files hold; the program may have more."""
+        """Return the rows of the vocabulary that files hold; the program may have more."""
         return self.source.spec.vocab_size
 
     def weights(self) -> Arrays:
-        """The parameters under their structured names; a tied parameter stands once."""
+        """Return the parameters under their structured names, float32; a tied parameter stands once."""
         names = _first_names(self.program.parameters)
         named = {names[key]: array for key, array in self.program.weights().items()}
         return cut_vocabulary(named, self.vocab_size)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
-        """What this rank puts into a checkpoint: the first the model too, each owner its optimizer state.
+        """Yield (name, content) of what this rank puts into a checkpoint.
 
-        Where every machine has a folder of its own, those that write are the first of each.
+        The first rank puts in the model too, each owner its optimizer state. Where every machine has a
+        folder of its own, those that write are the first of each.
         """
         if self.local.is_first:
             yield CONFIG, json.dumps(self.source.spec.to_config(), indent=2).encode()
@@ -123,9 +127,10 @@ class PretrainJob:
             yield OPTIMIZER.format(part=part, parts=parts), cut_vocabulary(named, self.vocab_size)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Weights and optimizer of ``checkpoint``, all checked before the first is set.
+        """Take weights and optimizer state from ``checkpoint``, all checked before the first is set.
 
-        The parts of a sharded optimizer are put together and cut anew, for any number of processes.
+        The parts of a sharded optimizer are put together and cut anew, for any number of processes. Raises
+        CheckpointError when they are not those of this model.
         """
         found = pad_vocabulary(from_safetensors(checkpoint.read(WEIGHTS), WEIGHTS), self.vocab_size)
         weights = match_parameters(self.program.parameters, found, f"{checkpoint.folder}/{WEIGHTS}")
@@ -151,12 +156,12 @@ class PretrainJob:
         return values
 
     def _learning_rate(self, step: int) -> float:
-        """A skipped update is none: the schedule counts those that moved the weights."""
+        """Return the learning rate of a step; the schedule counts only the steps that were not skipped."""
         rates: Dict[str, Any] = self.config.rates
         return learning_rate(step - self._skipped, **rates)
 
     def _slot_names(self) -> Dict[str, str]:
-        """{variable: name in the file}: the slots of a parameter stand under its structured name."""
+        """Return {variable: name in the file}: the slots of a parameter stand under its structured name."""
         owners = _first_names(self.program.parameters)
         return {
             variable: f"{owners[parameter]}/{variable[len(parameter) + 1 :]}"
@@ -165,7 +170,10 @@ class PretrainJob:
         }
 
     def _shared_names(self) -> List[str]:
-        """Gradient merge's own variables are back at zero after each update: there is nothing to keep."""
+        """Return the optimizer state of no parameter that a checkpoint keeps.
+
+        Gradient merge's own variables are back at zero after each step: there is nothing to keep.
+        """
         passing = (*MERGE_MARKS, GRADIENT_NORM)
         return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
 
@@ -178,7 +186,7 @@ def _first_names(parameters: Mapping[str, Parameter]) -> Dict[str, str]:
 
 
 def _count_labels(batch: Batch) -> np.ndarray:
-    """Labelled tokens and labelled samples, float64 [2]."""
+    """Count labelled tokens and labelled samples: float64 [2]."""
     return np.array(
         [(batch[name] >= 0).sum() for name in ("masked_lm_labels", "next_sentence_labels")], np.float64
     )

@@ -14,7 +14,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 
 def refuse_unfit_model(config: PretrainConfig, pieces: WordPiece, spec: ModelSpec) -> None:
-    """Raises InputError when the samples that ``config`` asks for are not for the model of ``spec``."""
+    """Raise InputError when the samples that ``config`` asks for are not for the model of ``spec``."""
     if config.max_seq_len > spec.max_positions:
         raise InputError(
             f"--max_seq_len {config.max_seq_len} is above the model's {spec.max_positions} positions; "
@@ -32,7 +32,7 @@ def refuse_unfit_model(config: PretrainConfig, pieces: WordPiece, spec: ModelSpe
 
 
 def refuse_ids_beyond(pieces: WordPiece, vocab_size: int) -> None:
-    """Raises InputError when a token would reach the model whose id is beyond its ``vocab_size`` rows."""
+    """Raise InputError when a token would reach the model whose id is beyond its ``vocab_size`` rows."""
     beyond = np.flatnonzero(pieces.plain_of >= vocab_size)
     if len(beyond):
         raise InputError(

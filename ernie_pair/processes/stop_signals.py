@@ -18,11 +18,12 @@ PR_SET_PDEATHSIG = 1
 
 
 class StopSignals:
-    """Within it a signal raises Stopped at once, or is only noted once ``finish_the_step`` was called.
+    """A context in which signals stop the run.
 
-    Signals that come again change nothing. What handled them before is put back at the end, unless
-    the end is that the process stops; one that ``goes_on``, a notebook's, gets them back in any case.
-    Outside the main thread, which alone may listen, no signal is heard.
+    A signal raises Stopped at once, or is only noted once ``finish_the_step`` was called. Signals that come
+    again change nothing. What handled them before is put back at the end, unless the end is that the
+    process stops; one that ``goes_on``, a notebook's, gets them back in any case. Outside the main thread,
+    which alone may listen, no signal is heard.
     """
 
     def __init__(self, goes_on: bool = False):
@@ -45,7 +46,10 @@ class StopSignals:
             signal.signal(number, signal.SIG_IGN if is_leaving else handler)
 
     def listen(self) -> None:
-        """To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away."""
+        """Handle the signals.
+
+        To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away.
+        """
         for number in () if self._is_deaf else WEIGHTS:
             signal.signal(number, self._note)
             # Once signals are only noted, the system calls of a collective go on: Paddle's store takes a
@@ -53,7 +57,7 @@ class StopSignals:
             signal.siginterrupt(number, not self._patient)
 
     def finish_the_step(self) -> None:
-        """From here on there is something to save."""
+        """Note signals from here on instead of stopping at once: there is something to save."""
         self._patient = True
         self.listen()
 
@@ -67,7 +71,7 @@ class StopSignals:
 
     @property
     def requested(self) -> bool:
-        """Had a rank heard a signal when the sum was made?"""
+        """Return whether a rank had heard a signal when the sum was made."""
         return self._total > 0
 
     def raise_stopped(self, step: int) -> NoReturn:

@@ -45,10 +45,10 @@ logger = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Watches from entering to leaving. On leaving by an error it gives itself time to find a lost rank.
+    """A thread that watches this rank and the others from entering to leaving.
 
-    Ends the process with LostProcessError's exit code and one line; with the stacks of all threads where
-    something hangs.
+    On leaving by an error it gives itself time to find a lost rank. Ends the process with
+    LostProcessError's exit code and one line; with the stacks of all threads where something hangs.
     """
 
     def __init__(self, output_dir: Path, world: World):
@@ -77,14 +77,14 @@ class Watchdog:
             self._part(error)
 
     def step_done(self, step: int) -> None:
-        """A step has ended."""
+        """Note that a step has ended."""
         if not self._is_paused:
             self._seconds.append(time.monotonic() - self._started)
         self._restart()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it something is under way that may take far longer than a step."""
+        """Return a context within which something may take far longer than a step."""
         self._is_paused = True
         yield
         self._restart()
@@ -127,7 +127,10 @@ class Watchdog:
         return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), SHORTEST_LIMIT)
 
     def _beat(self) -> None:
-        """In place and of one size: neither a full disk nor a file system that caches names stops it."""
+        """Write this rank's record.
+
+        In place and of one size: neither a full disk nor a file system that caches names stops it.
+        """
         self._record["counter"] += 1
         text = json.dumps(self._record).encode().ljust(RECORD_BYTES)
         with contextlib.suppress(OSError):
@@ -138,10 +141,10 @@ class Watchdog:
                 os.close(descriptor)
 
     def _lost(self, seconds: float) -> Optional[Tuple[str, bool]]:
-        """What is to be said of a rank that is lost, and whether it only hangs.
+        """Return what is to be said of a rank that is lost, and whether it only hangs.
 
-        ``seconds`` have passed since the last look. They are counted by looks, not measured: a machine
-        or a file system that stood still has not been silent.
+        ``seconds`` have passed since the last look. They are counted by looks, not measured: a machine or a
+        file system that stood still has not been silent.
         """
         for rank in range(self.world.size):
             peer = self._peers.setdefault(rank, _Peer())
@@ -152,7 +155,10 @@ class Watchdog:
         return None
 
     def _is_the_cause_of(self, peer: "_Peer") -> bool:
-        """It has ended because this rank told it to (see `together`), which is about to say why itself."""
+        """Return whether ``peer`` has ended because this rank told it to (see `together`).
+
+        This rank is about to say why itself.
+        """
         return peer.record is not None and peer.record["error"].startswith(f"rank {self.world.rank}: ")
 
     def _all_are_here(self) -> bool:
@@ -185,7 +191,7 @@ def clear_heartbeats(output_dir: Path) -> None:
 
 
 def _is_record(path: Path) -> bool:
-    """Is it a file as `Watchdog` writes one?"""
+    """Return whether ``path`` is a file as `Watchdog` writes one."""
     try:
         content = read_regular(path, RECORD_BYTES, follow=False)
         record = parse_json_object(content)
@@ -196,7 +202,10 @@ def _is_record(path: Path) -> bool:
 
 @contextlib.contextmanager
 def all_start(world: World) -> Iterator[None]:
-    """Around what returns only when every rank has come: says that it waits, and not for ever."""
+    """Return a context around what returns only when every rank has come.
+
+    It says that it waits, and does not wait for ever.
+    """
     here = threading.Event()
 
     def wait():
@@ -216,14 +225,14 @@ def all_start(world: World) -> Iterator[None]:
 
 
 class _Peer:
-    """What has been seen of another rank."""
+    """All that has been seen of another rank."""
 
     def __init__(self):
         self.record: Optional[Dict] = None
         self._silent_for = 0.0
 
     def look(self, path: Path, seconds: float) -> str:
-        """Why it is lost; empty: it is not, or has never been seen here, or has finished."""
+        """Return why it is lost; empty: it is not, or has never been seen here, or has finished."""
         try:
             record: Optional[Dict] = _read_record(path)
         except (OSError, ValueError):  # finished; else just being written, or no record
@@ -245,7 +254,7 @@ class _Peer:
 
     @property
     def is_late(self) -> bool:
-        """Silent for longer than it should be, but not yet lost."""
+        """Return whether it has been silent for longer than it should be, but is not yet lost."""
         late = LATE_BEATS * LOOKS_PER_BEAT * LOOK_SECONDS
         return late <= self._silent_for < SILENT_SECONDS
 
@@ -263,7 +272,10 @@ def _read_record(path: Path) -> Dict:
 
 
 def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
-    """A collective raises whatever it likes; our own errors, and those of the system, tell enough."""
+    """Return whether ``error`` may be due to another rank.
+
+    A collective raises whatever it likes; our own errors, and those of the system, tell enough.
+    """
     if isinstance(error, CollectiveError):
         return True
     if not isinstance(error, Exception) or isinstance(error, ErniePairError):
@@ -272,7 +284,7 @@ def _may_come_from_a_peer(error: Optional[BaseException]) -> bool:
 
 
 def _end(line: str, hangs: bool) -> None:
-    """One line, and where something hangs the stacks of all threads."""
+    """End the process with one line, and where something hangs the stacks of all threads."""
     shown = "".join(letter if letter.isprintable() else " " for letter in line)
     with contextlib.suppress(OSError):
         os.write(2, f"error: {shown}\n".encode("utf-8", "replace"))
@@ -282,7 +294,7 @@ def _end(line: str, hangs: bool) -> None:
 
 
 def _place() -> str:
-    """Equal for processes that see each other's process ids."""
+    """Return a text that is equal for processes that see each other's process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -291,7 +303,7 @@ def _place() -> str:
 
 
 def _birth(pid: int) -> int:
-    """When the process began, in the kernel's ticks; 0 when it is dead, waited for or not."""
+    """Return when the process began, in the kernel's ticks; 0 when it is dead, waited for or not."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -12,7 +12,7 @@ UNSET = "unset it, or start with python -m paddle.distributed.launch"
 
 @dataclass(frozen=True)
 class World:
-    """Two integers: any cluster can be tested on a laptop."""
+    """The place of this process: two integers, so that any cluster can be tested on a laptop."""
 
     rank: int = 0
     size: int = 1
@@ -23,11 +23,12 @@ class World:
 
     @property
     def is_first(self) -> bool:
+        """Return whether this is rank 0."""
         return self.rank == 0
 
 
 def launched_world() -> World:
-    """The world that `paddle.distributed.launch` put into the environment; one process without it.
+    """Return the world that `paddle.distributed.launch` put into the environment; one process without it.
 
     Raises InputError for variables that no launcher set so.
     """
@@ -40,7 +41,10 @@ def launched_world() -> World:
 
 
 def local_world() -> World:
-    """This process among those of its machine, as the launcher numbers them."""
+    """Return this process's place among those of its machine, as the launcher numbers them.
+
+    Raises InputError for variables that no launcher set so.
+    """
     return _world_in("PADDLE_LOCAL_RANK", "PADDLE_LOCAL_SIZE")
 
 
@@ -62,7 +66,10 @@ def whole_number_in(name: str, default: int) -> int:
 
 
 def passes_per_update(global_batch_size: int, micro_batch_size: int, data_ranks: int) -> int:
-    """How many forward passes each rank makes before the weights move."""
+    """Return how many micro-batches each rank takes before the weights move.
+
+    Raises InputError when ``global_batch_size`` is no multiple of one micro-batch on every rank.
+    """
     one_pass = micro_batch_size * data_ranks
     if global_batch_size % one_pass:
         nearest = max(1, global_batch_size // one_pass) * one_pass
@@ -74,5 +81,5 @@ def passes_per_update(global_batch_size: int, micro_batch_size: int, data_ranks:
 
 
 def seed_of(*parts: int) -> int:
-    """A 31-bit seed for (run seed, rank, step, pass): random state is derived, never stored."""
+    """Return a 31-bit seed for (run seed, rank, step, micro-batch): random state is derived, never stored."""
     return mix_all(*parts) & 0x7FFFFFFF

@@ -1,1 +1,1 @@
-"""An exported model behind HTTP, with a page to try it."""
+"""Serve an exported model over HTTP, with a page to try it."""

@@ -32,14 +32,17 @@ logger = logging.getLogger(__name__)
 
 
 class Service:
-    """One predictor behind its routes."""
+    """The answers of one predictor to requests, a method per route."""
 
     def __init__(self, predictor: PairPredictor, batching: Batching, limits: Limits):
         self.predictor, self.limits, self.numbers = predictor, limits, Numbers()
         self.batcher = MicroBatcher(predictor.predict, batching, self.numbers.called)
 
     async def predict(self, request: Request) -> JSONResponse:
-        """{"pairs": [[a, b], ...]} -> {"labels", "classes", "scores": [[...], ...], "milliseconds"}"""
+        """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
+
+        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}.
+        """
         started, status = time.perf_counter(), 500
         pairs: List[TextPair] = []
         content: Mapping[str, object]
@@ -73,6 +76,7 @@ class Service:
             leaving.cancel()
 
     async def health(self) -> JSONResponse:
+        """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""
         shipped, alive = self.predictor.shipped, self.batcher.is_alive
         content = {
             "status": "ok" if alive else "stopping",
@@ -87,9 +91,11 @@ class Service:
         return JSONResponse(content, 200 if alive else 503)
 
     async def metrics(self) -> Response:
+        """Answer with counters and times in the text format of Prometheus."""
         return Response(self.numbers.text(self.batcher.waiting), media_type=CONTENT_TYPE)
 
     async def page(self) -> HTMLResponse:
+        """Answer with the HTML page to try two sentences."""
         return HTMLResponse(
             PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": PAGE_POLICY}
         )

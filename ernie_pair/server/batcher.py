@@ -16,11 +16,13 @@ from ernie_pair.inference.predictor import Prediction, TextPair
 
 
 class BusyError(Exception):
-    """So many pairs are waiting that one more would wait too long."""
+    """Raised when so many pairs are waiting that one more would wait too long."""
 
 
 @dataclass(frozen=True)
 class Batching:
+    """How many pairs of several requests join in one call of the model, and how long they wait for it."""
+
     max_batch: int  # pairs of one call; a request that would exceed it waits for the next
     max_wait: float  # seconds that the first request of a call waits for others
     max_waiting: int  # pairs that may stand in the queue
@@ -34,7 +36,7 @@ class _Request:
 
 
 class MicroBatcher:
-    """``async with`` it; ``called`` is told the number of pairs of every call."""
+    """A queue of requests, used with ``async with``; ``called`` is told the number of pairs of every call."""
 
     def __init__(
         self,
@@ -64,15 +66,16 @@ class MicroBatcher:
 
     @property
     def is_alive(self) -> bool:
+        """Return whether requests are being answered."""
         return self._worker is not None and not self._worker.done()
 
     @property
     def waiting(self) -> int:
-        """Pairs in the queue."""
+        """Return the number of pairs in the queue."""
         return sum(len(request.pairs) for request in self._requests)
 
     async def ask(self, pairs: Sequence[TextPair]) -> Prediction:
-        """The answer to these pairs. Raises BusyError, or what the model raised."""
+        """Wait for the prediction of these pairs. Raises BusyError, or what the model raised."""
         if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
             raise BusyError
         loop = asyncio.get_running_loop()
@@ -115,7 +118,7 @@ class MicroBatcher:
                 return
 
     def _take(self) -> List[_Request]:
-        """The oldest request, and those after it that fit into the same call."""
+        """Remove from the queue, and return, the oldest request and those after it that fit into its call."""
         taken = [self._requests.popleft()]
         size = len(taken[0].pairs)
         while self._requests and size + len(self._requests[0].pairs) <= self._batching.max_batch:

@@ -68,12 +68,13 @@ def _finite(limit: int) -> int:
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection of uvicorn's with limits; ``most`` of them at a time."""
+    """A connection of uvicorn with limits of time; at most ``most`` of them are open at a time."""
 
     most = 1000
 
     # A TCP server gives a Transport, as H11Protocol itself has it.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect the head of a request within HEAD_SECONDS; answer 503 and close when there are too many."""
         self.limits: Dict[str, asyncio.TimerHandle] = {}
         self.is_turned_away = len(self.connections) >= self.most
         if self.is_turned_away:
@@ -84,12 +85,14 @@ class BoundedProtocol(H11Protocol):
         self._expect("a request", HEAD_SECONDS)
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
+        """Stop all limits of time of the connection."""
         if not self.is_turned_away:
             self._stop_expecting("a request")
             self._stop_expecting("reading")
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Read a part of a request, and stop the limit for its head when that is complete."""
         if self.is_turned_away:
             return
         before = self.cycle
@@ -98,6 +101,7 @@ class BoundedProtocol(H11Protocol):
             self._stop_expecting("a request")  # its body has a limit of its own
 
     def on_response_complete(self) -> None:
+        """Expect the head of the next request within HEAD_SECONDS after an answer."""
         self._expect("a request", HEAD_SECONDS)
         answered = self.cycle
         super().on_response_complete()
@@ -105,16 +109,18 @@ class BoundedProtocol(H11Protocol):
             self._stop_expecting("a request")
 
     def pause_writing(self) -> None:
+        """Expect the client to take up the answer within READ_SECONDS."""
         self._expect("reading", READ_SECONDS)
         super().pause_writing()
 
     def resume_writing(self) -> None:
+        """Stop the limit for a client that takes up the answer again."""
         self._stop_expecting("reading")
         super().resume_writing()
 
     @property
     def is_idle(self) -> bool:
-        """Is there no request to answer?"""
+        """Return whether there is no request to answer."""
         return self.cycle is None or self.cycle.response_complete
 
     def _expect(self, what: str, within: float) -> None:
@@ -133,7 +139,7 @@ def protocol_for(room: Room) -> type:
 
 
 class PatientServer(uvicorn.Server):
-    """Stops when everyone who is connected has an answer, or after ``stop_seconds``.
+    """A server that stops when everyone who is connected has an answer, or after ``stop_seconds``.
 
     ``turn_away`` is called then: what still waits is to be answered at once.
     """
@@ -148,15 +154,21 @@ class PatientServer(uvicorn.Server):
         self.is_asked_to_stop = True
 
     async def startup(self, sockets: Optional[List] = None) -> None:
+        """Start to listen, and keep a signal that comes meanwhile for a stop in good order."""
         await super().startup(sockets)
         # A signal that came meanwhile would make uvicorn leave at once, without those who are connected.
         self.is_asked_to_stop = self.is_asked_to_stop or self.should_exit
         self.should_exit = self.lifespan.should_exit
 
     async def on_tick(self, counter: int) -> bool:
+        """Return whether it is time to shut down."""
         return await super().on_tick(counter) or self.is_asked_to_stop
 
     async def shutdown(self, sockets: Optional[List] = None) -> None:
+        """Answer everyone who is connected, then shut down.
+
+        Those who are connected have LAST_REQUESTS_SECONDS to send a request.
+        """
         loop = asyncio.get_running_loop()
         late = loop.call_later(self.stop_seconds, self.turn_away)
         headers = self.server_state.default_headers

@@ -1,4 +1,4 @@
-"""What /openapi.json says of the routes: their requests, their answers, and an example of each."""
+"""The description of the routes in /openapi.json: their requests, answers, and an example of each."""
 
 from typing import Any, Dict, List, Optional
 
@@ -27,10 +27,14 @@ class Answer(BaseModel):
 
 
 class Refusal(BaseModel):
+    """The reason why a request was not answered."""
+
     error: str = Field(description="what is wrong, and how to fix it, in one line")
 
 
 class Health(BaseModel):
+    """The state of the service, and the exported model that it serves."""
+
     status: str = Field(description="ok or stopping")
     backend: str = Field(description="onnx or paddle")
     labels: List[str] = Field(description="the names of the classes")

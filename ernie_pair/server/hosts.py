@@ -13,15 +13,17 @@ MISDIRECTED = 421
 
 
 class HostCheck:
-    """ASGI middleware: requests whose Host is a name, and none of ``hosts``, are refused.
+    """ASGI middleware that refuses requests whose Host is a name, and none of ``hosts``.
 
-    Allowed are addresses, localhost, ``hosts`` with any port, and no Host at all, as no browser sends it.
+    Allowed are addresses, localhost, ``hosts`` with any port, and no Host at all, as no browser sends it. The
+    status of a refusal is 421.
     """
 
     def __init__(self, app, hosts: Sequence[str]):
         self.app, self.hosts = app, {"localhost", *(host.lower().rstrip(".") for host in hosts)}
 
     async def __call__(self, scope, receive, send) -> None:
+        """Pass a request on to the application, or refuse it."""
         if scope["type"] != "http" or ANY in self.hosts:
             return await self.app(scope, receive, send)
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]

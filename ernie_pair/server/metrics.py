@@ -1,4 +1,4 @@
-"""What /metrics tells Prometheus."""
+"""The numbers that /metrics tells Prometheus."""
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE  # noqa: F401 - read by app
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -9,7 +9,7 @@ PAIRS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Numbers:
-    """The numbers of one service; ``waiting`` counts the pairs in its queue when it is asked."""
+    """The numbers of one service since its start."""
 
     def __init__(self):
         self._registry = here = CollectorRegistry()
@@ -30,7 +30,7 @@ class Numbers:
         ProcessCollector(registry=here)
 
     def answered(self, status: int, pairs: int, seconds: float) -> None:
-        """A request to /predict is done."""
+        """Count a request to /predict that is done, with its HTTP status, its pairs and its time."""
         self._requests.labels(str(status)).inc()
         self._seconds.observe(seconds)
         if status == 200:
@@ -39,9 +39,10 @@ class Numbers:
             self._errors.inc()
 
     def called(self, pairs: int) -> None:
-        """The model is asked for so many pairs at once."""
+        """Count a call of the model with so many pairs."""
         self._batches.observe(pairs)
 
     def text(self, waiting: int) -> bytes:
+        """Return the numbers in the text format of Prometheus; ``waiting``: the pairs in the queue."""
         self._waiting.set(waiting)
         return generate_latest(self._registry)

@@ -16,13 +16,15 @@ BODY_SECONDS = 10.0  # for a body to arrive
 
 @dataclass(frozen=True)
 class Limits:
+    """The limits of one request."""
+
     max_body: int  # bytes
     max_pairs: int  # of one request
     max_chars: int  # of one text
 
 
 class RefusedError(Exception):
-    """An HTTP status and its reason."""
+    """The reason why a request is refused, with the HTTP ``status`` of the answer."""
 
     def __init__(self, status: int, reason: str):
         super().__init__(reason)
@@ -30,7 +32,10 @@ class RefusedError(Exception):
 
 
 async def read_body(chunks: AsyncIterator[bytes], announced: str, limits: Limits) -> bytes:
-    """The whole body, ``announced`` being its content-length if there is one. Raises RefusedError."""
+    """Read the whole body, ``announced`` being its content-length, empty where there is none.
+
+    Raises RefusedError: 413 when it is above the limit, 408 when it does not arrive within BODY_SECONDS.
+    """
     if announced.isdigit() and int(announced) > limits.max_body:
         raise _too_large(limits)
     try:
@@ -53,7 +58,10 @@ def _too_large(limits: Limits) -> RefusedError:
 
 
 def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
-    """Raises RefusedError: 400 for what is no JSON, 413 for too much, 422 for anything else."""
+    """Return the pairs of texts in a body.
+
+    Raises RefusedError: 400 for what is no JSON, 413 for too much, 422 for anything else.
+    """
     try:
         question = parse_json(body)
     except JsonError as error:

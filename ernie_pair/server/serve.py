@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeConfig(Options):
-    """Answer pairs over HTTP with a shipped model: POST /predict; / is a page to try it.
+    """Answer pairs over HTTP with an exported model: POST /predict; / is a page to try it.
 
     curl 127.0.0.1:8000/predict -d '{"pairs": [["text a", "text b"]]}' asks it; /openapi.json documents it.
     """
@@ -179,13 +179,13 @@ def _address_of(listener: socket.socket) -> str:
 
 
 def _hosts_of(config: ServeConfig) -> List[str]:
-    """The names by which the service may be asked."""
+    """Return the names by which the service may be asked."""
     given = [name.strip() for name in config.allowed_hosts.split(",")]
     return [config.host, socket.gethostname(), *filter(None, given)]
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Raises MachineError when the port cannot be had."""
+    """Return a socket that listens. Raises MachineError when the port cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named, because asyncio sends small answers at once only where it sees TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -22,7 +22,7 @@ _HEADER = struct.Struct("<IQIi")
 
 
 def read_variables(folder: Path, wanted: Callable[[str], bool]) -> Dict[str, np.ndarray]:
-    """{name: array} of the files in ``folder`` whose name is ``wanted``; a file is called as its variable.
+    """Read the files in ``folder`` whose name is ``wanted``: {name: array}; a file is called as its variable.
 
     Raises CheckpointError naming the first file that is none, or is cut short or too long.
     """
@@ -33,7 +33,7 @@ def read_variables(folder: Path, wanted: Callable[[str], bool]) -> Dict[str, np.
 
 
 def read_variable(path: Path) -> np.ndarray:
-    """The array in one file. Raises CheckpointError."""
+    """Read the array in one file; bfloat16 comes as uint16. Raises CheckpointError."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise CheckpointError(f"{path} is not a file; a folder of parameters holds nothing else")
     content = path.read_bytes()
@@ -64,7 +64,7 @@ def _parse(content: bytes) -> np.ndarray:
 
 
 def _description(message: bytes) -> Tuple[int, Tuple[int, ...]]:
-    """The kind of number and the shape; the shape stands packed, or a number at a time."""
+    """Return the kind of number and the shape; the shape stands packed, or a number at a time."""
     kind, shape, place = -1, [], 0
     while place < len(message):
         tag, place = _varint(message, place)

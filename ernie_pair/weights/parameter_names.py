@@ -6,7 +6,7 @@ in files are besides:
     an encoder by itself     the same, without the family in front
     older PaddleNLP          cls.predictions.decoder_weight
     ERNIE's own programs     word_embedding, encoder_layer_0_multi_head_att_query_fc.w_0, ...
-    Paddle's static graph    linear_12.w_0, numbered in the order of making (`numbered_names`)
+    Paddle's static graph    linear_12.w_0, numbered in the order of making (`static_names`)
 """
 
 import re
@@ -47,10 +47,10 @@ _ENDINGS = {"w": "weight", "b": "bias", "scale": "weight", "bias": "bias"}
 
 
 def structured_names(found: Arrays, parameters: Mapping[str, Parameter], where: str) -> Arrays:
-    """``found`` under the names of ``parameters``, {structured name: parameter}, as far as they are known.
+    """Bring ``found`` under the names of ``parameters``, {structured name: parameter}, as far as known.
 
-    A name that is not known stays as it is. Raises CheckpointError when numbered names do not fit the
-    order in which this model is made.
+    A name that is not known stays as it is. Raises CheckpointError when numbered names do not fit the order
+    in which this model is made.
     """
     family = next(iter(parameters)).split(".")[0]
     if "embeddings.word_embeddings.weight" in found:
@@ -74,7 +74,7 @@ def _of_ernies_program(name: str, family: str) -> str:
 
 
 def _parts_of(name: str) -> Tuple[str, str, str]:
-    """'encoder_layer_3_ffn_fc_0.w_0' -> '3', 'ffn_fc_0', 'weight'; what does not stand in it is ''."""
+    """Split 'encoder_layer_3_ffn_fc_0.w_0' into '3', 'ffn_fc_0', 'weight'; what is not in it is ''."""
     parts = _PARTED.fullmatch(name)
     if not parts:
         return "", "", ""

@@ -55,7 +55,7 @@ def as_arrays(values: Dict[str, Any], most_bytes: int) -> Dict[str, np.ndarray]:
 
 
 class _PlainUnpickler(pickle._Unpickler):
-    """Python's own in Python, because that in C cannot be asked before it calls something."""
+    """Python's own unpickler in Python, because that in C cannot be asked before it calls something."""
 
     dispatch = dict(pickle._Unpickler.dispatch)
 
@@ -86,7 +86,7 @@ def _refuse_keys(keys: list) -> None:
 
 
 def _refuse_large(stack: list) -> None:
-    """Raises CheckpointError when the uppermost value has more items than any array needs."""
+    """Raise CheckpointError when the uppermost value has more items than any array needs."""
     waiting, seen = [stack[-1]], 0
     while waiting:
         value = waiting.pop()

@@ -23,25 +23,29 @@ class Parameter(Protocol):
 
 
 class Module(NamedTuple):
+    """A layer of one kind, its number and its parameters."""
+
     kind: str
     number: int
     names: Dict[str, str]  # w, b -> what the parameter is called
 
 
 def is_numbered(name: str) -> bool:
+    """Return whether ``name`` is one that Paddle makes up, like linear_12.b_0."""
     return _NAME.fullmatch(name) is not None
 
 
 def names_by_order(
     found: Arrays, parameters: Mapping[str, Parameter], decoder_bias: str, where: str
 ) -> Arrays:
-    """``found`` under structured names: the n-th layer of a kind in it is the n-th of that kind in the model.
+    """Bring ``found`` under structured names by the order of its layers.
 
-    Some versions of PaddleNLP count the decoder of the masked tokens among the linear layers, some
-    make it otherwise; it is told by its bias, one number per token. Its weight, which the tie with
-    the embedding replaced, is passed over, as is the state of the optimizer. The heads, which are made
-    last, may be absent: both, or the one of the sentence order. Raises CheckpointError when the file
-    holds more or fewer layers of a kind than the model.
+    The n-th layer of a kind in it is the n-th of that kind in the model. Some versions of PaddleNLP count
+    the decoder of the masked tokens among the linear layers, some make it otherwise; it is told by its
+    bias, one number per token. Its weight, which the tie with the embedding replaced, is passed over, as is
+    the state of the optimizer. The heads, which are made last, may be absent: both, or the one of the
+    sentence order. Raises CheckpointError when the file holds more or fewer layers of a kind than the
+    model.
     """
     arrays = {name: array for name, array in found.items() if not is_state(name)}
     strange = [name for name in arrays if not is_numbered(name)]
@@ -63,7 +67,7 @@ def names_by_order(
 
 
 def _missing_heads(model: List[Module], theirs: List[Module], ours: Dict, has_decoder: bool) -> tuple:
-    """Which heads a file of ``theirs`` does not hold, as beginnings of structured names."""
+    """Return which heads a file of ``theirs`` does not hold, as beginnings of structured names."""
     if not has_decoder:
         return (TOKEN_HEAD, ORDER_HEAD)
     of_order = [m for m in model if _structured(m, ours).startswith(ORDER_HEAD)]
@@ -84,7 +88,7 @@ def _modules(names: Iterable[str]) -> List[Module]:
 
 
 def _decoder_of(modules: List[Module], arrays: Arrays, where: str) -> Optional[Module]:
-    """The decoder of the masked tokens; None of an encoder without heads."""
+    """Return the decoder of the masked tokens; None for an encoder without heads."""
     embedding = next((arrays[m.names["w"]].shape for m in modules if m.kind == "embedding"), (0, 0))
     candidates = [m for m in modules if _is_decoder(m, arrays, embedding)]
     if len(candidates) > 1:

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 def safetensors_parts(arrays: Arrays) -> List[memoryview]:
-    """The file of {name: array}, as the bytes to write one after another: those of the arrays, uncopied.
+    """Return the file of {name: array}, as parts to write one after another; arrays are not copied.
 
     The same bytes as the library's, which copies every array twice. The length of the header as a
     little-endian uint64, the header in JSON, the wide types before the narrow, names in order; see
@@ -65,12 +65,15 @@ def safetensors_parts(arrays: Arrays) -> List[memoryview]:
 
 
 def to_safetensors(arrays: Arrays) -> bytes:
-    """The same in one piece."""
+    """Return the file of {name: array} in one piece."""
     return b"".join(safetensors_parts(arrays))
 
 
 def from_safetensors(data: bytes, where: str) -> Arrays:
-    """The reverse. Raises CheckpointError naming ``where``."""
+    """Read {name: array} from the bytes of a safetensors file; bfloat16 comes as uint16.
+
+    Raises CheckpointError naming ``where``.
+    """
     try:
         entries = open_safetensors(data)
         kinds = {name: np.dtype(SAFETENSORS_TYPES[entry["dtype"]]) for name, entry in entries}
@@ -113,12 +116,12 @@ def _read_pickle(path: Path) -> Arrays:
 
 
 def is_state(name: str) -> bool:
-    """Is it a variable of an optimizer or of its schedule, by Paddle's way of naming them?"""
+    """Return whether ``name`` is, by Paddle's naming, a variable of an optimizer or of its schedule."""
     return _STATE.fullmatch(name) is not None
 
 
 def as_float32(arrays: Arrays, where: str) -> Arrays:
-    """The same in float32; of other types than float32 it is said that they were cast.
+    """Return ``arrays`` in float32, bfloat16 being uint16; log what was cast from other types.
 
     Raises CheckpointError naming what is no floating-point number, or holds NaN or infinity.
     """
@@ -147,7 +150,7 @@ def _widened(name: str, array: np.ndarray, where: str) -> np.ndarray:
 
 
 def refuse_mismatch(wanted: Dict[str, tuple], found: Arrays, where: str) -> None:
-    """Both sides must hold the same names with the same shapes; nothing is set before this passes.
+    """Refuse arrays whose names or shapes are not the wanted ones; nothing is set before this passes.
 
     ``wanted``: {name: shape}. Raises CheckpointError listing up to five names of each kind.
     """

@@ -1,1 +1,1 @@
-"""What is wrong with labelled pairs before anything is trained on them."""
+"""Check labelled pairs before anything is trained on them."""

@@ -135,7 +135,10 @@ def audit_of(
     pieces: Optional[WordPiece],
     max_seq_len: int,
 ) -> PairAudit:
-    """``same``: the class of texts that mean the same. Without ``pieces`` lengths are in characters."""
+    """Return the facts and findings of the files, train first.
+
+    ``same``: the class of texts that mean the same. Without ``pieces`` lengths are in characters.
+    """
     facts = {}
     for name, file in files.items():
         lengths = _lengths(file.pairs, pieces)
@@ -147,7 +150,7 @@ def audit_of(
 
 
 def same_of(labels: Labels) -> Optional[int]:
-    """Of two classes the second says that the texts mean the same; of more, none is known to."""
+    """Return the class that says that the texts mean the same: 1 of two classes; of more, None."""
     return 1 if len(labels.names) == 2 else None
 
 
@@ -160,7 +163,7 @@ def _same(name: str, labels: Labels) -> Optional[int]:
 
 
 def _lengths(pairs: Pairs, pieces: Optional[WordPiece]) -> np.ndarray:
-    """Of each pair with its special tokens, int64 [rows]."""
+    """Return the length of each pair with its special tokens, int64 [rows]."""
     sides = []
     for texts in pairs[:2]:
         found = pieces.encode_batch(texts) if pieces else texts
@@ -186,7 +189,10 @@ def _refuse_uncleanable(source: PairSource, folder: Path) -> None:
 
 
 def _clean(files: Dict[str, Coded], folder: Path, compared: str) -> Tuple[Cleaned, Iterable[bytes]]:
-    """The lines of the training file as they are, without those of the rows that are left out."""
+    """Return what is left of the training file, and its kept lines as they are.
+
+    Raises InputError when no pair would be left.
+    """
     if compared == "exact":
         files = {name: file.by_characters for name, file in files.items()}
     train = files["train"]
@@ -210,7 +216,7 @@ def _clean(files: Dict[str, Coded], folder: Path, compared: str) -> Tuple[Cleane
 
 
 def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
-    """The header, and every line of the rows that are kept: one of a .csv may have several."""
+    """Yield the header, and every line of the rows that are kept: one of a .csv may have several."""
     fate = {row.number: False for row in pairs.bad}
     fate.update((pairs.number(row), bool(is_kept)) for row, is_kept in enumerate(kept))
     is_kept = True
@@ -222,7 +228,7 @@ def _kept_lines(path: Path, pairs: Pairs, kept: np.ndarray) -> Iterator[bytes]:
 
 
 def _results(config: AuditPairsConfig) -> Results:
-    """Audit and picture, and the cleaned training file where it is asked for."""
+    """Return the result files: audit and picture, and the cleaned training file where it is asked for."""
     places = ("train_file", "dev_file", "test_file", "vocab_file")
     inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in places}
     sets = {place: getattr(config, place) for place, found in inputs.items() if not found}

@@ -14,7 +14,7 @@ WARNED = ("repeated", "contradicted", "alike", "intransitive", "shared", "unseen
 
 @dataclass(frozen=True)
 class FileFacts:
-    """``labels``: {name of a class: pairs}, empty where labels were passed over.
+    """The size, labels and lengths of a file. ``labels``: {name of a class: pairs}, empty without labels.
 
     ``lengths``: {percent: length of a pair}; ``too_long``: pairs above --max_seq_len.
     """
@@ -28,9 +28,9 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """``removed``: {kind of finding: rows of the training file that are left out because of it}.
+    """The cleaned training file; ``removed``: {kind of finding: rows that are left out because of it}.
 
-    ``compared``: exactly or normalised.
+    ``compared``: exact or normalised.
     """
 
     path: str
@@ -41,7 +41,10 @@ class Cleaned:
 
 @dataclass(frozen=True)
 class PairAudit:
-    """All of it can be written as JSON. ``unit``: tokens or characters; ``files``: train, dev, test."""
+    """The result of an audit, which can be written as JSON.
+
+    ``unit``: tokens or characters; ``files``: train, dev, test.
+    """
 
     unit: str
     max_seq_len: int
@@ -51,7 +54,7 @@ class PairAudit:
 
 
 def report_lines(audit: PairAudit) -> Iterator[str]:
-    """The report for the terminal; what a terminal would obey or hide is spelled out."""
+    """Yield the lines of the report; what a terminal would obey or hide is spelled out."""
     for line in _lines(audit):
         yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
@@ -88,7 +91,7 @@ def _lines(audit: PairAudit) -> Iterator[str]:
 
 
 def warnings_of(audit: PairAudit) -> List[str]:
-    """The short form: a line for each thing that a training run should not begin with unseen."""
+    """Return a line for each thing that a training run should not begin with unseen."""
     return [
         *_one_class(audit),
         *(_sentence(finding) for finding in audit.findings if finding.kind in WARNED),
@@ -114,7 +117,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def draw(path, audit: PairAudit) -> None:
-    """The same as a picture, without a word of Chinese: not every machine has a font for it."""
+    """Draw the audit as a PNG, without a word of Chinese: not every machine has a font for it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4), layout="constrained")

@@ -27,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> None:
-    """Log a line for each thing that is wrong with ``sources``: train and dev, with labels."""
+    """Log a line for each thing that is wrong with ``sources``: train and dev, with labels.
+
+    The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
+    """
     train = sources["train"]
     labels = train.labels
     assert labels is not None  # training reads them

@@ -18,7 +18,7 @@ QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 @dataclass(frozen=True)
 class Finding:
-    """``rows`` of ``of`` rows of ``file`` (train, dev, test) are what ``kind`` and ``says`` tell.
+    """One kind of finding: ``rows`` of ``of`` rows of ``file`` (train, dev, test) are what ``says`` tells.
 
     They are so when their texts are normalised; ``exact`` of them as the texts stand, where that is counted.
     """
@@ -51,17 +51,17 @@ class Coded(NamedTuple):
 
     @property
     def ordered(self) -> np.ndarray:
-        """A key per row, that of its two texts in their order."""
+        """Return a key per row, that of its two texts in their order, int64 [rows]."""
         return (self.left << 32) | self.right
 
     @property
     def unordered(self) -> np.ndarray:
-        """A key per row, the same for (A, B) and (B, A)."""
+        """Return a key per row, the same for (A, B) and (B, A), int64 [rows]."""
         return (np.minimum(self.left, self.right) << 32) | np.maximum(self.left, self.right)
 
 
 def coded(files: Dict[str, Pairs]) -> Dict[str, Coded]:
-    """The files under their names, by the numbers of their texts."""
+    """Return the files under their names, with a number for each of their texts."""
     exact, alike = _numbered(files, iter), _numbered(files, _compared)
     return {name: file._replace(exact=exact[name]) for name, file in alike.items()}
 
@@ -76,13 +76,16 @@ def _numbered(files: Dict[str, Pairs], compared: Callable[[List[str]], Iterable[
 
 
 def _compared(texts: List[str]) -> Iterator[str]:
-    """What is left for the comparison; a text of punctuation alone is compared as it stands."""
+    """Return the texts as they are compared when normalised; punctuation alone is compared as it stands."""
     short = normalised([text.replace("\n", " ") for text in texts])
     return (left or text.strip() for left, text in zip(short, texts))
 
 
 def findings_of(files: Dict[str, Coded], same: Optional[int]) -> List[Finding]:
-    """Everything that was found, in the order of a report. ``same``: the class of A=B, where there is one."""
+    """Return everything that was found, in the order of a report.
+
+    ``same``: the class of A=B, where there is one. Files without labels are only compared with train.
+    """
     found: List[Finding] = []
     for name, file in files.items():
         if file.pairs.labels is not None:
@@ -113,7 +116,10 @@ def _of_one_file(name: str, file: Coded, same: Optional[int]) -> Iterator[Findin
 
 
 def is_contradicted(file: Coded) -> np.ndarray:
-    """bool [rows]: the pair stands elsewhere in the file, in either order, with another label."""
+    """Return whether each pair stands elsewhere in the file with another label, bool [rows].
+
+    The order of its two texts does not matter.
+    """
     _, group = np.unique(file.unordered, return_inverse=True)
     labels = file.pairs.known_labels
     lowest = np.full(group.max() + 1, labels.max())
@@ -124,7 +130,7 @@ def is_contradicted(file: Coded) -> np.ndarray:
 
 
 def is_repeated(file: Coded) -> np.ndarray:
-    """bool [rows]: an earlier row is the same pair in the same order."""
+    """Return whether an earlier row is the same pair in the same order, bool [rows]."""
     return _repeats(file.ordered)
 
 
@@ -133,7 +139,7 @@ def _is_reversed(file: Coded) -> np.ndarray:
 
 
 def is_shared(file: Coded, others: List[Coded]) -> np.ndarray:
-    """bool [rows]: the pair stands in one of the other files, in either order."""
+    """Return whether each pair stands in one of the other files, in either order, bool [rows]."""
     if not others:
         return np.zeros(len(file.pairs), dtype=bool)
     return np.isin(file.unordered, np.concatenate([other.unordered for other in others]))
@@ -146,7 +152,7 @@ def _repeats(keys: np.ndarray) -> np.ndarray:
 
 
 def _broken_transitivity(name: str, file: Coded, same: int) -> Finding:
-    """Rows A/C whose texts are joined by a chain A=B=...=C of other rows."""
+    """Find rows A/C whose texts are joined by a chain A=B=...=C of other rows."""
     is_same = (file.pairs.labels == same) & (file.left != file.right)
     links = _Links(file, np.flatnonzero(is_same))
     broken = (file.pairs.labels != same) & (file.left != file.right)
@@ -175,7 +181,7 @@ class _Links:
         self.group = connected_components(self.graph, directed=False)[1]
 
     def path(self, begin: int, end: int) -> List[str]:
-        """The texts of a shortest chain."""
+        """Return the texts of a shortest chain between two texts, given by their numbers."""
         from scipy.sparse.csgraph import breadth_first_order
 
         _, before = breadth_first_order(self.graph, begin, directed=False)
@@ -220,7 +226,7 @@ def _examples(file: Coded, where: np.ndarray) -> List[str]:
 
 
 def _examples_of_groups(file: Coded, where: np.ndarray) -> List[str]:
-    """The rows of a pair stand side by side."""
+    """Return a line per pair that was found, with up to three of its rows side by side."""
     rows = np.flatnonzero(where)
     rows = rows[np.argsort(file.unordered[rows], kind="stable")]
     keys = file.unordered[rows]
@@ -235,6 +241,6 @@ def _example(file: Coded, row: int) -> str:
 
 
 def quantiles(lengths: np.ndarray) -> Dict[str, int]:
-    """{percent: length}"""
+    """Return {percent: length} of lengths int64 [rows], for the percents in QUANTILES."""
     found = np.percentile(lengths, QUANTILES, method="lower")
     return {str(percent): int(length) for percent, length in zip(QUANTILES, found)}

@@ -1,1 +1,1 @@
-"""Do several starts make classifiers that differ?"""
+"""Compare classifiers that start from different weights."""

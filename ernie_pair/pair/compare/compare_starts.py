@@ -1,4 +1,4 @@
-"""Does one start make a better classifier than another? Same pairs, same updates, several seeds each."""
+"""Does one start make a better classifier than another? Same pairs, same steps, several seeds each."""
 
 import logging
 import re
@@ -126,7 +126,7 @@ def compare_starts(config: CompareConfig) -> None:
 
 
 def _results(config: CompareConfig, train: TrainConfig) -> Results:
-    """What is replaced whenever more runs have been made."""
+    """Return the result files, which are replaced whenever more runs have been made."""
     outputs = [Path(config.output_dir, name) for name in (JSON_FILE, PICTURE_FILE)]
     inputs: Dict[str, Sequence[Path]] = {
         "train_config": [Path(config.train_config)],
@@ -138,7 +138,7 @@ def _results(config: CompareConfig, train: TrainConfig) -> Results:
 
 
 def _train_config(path: str) -> TrainConfig:
-    """Model and output_dir may be absent from it: every run has its own."""
+    """Read the flags of training; model and output_dir may be absent: every run has its own."""
     return parse_config(TrainConfig, [f"--config={path}", "--model_name_or_path=start", "--output_dir=run"])
 
 
@@ -178,7 +178,7 @@ def _open_start(name: str, path: str, from_scratch: bool) -> Start:
 def _domain_losses(
     starts: List[Start], corpus: Corpus, config: CompareConfig, train: TrainConfig
 ) -> Dict[str, Dict[str, object]]:
-    """What ``domain_loss`` says of every start, or {"reason": why it cannot be asked}."""
+    """Return what ``domain_loss`` measures for every start, or {"reason": why it cannot}."""
     quiet_libraries()
     start_device(train.device, World())
     length = min(train.max_seq_len, *(start.source.spec.max_positions for start in starts))

@@ -19,9 +19,11 @@ Domain = Optional[Dict[str, Dict[str, object]]]
 
 
 class Difference(NamedTuple):
-    """``one`` minus ``other``: of each metric the mean over the seeds, its 95 % interval, the share of the
-    resamples in which it is not above 0, and, of SHOWN, which of the two are at chance: where both are, a
-    difference is no gain."""
+    """The difference of two starts, ``one`` minus ``other``.
+
+    Of each metric the mean over the seeds, its 95 % interval, the share of the resamples in which it is not
+    above 0, and, of SHOWN, which of the two are at chance: where both are, a difference is no gain.
+    """
 
     one: str
     other: str
@@ -32,11 +34,11 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """``runs``: {start: the metrics of each seed}; ``deviation`` is None with a single seed.
+    """The metrics of all runs and their differences; ``runs``: {start: the metrics of each seed}.
 
-    ``chance``: the accuracy of answering the commonest class, and an AUC of 0.5; ``at_chance``: {start:
-    those of SHOWN whose 95 % ``interval`` is not above that}; ``single_class``: {start: the only class
-    that a seed's model answers, or None}.
+    ``deviation`` is None with a single seed. ``chance``: the accuracy of answering the commonest class, and
+    an AUC of 0.5; ``at_chance``: {start: those of SHOWN whose 95 % ``interval`` is not above that};
+    ``single_class``: {start: the only class that a seed's model predicts, or None}.
     """
 
     rows: int
@@ -54,10 +56,10 @@ class Comparison(NamedTuple):
 def compare(
     logits: Dict[str, List[np.ndarray]], labels: np.ndarray, seeds: List[int], samples: int
 ) -> Comparison:
-    """``logits``: {start: [rows, classes] of each seed}, of the same rows.
+    """Compare starts by ``logits``: {start: [N, C] of each seed}, of the same rows with labels int64 [N].
 
-    The intervals are a paired bootstrap: a resample draws rows and seeds, and every start is measured on
-    the same ones.
+    The intervals are a paired bootstrap: a resample draws rows and seeds, and every start is measured on the
+    same ones.
     """
     counted = {name: [CountedRows(each, labels) for each in logits[name]] for name in logits}
     whole = np.ones(len(labels), dtype=np.int64)
@@ -88,14 +90,14 @@ def _intervals(drawn: np.ndarray) -> Dict[str, List[float]]:
 
 
 def _at_chance(intervals: Dict[str, List[float]], chance: Metrics) -> List[str]:
-    """Those of SHOWN that are not above chance; a nan, of a metric without value, is not above it either."""
+    """Return those of SHOWN that are not above chance; a metric without value (nan) is not above it."""
     found = {name: not intervals[name][0] > chance[name] for name in AT_CHANCE}
     found["f1"] = all(found.values())
     return [name for name in SHOWN if found[name]]
 
 
 def _drawn_means(counted, num_rows: int, num_seeds: int, samples: int) -> Dict[str, np.ndarray]:
-    """{start: [samples, metrics]}, the means over the drawn seeds on the drawn rows."""
+    """Return {start: float64 [samples, metrics]}, the means over the drawn seeds on the drawn rows."""
     seeds_of = np.random.default_rng([SEED, num_seeds]).integers(num_seeds, size=(samples, num_seeds))
     means: Dict[str, List[np.ndarray]] = {name: [] for name in counted}
     for counts, seeds in zip(resamples(num_rows, samples, SEED), seeds_of):
@@ -124,7 +126,7 @@ def _difference(
 
 
 def _table(runs: List[Metrics]) -> np.ndarray:
-    """[seeds, metrics]"""
+    """Return the METRICS of the runs of a start, float64 [seeds, metrics]."""
     return np.array([[run[name] for name in METRICS] for run in runs])
 
 
@@ -133,7 +135,7 @@ def _named(values: np.ndarray) -> Metrics:
 
 
 def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
-    """For the terminal."""
+    """Yield the lines of the comparison for the terminal."""
     width = max(map(len, ["start", *comparison.runs]))
     yield f"{comparison.rows} rows, {len(comparison.seeds)} seed(s) from {comparison.seeds[0]}"
     heads = "".join(f"  {name:<17}" for name in (*SHOWN, "at chance"))
@@ -154,7 +156,7 @@ def table_lines(comparison: Comparison, domain: Domain) -> Iterator[str]:
 
 
 def _verdict(difference: Difference, metric: str) -> str:
-    """What a difference with models at chance is worth, empty where none is."""
+    """Return what a difference with models at chance is worth, empty where none is."""
     at_chance = difference.at_chance[metric]
     if len(at_chance) == 2:
         return "both are at chance: no gain"
@@ -162,7 +164,7 @@ def _verdict(difference: Difference, metric: str) -> str:
 
 
 def warnings_of(comparison: Comparison, names: Sequence[str]) -> Iterator[str]:
-    """The runs whose classifier answers one class only, and differences between models at chance."""
+    """Yield a line per classifier that predicts one class only, and per difference of starts at chance."""
     for start, found in comparison.single_class.items():
         for seed, single in zip(comparison.seeds, found):
             if single is not None:
@@ -188,7 +190,7 @@ def _domain_cell(loss: Dict[str, object]) -> str:
 def write_comparison(
     files: Sequence[Path], comparison: Comparison, domain: Domain, paths: Dict[str, str]
 ) -> None:
-    """Fill ``files``, which become compare.json and compare.png. Raises OSError."""
+    """Write the comparison to ``files``, which become compare.json and compare.png. Raises OSError."""
     content = {
         "starts": paths,
         **comparison._asdict(),
@@ -226,7 +228,7 @@ def _draw_domain(axes, domain: Dict[str, Dict[str, object]]) -> None:
 
 
 def _draw_runs(axes, comparison: Comparison) -> None:
-    """A point per run; points of one seed stand side by side in every column."""
+    """Draw a point per run; points of one seed stand side by side in every column."""
     for place, (name, runs) in enumerate(comparison.runs.items()):
         offsets = place + np.linspace(-0.12, 0.12, len(runs)) * (len(runs) > 1)
         axes.plot(offsets, [run["accuracy"] for run in runs], "o", color="#2563eb", alpha=0.7)

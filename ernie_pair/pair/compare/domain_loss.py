@@ -1,4 +1,4 @@
-"""How well a model to start from predicts the masked words of a domain's held-out text."""
+"""How well the initial weights of a model predict the masked words of a domain's held-out text."""
 
 import math
 from typing import Dict
@@ -22,10 +22,11 @@ LM_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
 
 
 def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int) -> Dict[str, float]:
-    """lm_loss (mean over the masked tokens), perplexity, lm_accuracy and masked_tokens.
+    """Return lm_loss (mean over the masked tokens), perplexity, lm_accuracy and masked_tokens.
 
     The masks follow from the corpus alone, so every model of its vocabulary is asked the same. Raises
-    InputError for a model that cannot be asked: without a head for masked words, of another vocabulary.
+    InputError for a model that cannot be asked (without a head for masked words, of another vocabulary), and
+    CheckpointError when its weights do not fit.
     """
     import paddle
     from paddle.nn import functional as F
@@ -59,7 +60,7 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 
 def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):
-    """The samples, and the id of their padding."""
+    """Return the samples, and the id of their padding."""
     pieces = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file))
     flags = MaskingConfig()
     rows = build_sample_map(

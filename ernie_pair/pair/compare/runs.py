@@ -55,7 +55,7 @@ class BrokenRunError(ErniePairError):
 
 
 class Start(NamedTuple):
-    """``source`` has no weights when the runs begin with random ones."""
+    """A start of the comparison; ``source`` has no weights when its runs begin with random ones."""
 
     name: str
     path: str
@@ -63,9 +63,10 @@ class Start(NamedTuple):
 
 
 class Runs:
-    """``train`` holds the flags of every run; those of OF_A_RUN in it mean nothing but the first seed.
+    """The runs of a comparison; ``train`` holds their flags.
 
-    ``symmetric``, as in prediction, says how every model is asked about the test pairs.
+    Those of OF_A_RUN in it mean nothing but the first seed. ``symmetric``, as in prediction, says how every
+    model is asked about the test pairs.
     """
 
     def __init__(
@@ -95,14 +96,18 @@ class Runs:
                 self._make(start, seed, folder)
 
     def is_begun(self) -> bool:
-        """Has a plan been kept in the folder?"""
+        """Return whether a plan has been kept in the folder."""
         return (self.output_dir / PLAN).is_file()
 
     def folder(self, start: Start, seed: int) -> Path:
+        """Return the output_dir of the run from ``start`` with ``seed``."""
         return self.output_dir / f"{start.name}-seed-{seed}"
 
     def logits(self, start: Start, seed: int, num_rows: int) -> np.ndarray:
-        """log p of every row, float64 [rows, classes]; as good as the logits. Raises CheckpointError."""
+        """Return log p of every row of a run, float64 [N, C], which serve as logits.
+
+        Raises CheckpointError when its predictions are damaged.
+        """
         path = self.folder(start, seed) / PREDICTIONS
         try:
             logs = read_log_probabilities(path, self.num_classes)
@@ -125,7 +130,7 @@ class Runs:
         _call(["predict", *_flags({**asked, "scores": "true"})], log)
 
     def _keep_plan(self, plan: Dict[str, object], test: Pairs) -> None:
-        """Raises InputError when the folder was begun for runs that these cannot be compared with."""
+        """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
         path = self.output_dir / PLAN
         if path.exists():
             before = read_json_object(path, "give another --output_dir, or remove the file")
@@ -150,7 +155,7 @@ class Runs:
 
 
 def _sha256_of(source: ModelSource) -> str:
-    """Of the weights, which lie in one file or in a folder of them."""
+    """Return the SHA-256 of the weights, which lie in one file or in a folder of them, in hex."""
     weights = source.weights
     if weights is None:
         return "random weights"
@@ -168,7 +173,7 @@ def _log_of(folder: Path) -> Path:
 
 
 def _best_of(folder: Path, metric: str) -> Path:
-    """The best model of a run. Raises CheckpointError where there is not exactly one."""
+    """Return the best model of a run. Raises CheckpointError when there is not exactly one."""
     found = [path for path, _ in best_models(folder, metric)]
     if len(found) != 1:
         raise CheckpointError(
@@ -194,7 +199,7 @@ def _call(words: List[str], log: Path) -> None:
 
 
 def _last_error(log: Path, first_byte: int) -> str:
-    """What the last `error: ` line from ``first_byte`` on says; what stands before is of earlier attempts."""
+    """Return the text of the last `error: ` line from ``first_byte`` on; earlier attempts wrote before."""
     with open(log, "rb") as file:
         file.seek(max(first_byte, log.stat().st_size - MOST_LOG_BYTES))
         lines = file.read().decode("utf-8", errors="replace").splitlines()
@@ -203,7 +208,10 @@ def _last_error(log: Path, first_byte: int) -> str:
 
 
 def _error_of(code: int, where: str, said: str) -> BaseException:
-    """The error of a run by its exit code: its own code and line, 5 where a signal killed it, 1 for a bug."""
+    """Return the error of a run by its exit code.
+
+    It has the code and the line of the run; 5 where a signal killed it, 1 for a bug.
+    """
     number = -code if code < 0 else code - 128
     if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)

@@ -21,7 +21,7 @@ METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 @dataclass(frozen=True)
 class OutputConfig(Options):
-    """A base by itself, which makes its field the first of all: PairConfig("output") is understood."""
+    """The folder of results; a base by itself puts it first of all fields, as in PairConfig("output")."""
 
     output_dir: str = option(
         help="checkpoints, the best model, metrics and VisualDL logs go here", group="checkpoints"
@@ -34,7 +34,7 @@ class OutputConfig(Options):
 
 @dataclass(frozen=True)
 class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
-    """How a pair classifier is trained; what it is trained on, `TrainConfig` or `PairTrainer` says."""
+    """The settings of training a pair classifier; its data are those of `TrainConfig` or `PairTrainer`."""
 
     from_scratch: bool = option(
         False, help="start from random weights: config.json and vocab.txt are enough", group="model"
@@ -190,7 +190,7 @@ class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
 
     @property
     def lower_is_better(self) -> bool:
-        """Of ``best_metric``."""
+        """Return whether a lower ``best_metric`` is a better one."""
         if self.greater_is_better is None:
             return self.best_metric in LOWER_IS_BETTER
         return not self.greater_is_better

@@ -1,4 +1,4 @@
-"""The flags that decide what one update of a pair classifier is."""
+"""The flags that decide what one step of a pair classifier is."""
 
 from dataclasses import dataclass
 from typing import Literal

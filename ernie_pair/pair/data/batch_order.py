@@ -1,8 +1,8 @@
-"""Which rows an update takes: a pure function of the seed, the lengths, the global batch and the place.
+"""Which rows a step takes: a pure function of the seed, the lengths, the global batch and the place.
 
-The rows of an epoch are laid end to end behind those of the epoch before. An update takes the next
-global batch of that stream, so an epoch loses no row and repeats none, and the update in which it ends
-goes on into the next one. With buckets the rows of a batch are of like length:
+The rows of an epoch are laid end to end behind those of the epoch before. A step takes the next global batch
+of that stream, so an epoch loses no row and repeats none, and the step in which it ends goes on into the next
+one. With buckets the rows of a batch are of like length:
 
     shuffle the epoch                  5 9 2 7 1 8 3 6 4          (lengths)
     sort within pools of some batches  2 5 7 9 | 1 3 6 8 | 4      (2 batches of 2; what is left stays)
@@ -19,20 +19,23 @@ POOL_BATCHES = 50  # sorted together: more of them pad less, and make batches th
 
 
 class BatchOrder:
-    """``lengths`` of the rows; ``batch_size`` rows make an update, over all processes and passes."""
+    """The order of training rows with the given ``lengths`` int64 [rows].
+
+    ``batch_size`` rows make a step, over all ranks and micro-batches.
+    """
 
     def __init__(self, lengths: np.ndarray, seed: int, batch_size: int, bucket: bool):
         self.lengths, self.seed, self.batch_size, self.bucket = lengths, seed, batch_size, bucket
         self._epoch, self._order = -1, np.zeros(0, dtype=np.int64)
 
     def batches(self, consumed: int) -> Iterator[np.ndarray]:
-        """Without end, from row ``consumed`` of the stream on; int64 [batch_size] each."""
+        """Yield the rows of every step, int64 [batch_size], without end, from row ``consumed`` on."""
         while True:
             yield self.rows_at(consumed, self.batch_size)
             consumed += self.batch_size
 
     def rows_at(self, first: int, count: int) -> np.ndarray:
-        """The rows at these places of the stream."""
+        """Return the rows at ``count`` places of the stream from place ``first`` on, int64 [count]."""
         epochs, places = np.divmod(np.arange(first, first + count), len(self.lengths))
         return np.concatenate([self._order_of(int(e))[places[epochs == e]] for e in np.unique(epochs)])
 
@@ -44,7 +47,10 @@ class BatchOrder:
         return self._order
 
     def _in_buckets(self, order: np.ndarray, epoch: int, rng: np.random.Generator) -> np.ndarray:
-        """The batches that lie in this epoch alone are sorted; ``head`` rows belong to the one before."""
+        """Sort the rows that make whole batches of this epoch into buckets, and shuffle these batches.
+
+        The first ``head`` rows complete a batch that began in the epoch before, and stay where they are.
+        """
         size, rows = self.batch_size, len(order)
         head = min(-epoch * rows % size, rows)
         whole = slice(head, head + (rows - head) // size * size)
@@ -54,7 +60,10 @@ class BatchOrder:
 
 
 def alike(rows: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
-    """``rows``, a multiple of ``size``, as batches [n, size] of like length, sorted within pools."""
+    """Return ``rows`` as batches [n, size] of like length, sorted by length within pools.
+
+    The number of rows is a multiple of ``size``. A pool has about POOL_BATCHES batches.
+    """
     num_batches = len(rows) // size
     num_pools = max(1, round(num_batches / POOL_BATCHES))
     pool_of = np.arange(len(rows)) // size * num_pools // max(1, num_batches)

@@ -11,7 +11,10 @@ BALANCED = "balanced"
 
 
 def class_weights_in(text: str) -> Tuple[float, ...]:
-    """'1,2.5' -> (1.0, 2.5); nothing for '' and 'balanced'. Raises InputError."""
+    """Parse '1,2.5' as (1.0, 2.5), and '' and 'balanced' as ().
+
+    Raises InputError for anything but numbers of 0 or more that are not all 0.
+    """
     if text in ("", BALANCED):
         return ()
     try:
@@ -29,10 +32,11 @@ def class_weights_in(text: str) -> Tuple[float, ...]:
 def class_weights_of(
     text: str, num_classes: int, labels: Optional[np.ndarray], where: str
 ) -> Optional[np.ndarray]:
-    """What --class_weights says of these classes, float32 [C]; None where all count the same.
+    """Return the weight of each class for --class_weights, float32 [C]; None where all count the same.
 
-    ``labels`` are those of ``where``, the training data, where they are known; balanced is rows /
-    (classes x rows of the class). Raises InputError.
+    ``labels`` int64 [N] are those of the training data ``where``, None when they are not known; balanced is
+    rows / (classes x rows of the class). Raises InputError when balanced meets a class without a row, and
+    when there are not as many weights as classes.
     """
     if not text:
         return None

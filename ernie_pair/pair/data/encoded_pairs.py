@@ -1,7 +1,7 @@
 """Pairs of a file as token ids, and the batches that training takes from them.
 
-Nothing here remembers anything: which rows make a batch follows from numbers alone, so that any
-process, and any restart, finds the same ones.
+Nothing here keeps state: which rows make a batch follows from numbers alone, so that any process, and any
+restart, finds the same ones.
 """
 
 from typing import Iterator, List
@@ -23,7 +23,7 @@ from ernie_pair.processes.world import World
 
 
 def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:
-    """Token ids of every pair, cut to ``max_seq_len`` (see ``kept_lengths``)."""
+    """Encode every pair as token ids, cut to ``max_seq_len`` tokens (see ``kept_lengths``)."""
     rows = encode_texts(pairs.left, pairs.right, pairs.labels, pieces, max_seq_len)
     rows.bad = pairs.bad
     return rows
@@ -32,9 +32,10 @@ def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:
 def training_updates(
     rows: Rows, seed: int, batch_size: int, world: World, consumed: int, bucket: bool = True, passes: int = 1
 ) -> Iterator[List[Batch]]:
-    """The batches of this rank, without end, from row ``consumed`` of the stream on; see `BatchOrder`.
+    """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
-    An update takes batch_size x ranks x ``passes`` rows of it: the same rows however they are dealt out.
+    A step takes batch_size x world size x ``passes`` rows of the stream of `BatchOrder`: the same rows
+    however they are divided over ranks and micro-batches.
     """
     order = BatchOrder(rows.lengths, seed, batch_size * world.size * passes, bucket)
     for picked in order.batches(consumed):
@@ -42,9 +43,10 @@ def training_updates(
 
 
 def dealt(picked: np.ndarray, world: World, passes: int = 1) -> List[np.ndarray]:
-    """The share of a rank, an array per pass: slices, so that rows of like length stay together.
+    """Return the rows of this rank out of ``picked`` int64 [N], one int64 array per micro-batch.
 
-    Those of a pass lie side by side, so that no rank has all the long ones. Rows 0 to 7, two ranks, two
-    passes: rank 0 has [0 1] and [4 5], rank 1 has [2 3] and [6 7].
+    Each array is a slice, so that rows of like length stay together. The slices of one micro-batch lie side
+    by side, so that no rank has all the long rows. Rows 0 to 7, two ranks, two micro-batches: rank 0 has [0
+    1] and [4 5], rank 1 has [2 3] and [6 7].
     """
     return np.split(picked, world.size * passes)[world.rank :: world.size]

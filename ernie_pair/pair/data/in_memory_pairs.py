@@ -1,5 +1,6 @@
-"""Pairs that Python gives: a list or a generator of dictionaries or tuples, a Hugging Face dataset (map-style
-or iterable), a pandas DataFrame.
+"""Pairs that Python gives: lists, generators, Hugging Face datasets, pandas DataFrames.
+
+A list or a generator holds dictionaries or tuples; a dataset is map-style or iterable.
 
 [{"sentence1": "怎么开户", "sentence2": "如何开户", "label": 1}, ...]      keys as in `pair_columns`
 [("怎么开户", "如何开户", 1), ...]                                         or without the label
@@ -37,7 +38,7 @@ BEGINNING = 10_000  # rows that a stream is known by
 
 @dataclass(frozen=True)
 class GivenPairs:
-    """Answers as `PairSource` does. ``flag`` is the argument that they were given as.
+    """Pairs given from Python, with the methods of `PairSource`; ``flag`` names their argument.
 
     Equal pairs have equal hashes, however they were given. Errors name the row, counted from 0.
     """
@@ -51,25 +52,33 @@ class GivenPairs:
 
     @property
     def name(self) -> str:
+        """Return the name of the argument, as the log and errors show it."""
         return self.flag
 
     def sha256(self) -> str:
+        """Return the SHA-256 of all pairs and their labels, in hex. Raises InputError naming a bad row."""
         return self.read().sha256
 
     def sha256_of_ends(self) -> str:
-        """Of the first rows alone: a stream is not read to be named. Raises InputError."""
+        """Return the SHA-256 of the first BEGINNING rows, in hex. Raises InputError naming a bad row.
+
+        The hash identifies a stream without reading all of it.
+        """
         return _hash_of(islice(self.rows(), BEGINNING))
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[Row]:
-        """One by one; ``reject`` hears of those that are left out. Raises InputError naming the row."""
+        """Iterate over the good rows, read one at a time; call ``reject`` with each bad row left out.
+
+        Raises InputError naming the row when bad rows are not left out, or when no row is good.
+        """
         return good_rows(self._rows(), self.rules.skips, self.flag, reject)
 
     def read(self) -> Pairs:
-        """Raises InputError naming the row."""
+        """Return all pairs, read once for all calls. Raises InputError naming a bad row."""
         return self._pairs
 
     def refuse_one_shot(self) -> None:
-        """Raises InputError where the pairs can be read only once."""
+        """Raise InputError when the pairs can be read only once."""
         if is_one_shot(self.examples):
             raise InputError(
                 f"streaming reads {self.flag} once per epoch, and an iterator or generator can be read once; "
@@ -98,17 +107,20 @@ class GivenPairs:
 
 
 def is_one_shot(examples: object) -> bool:
-    """Whether ``examples`` is an iterator or a generator: gone when it has been read."""
+    """Return whether ``examples`` is an iterator or a generator, which can be read only once."""
     return isinstance(examples, OneShot)
 
 
 def held(examples):
-    """What can be read again: ``examples`` itself, or a list of what an iterator gives."""
+    """Return something that can be read again: ``examples`` itself, or a list of what an iterator gives."""
     return list(examples) if is_one_shot(examples) else examples
 
 
 def examples_of(flag: str, examples: Iterable) -> Iterator:
-    """The dictionaries or tuples of ``examples``. Raises InputError for what holds none."""
+    """Iterate over the dictionaries or tuples of ``examples``.
+
+    Raises InputError when it is a dictionary or not iterable, or a DataFrame with two columns of one name.
+    """
     if isinstance(examples, Mapping):
         parts = ", ".join(map(str, examples))
         raise InputError(f"{flag} is a dictionary ({parts}); give one of its parts")
@@ -122,7 +134,10 @@ def examples_of(flag: str, examples: Iterable) -> Iterator:
 
 
 def _rows_of_frame(flag: str, frame) -> Iterator:
-    """A pandas DataFrame: dictionaries by its columns, or tuples where these are numbers."""
+    """Iterate over a pandas DataFrame: dictionaries by column name, tuples where columns are numbers.
+
+    Raises InputError when two columns have one name.
+    """
     names, rows = list(frame.columns), frame.itertuples(index=False, name=None)
     if len(set(names)) < len(names):
         raise InputError(f"{flag} has two columns of one name in {', '.join(map(str, names))}; rename one")

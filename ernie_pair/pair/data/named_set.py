@@ -29,7 +29,7 @@ SPLITS = {
 
 
 class SetFile(NamedTuple):
-    """A fetched file; ``labels``: the spellings of classes 0, 1, ... in it."""
+    """A fetched file of a set, its columns, and in ``labels`` how the file spells classes 0, 1, ..."""
 
     path: Path
     columns: Columns
@@ -38,7 +38,10 @@ class SetFile(NamedTuple):
 
 @lru_cache(maxsize=4)
 def open_set(flag: str, name: str, split: str) -> Union[SetFile, List[dict]]:
-    """The file of a set of PaddleNLP, or the rows of one of the Hub. Raises InputError."""
+    """Return the file of a PaddleNLP set, or the rows of a set of the Hugging Face Hub.
+
+    Raises InputError when the set cannot be loaded or lacks the part ``split``.
+    """
     path, part = SETS.get(name, (name.partition(":")[0], name.partition(":")[2] or None))
     try:
         return _open(path, part, SPLITS[split])
@@ -51,7 +54,7 @@ def open_set(flag: str, name: str, split: str) -> Union[SetFile, List[dict]]:
 
 
 def _open(path: str, part: Optional[str], splits: Tuple[str, ...]) -> Union[SetFile, List[dict]]:
-    """The first of ``splits`` that the set has."""
+    """Open the first of ``splits`` that the set has. Raises ValueError when it has none of them."""
     from paddlenlp.datasets.dataset import import_main_class
 
     try:
@@ -83,7 +86,7 @@ def _splits_of(builder, path: str, part: Optional[str]) -> Dict[str, Sequence]:
 
 
 def _columns(file: Path, split: Sequence) -> Columns:
-    """The columns of a table of GLUE whose places its builder names, by their names in the header."""
+    """Return the columns of a GLUE table by their names in its header; its builder gives their positions."""
     _, _, places, num_headers = split
     if not num_headers:
         return Columns()

@@ -26,7 +26,7 @@ PASSED_OVER = ("id", "index", "idx", "#1 id", "#2 id", "qid", "qid1", "qid2", "p
 
 @dataclass(frozen=True)
 class Columns:
-    """Names given by flags; an empty one is left to the known names."""
+    """The column names that flags give; an empty one is left to the known names."""
 
     text_a: str = ""
     text_b: str = ""
@@ -34,6 +34,7 @@ class Columns:
 
     @property
     def by_role(self) -> Dict[str, str]:
+        """Return {role: the name given by a flag} for ROLES; the name is empty where no flag was given."""
         return dict(zip(ROLES, (self.text_a, self.text_b, self.label)))
 
 
@@ -48,7 +49,10 @@ class Layout(NamedTuple):
 
 
 def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
-    """Judged by the first line. Raises InputError for a header that is not understood."""
+    """Return the layout of a table, judged by the cells of its first line.
+
+    Raises InputError for a header that is not understood, and for other than 2 or 3 columns without a header.
+    """
     cells = [cell.strip() for cell in first]
     places = _places(where, cells, columns, must_be_there=True)
     if LEFT in places and RIGHT in places:
@@ -68,7 +72,10 @@ def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
 
 
 def keys_of(where: str, first: Sequence[str], columns: Columns) -> Tuple[str, str, str]:
-    """The keys of the texts and the label in JSON lines, judged by those of the first line."""
+    """Return the keys of the two texts and the label in JSON lines, judged by the keys of the first line.
+
+    Raises InputError when two keys may name the same role.
+    """
     places = _places(where, list(first), columns, must_be_there=False)
     left, right, label = (
         columns.by_role[role] or (first[places[role]] if role in places else role) for role in ROLES
@@ -97,7 +104,7 @@ def _flag(role: str) -> str:
 
 
 def _names_a_column(cell: str) -> bool:
-    """Is it a known name that no text consists of? `query` may be a text, `text_a` hardly."""
+    """Return whether a cell is a name that no text consists of: `query` may be a text, `text_a` hardly."""
     return not cell.isalpha() and any(cell.lower() in names for names in NAMES.values())
 
 

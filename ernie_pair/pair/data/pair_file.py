@@ -60,7 +60,7 @@ Reject = Callable[[BadRow], None]
 
 
 class Pairs(NamedTuple):
-    """The rows of a file in their order. ``labels`` is None when they were not asked for.
+    """The pairs of a file in their order. ``labels`` int64 [rows] is None when they were not asked for.
 
     ``numbers`` int64 [rows] are the lines that they begin in; without it they lie in consecutive lines from
     ``first_line`` on. ``bad``: the rows that were left out.
@@ -85,14 +85,19 @@ class Pairs(NamedTuple):
         return self.labels
 
     def number(self, row: int) -> int:
+        """Return the number of the line at which row ``row`` begins; of pairs in memory, that of the row."""
         return self.first_line + row if self.numbers is None else int(self.numbers[row])
 
     def where(self, row: int) -> str:
+        """Return PATH:LINE of row ``row``, as errors name it."""
         return f"{self.path}:{self.number(row)}"
 
 
 def read_pairs(path: Union[str, Path], num_classes: Optional[int]) -> Pairs:
-    """``read_file`` with the labels 0..num_classes-1; None: labels are passed over, there or not."""
+    """Read a file of pairs whose labels are 0 to num_classes - 1; None: labels are not read.
+
+    Raises InputError naming file:line.
+    """
     return read_file(Path(path), None if num_classes is None else Labels.numbered(num_classes))
 
 
@@ -102,7 +107,10 @@ def read_file(
     columns: Columns = Columns(),  # noqa: B008
     rules: RowRules = RowRules(),  # noqa: B008
 ) -> Pairs:
-    """All rows. With ``labels`` each must have one of those. Raises InputError naming file:line."""
+    """Read all pairs of a file. With ``labels`` each row must have one of those.
+
+    Raises InputError naming file:line for a bad row, and when the file changes while it is read.
+    """
     refuse_missing(path)
     sha256, before = sha256_of_file(path), path.stat()
     bad: List[BadRow] = []
@@ -115,7 +123,10 @@ def read_file(
 
 
 def pairs_of(found: Iterable[Row], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
-    """The rows side by side; ``bad`` is looked at when they have come."""
+    """Collect rows into `Pairs`, with labels and line numbers as int64 [rows].
+
+    ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.
+    """
     numbers, left, right, classes = [], [], [], []
     for row in found:
         numbers.append(row.number)
@@ -128,7 +139,10 @@ def pairs_of(found: Iterable[Row], bad: List[BadRow], labelled: bool, sha256: st
 
 
 def chunks_of(rows: Iterator[Row], size: int, path: str) -> Iterator[Pairs]:
-    """``rows`` in parts of ``size`` and a rest, read when asked for; labelled as its first row is."""
+    """Yield ``rows`` in chunks of ``size``, the last one shorter, read when asked for.
+
+    A chunk is labelled as its first row is.
+    """
     while True:
         part = list(islice(rows, size))
         if not part:
@@ -139,9 +153,10 @@ def chunks_of(rows: Iterator[Row], size: int, path: str) -> Iterator[Pairs]:
 def good_rows(
     found: Iterator[Union[Row, BadRow]], skips: bool, path: str, reject: Reject = lambda row: None
 ) -> Iterator[Row]:
-    """The rows that are pairs, at least one; ``reject`` hears of the others, if ``skips`` leaves them out.
+    """Yield the rows that are pairs, at least one; call ``reject`` with each bad row that is left out.
 
-    Raises InputError with the reason of the first bad row otherwise.
+    Bad rows are left out when ``skips`` says so, and known ones always. Raises InputError with the reason of
+    the first other one, and when no row is a pair.
     """
     num_good, first_bad = 0, None
     for place, row in enumerate(found):
@@ -162,6 +177,7 @@ def good_rows(
 
 
 def refuse_missing(path: Path) -> None:
+    """Raise InputError when ``path`` is a folder or no file."""
     if path.is_dir():
         raise InputError(f"{path}: a folder; give a file of pairs in it")
     if not path.is_file():
@@ -169,7 +185,7 @@ def refuse_missing(path: Path) -> None:
 
 
 def ending_of(path: Path) -> str:
-    """.json, .csv and so on; the file may be compressed."""
+    """Return the ending of a file in lower case, .json for example, without that of its compression."""
     return (path.with_suffix("") if path.suffix in PACKED else path).suffix.lower()
 
 
@@ -179,9 +195,9 @@ def rows_of(
     columns: Columns,
     rules: RowRules = RowRules(),  # noqa: B008
 ) -> Iterator[Union[Row, BadRow]]:
-    """Every row, one by one, with little memory, as a pair or with what is wrong with it.
+    """Yield every row of a file as a `Row`, or as a `BadRow` that says what is wrong; reads a line at a time.
 
-    Raises InputError where the first line does not tell how the others are to be read.
+    Raises InputError when the first line does not tell how the others are to be read.
     """
     ending = ending_of(path)
     if ending in JSON_ENDINGS:
@@ -198,7 +214,10 @@ def rows_of(
 
 
 def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Row:
-    """The cells as a row. Raises InputError where a text is none, or the label none of ``labels``."""
+    """Return the cells as a `Row`.
+
+    Raises InputError when a text is missing or blank, or the label is none of ``labels``.
+    """
     left, right, label = cells
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
         raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
@@ -260,7 +279,7 @@ def _cells_of_json(
 
 
 def _refuse_half_text(where: str, key: str, found: dict) -> None:
-    """Raises InputError where a text is missing, no text, or cannot be written as UTF-8."""
+    """Raise InputError when a text is missing, not a string, or cannot be written as UTF-8."""
     text = found.get(key)
     if not isinstance(text, str):
         what = (
@@ -309,7 +328,7 @@ def _bad_label(label: object, labels: Labels) -> str:
 
 
 def shown(value: object) -> str:
-    """At most 60 characters of how Python writes ``value``; numbers too long to be written are named so."""
+    """Return at most 60 characters of ``repr(value)``; a number too long to be written is named as such."""
     try:
         return repr(value)[:60]
     except ValueError:

@@ -28,12 +28,12 @@ class RowRules:
 
     @classmethod
     def of(cls, config) -> "RowRules":
-        """Return what --encoding and --on_bad_row say."""
+        """Return the rules that --encoding and --on_bad_row give."""
         return cls(config.encoding, config.on_bad_row == "skip")
 
 
 class BadRecord(NamedTuple):
-    """``reason``: what is wrong, where, and the cure, as an error says it."""
+    """A record that cannot be read; ``reason`` says what is wrong, where, and how to fix it."""
 
     reason: str
 
@@ -44,13 +44,13 @@ JsonRecord = Tuple[int, Union[dict, BadRecord]]
 
 
 def tab_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
-    """The cells of each line, split at tabs."""
+    """Yield (line number, cells) of each line of a .tsv, split at tabs; an unreadable line is a BadRecord."""
     for number, text in _numbered(_Lines(path, rules)):
         yield number, text if isinstance(text, BadRecord) else text.split("\t")
 
 
 def json_records(path: Path, rules: RowRules) -> Iterator[JsonRecord]:
-    """The object of each line."""
+    """Yield (line number, object) of each line of JSON lines; an unreadable line is a BadRecord."""
     for number, text in _numbered(_Lines(path, rules)):
         if isinstance(text, BadRecord):
             yield number, text
@@ -62,7 +62,11 @@ def json_records(path: Path, rules: RowRules) -> Iterator[JsonRecord]:
 
 
 def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
-    """The cells of each row; line ends in a cell become \\n. Raises InputError for a quote without an end."""
+    """Yield (line number, cells) of each row of a .csv (RFC 4180); cells are a BadRecord when unreadable.
+
+    A row has the number of the line that it begins in. Line ends in a cell become \\n. Raises InputError for
+    a quote without an end.
+    """
     lines = _Lines(path, rules, keeps_cr=True, end="\n")
     csv.field_size_limit(max(LONGEST_LINE, csv.field_size_limit()))
     reader = csv.reader(lines, strict=True)
@@ -79,7 +83,7 @@ def csv_records(path: Path, rules: RowRules) -> Iterator[CellsRecord]:
 
 
 class _Lines:
-    """The lines of a file as text; asked again after it raised InputError, it goes on with the next line."""
+    """An iterator over the lines of a file as text; after an InputError it continues with the next line."""
 
     def __init__(self, path: Path, rules: RowRules, keeps_cr: bool = False, end: str = ""):
         self.path, self.end, self.number = path, end, 0
@@ -126,7 +130,7 @@ def _blank(where: str) -> str:
 
 
 def _bad_csv(where: str, reason: str) -> str:
-    """Raises InputError where nobody can tell how the file goes on."""
+    """Return what is wrong with a row of a .csv. Raises InputError when the row after it cannot be found."""
     if "unexpected end of data" in reason or "field limit" in reason:
         raise InputError(
             f"{where}: a cell that begins with a quote in this row has no quote at its end; close it, and "

@@ -33,9 +33,9 @@ _NO_CLASS = -1  # of a row of CLUE whose annotators did not agree: its label is 
 
 @dataclass(frozen=True)
 class PairSource:
-    """``name`` is what ``flag`` was given; of a set the part ``split`` is taken.
+    """A file of pairs, or the part ``split`` of a set; ``name`` is what ``flag`` was given.
 
-    With ``labels`` each row must have one of those, otherwise they are passed over.
+    With ``labels`` each row must have one of those, otherwise labels are not read.
     """
 
     flag: str
@@ -47,11 +47,11 @@ class PairSource:
 
     @property
     def is_file(self) -> bool:
-        """Whatever could not be the name of a set is a file, there or not."""
+        """Return whether ``name`` is a file: it exists, or could not be the name of a set."""
         return Path(self.name).exists() or not _SET_NAME.fullmatch(self.name)
 
     def sha256(self) -> str:
-        """Of the content. Raises InputError."""
+        """Return the SHA-256 of the content, in hex. Raises InputError when it cannot be read."""
         if not self.is_file:
             found = self._set()
             if not isinstance(found, SetFile):
@@ -61,7 +61,11 @@ class PairSource:
         return sha256_of_file(path)
 
     def sha256_of_ends(self) -> str:
-        """Of the size, the first and the last MiB: a file beyond memory is not read to be named."""
+        """Return the SHA-256 of the size, the first and the last MiB of the file, in hex.
+
+        The hash identifies a file larger than memory without reading all of it. Raises InputError when it is
+        missing.
+        """
         path = self._path()
         refuse_missing(path)
         digest = hashlib.sha256(str(path.stat().st_size).encode())
@@ -72,7 +76,7 @@ class PairSource:
         return digest.hexdigest()
 
     def read(self) -> Pairs:
-        """Raises InputError naming file:line, or the row of a set."""
+        """Read all pairs. Raises InputError naming file:line, or the row of a set."""
         if self.is_file:
             return read_file(Path(self.name), self.labels, self.columns, self.rules)
         path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
@@ -80,7 +84,10 @@ class PairSource:
         return pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[Row]:
-        """One by one; a file is not held in memory. ``reject`` hears of the rows that are left out."""
+        """Iterate over the good rows, a file read line by line; call ``reject`` with each row left out.
+
+        Raises InputError naming file:line, or the row of a set.
+        """
         if not self.is_file:
             return good_rows(self._rows_of_set(), self.rules.skips, self.name, reject)
         refuse_missing(Path(self.name))
@@ -118,7 +125,7 @@ class PairSource:
 
 
 def _with_spellings(labels: Labels, spellings: Sequence[str]) -> Labels:
-    """With the words that the file of a set uses for the classes 0, 1, ..."""
+    """Return ``labels`` with the words that the file of a set uses for no class and classes 0, 1, ..."""
     more = {word: labels.classes[str(n)] for n, word in enumerate(spellings) if str(n) in labels.classes}
     return replace(labels, classes={"-": _NO_CLASS, **more, **labels.classes})
 

@@ -35,12 +35,13 @@ def tell_rejected(name: str, bad: Sequence[BadRow], num_good: int, path: Optiona
 
 
 class StreamedRejects:
-    """Hears of the rows that a stream leaves out in its first pass over the file, and writes each at once."""
+    """A log of the rows that a stream leaves out in its first epoch; each is written to ``path`` at once."""
 
     def __init__(self, name: str, path: Optional[Path]):
         self.name, self.path, self.count = name, path, 0
 
     def __call__(self, row: BadRow) -> None:
+        """Count a row that is left out, log the first, and write each to the file."""
         if not self.count:
             logger.warning("%s: a row is no pair and is left out: %s", self.name, row.reason)
         if self.path is not None:
@@ -50,7 +51,7 @@ class StreamedRejects:
         self.count += 1
 
     def tell(self) -> None:
-        """Log the count of a whole pass."""
+        """Log how many rows the first epoch left out."""
         if self.count:
             where = "" if self.path is None else f"; all of them: {self.path}"
             logger.warning("%s: %d rows are no pairs and are left out%s", self.name, self.count, where)

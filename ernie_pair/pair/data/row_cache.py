@@ -1,11 +1,11 @@
 """Encoded pairs on disk: tokenised once, memory mapped, checked whenever they are opened.
 
-CACHE/pairs-NAME.arrow   a table of Hugging Face datasets: input_ids, head (see `pair_rows.Rows`), label
+CACHE/pairs-NAME.arrow   a table of Hugging Face datasets: input_ids, head (see `token_rows.Rows`), label
 CACHE/pairs-NAME.json    its sha256 and the key it was made for; written last, so the two are whole
 CACHE/pairs-NAME.lock    held by the process that makes them
 
-NAME is a hash of all that the rows depend on: the content of the file, how it is read, the vocabulary,
-the length. A changed file has other files here.
+NAME is a hash of all that the rows depend on: the content of the file, how it is read, the vocabulary, the
+length. A changed file has other files here.
 """
 
 from dataclasses import asdict
@@ -40,12 +40,12 @@ def cached_rows(
     max_seq_len: int,
     check: Check = lambda labels: None,
 ) -> List[Rows]:
-    """The pairs of each source as ids, memory mapped.
+    """Return the pairs of each source as token ids, memory mapped; encode those not in ``cache_dir``.
 
-    ``check`` is given the labels of each, int64 [rows] or None, before anything is written.
-    Any number of processes may ask at once: one tokenises while it holds a lock, the others wait, and the
-    next one does it when the first dies. Raises InputError for a bad row of any source, before anything
-    is written; MachineError where the disk does not keep what is written.
+    ``check`` is given the labels of each, int64 [rows] or None, before anything is written. Any number of
+    processes may ask at once: one tokenises while it holds a lock, the others wait, and the next one does it
+    when the first dies. Raises InputError for a bad row of any source, before anything is written;
+    MachineError when the disk does not keep what is written.
     """
     keys = [key_of(source, pieces, max_seq_len) for source in sources]
     caches = [_cache_of(cache_dir, key, pieces.pad_id) for key in keys]
@@ -77,7 +77,7 @@ def _too_many_bad(pairs: Pairs) -> InputError:
 
 
 def key_of(source: PairSource, pieces: WordPiece, max_seq_len: int) -> Dict[str, object]:
-    """All that the rows depend on, as JSON."""
+    """Return all that the encoded rows depend on, as a dictionary that JSON can hold. Raises InputError."""
     return {
         "version": VERSION,
         "content": source.sha256(),
@@ -101,7 +101,7 @@ def _write(rows: Rows, draft: Path) -> Dict[str, object]:
 
 
 def _write_table(path: Path, rows: Rows) -> None:
-    """As one record batch, whose ids then lie side by side in the file."""
+    """Write the rows as one Arrow record batch, so that their ids lie side by side in the file."""
     import pyarrow as pa
     from datasets import Features, Value
     from datasets import Sequence as ListOf

@@ -25,7 +25,11 @@ _POOLS = 1  # sets the draws of the pools apart from those of the buffer
 
 
 class StreamRules(NamedTuple):
-    """``batch_size`` rows make an update, over all processes and passes; ``buffer`` rows wait to be drawn."""
+    """How a stream is shuffled and batched.
+
+    ``batch_size`` rows make a step, over all ranks and micro-batches; ``passes`` is the number of
+    micro-batches of a rank. ``buffer`` rows wait to be drawn.
+    """
 
     seed: int
     batch_size: int
@@ -36,6 +40,7 @@ class StreamRules(NamedTuple):
 
     @property
     def pool_size(self) -> int:
+        """Return how many rows are tokenised, and with ``bucket`` sorted by length, together."""
         return self.batch_size * (POOL_BATCHES if self.bucket else 1)
 
 
@@ -47,9 +52,10 @@ def streamed_updates(
     consumed: int,
     rejects: Optional[StreamedRejects] = None,
 ) -> Iterator[List[Batch]]:
-    """The batches of this rank, without end, from row ``consumed`` of the stream on.
+    """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
-    The same rows however they are dealt out. Raises InputError naming file:line where a row is bad.
+    The rows of a step are the same however they are divided over ranks and micro-batches. Raises InputError
+    naming file:line when a row is bad.
     """
     first_pool, done = divmod(consumed, rules.pool_size)
     stream = islice(shuffled(source, rules, rejects), first_pool * rules.pool_size, None)
@@ -66,7 +72,10 @@ def streamed_updates(
 def shuffled(
     source: PairSource, rules: StreamRules, rejects: Optional[StreamedRejects] = None
 ) -> Iterator[Row]:
-    """The rows of all epochs; of each every row once. ``rejects`` hears what the first one leaves out."""
+    """Yield the rows of all epochs without end, shuffled within a buffer; an epoch holds every row once.
+
+    ``rejects`` is called with the rows that the first epoch leaves out.
+    """
     for epoch in count():
         rng = np.random.default_rng([rules.seed, epoch])
         waiting: List[Row] = []
@@ -83,7 +92,7 @@ def shuffled(
 
 
 def _batches(lengths: np.ndarray, rules: StreamRules, pool: int) -> np.ndarray:
-    """Places in a pool, int64 [batches, batch_size]."""
+    """Return the places in a pool that make its batches, int64 [batches, batch_size]."""
     places = np.arange(rules.pool_size)
     if not rules.bucket:
         return places.reshape(-1, rules.batch_size)

@@ -12,7 +12,7 @@ SMALLEST, LARGEST = 0.05, 20.0  # temperatures beyond these say nothing: the cla
 
 
 class Bin(NamedTuple):
-    """Rows of like probability: how many, what was said of them on average, and what came true."""
+    """Rows of like probability: how many, the mean probability (said), and the share that came true."""
 
     rows: int
     said: float
@@ -20,7 +20,10 @@ class Bin(NamedTuple):
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    """The temperature of the lowest log loss on these rows, between SMALLEST and LARGEST."""
+    """Return the temperature of the lowest log loss of logits [N, C] on labels int64 [N].
+
+    It lies between SMALLEST and LARGEST. Temperature scaling: Guo et al. 2017.
+    """
     from scipy.optimize import minimize_scalar
 
     exact = logits.astype(np.float64)
@@ -38,10 +41,10 @@ def is_at_the_end(temperature: float) -> bool:
 
 
 def said_and_true(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """What is said of every row, and whether it came true, [N] each.
+    """Return the stated probability of every row, float64 [N], and whether it came true, bool [N].
 
-    Of two classes: the probability of class 1, and whether it is the label. Of more: that of the
-    likeliest class, and whether that is the label.
+    ``probabilities`` float64 [N, C]. Of two classes: the probability of class 1, and whether it is the label.
+    Of more: that of the likeliest class, and whether that is the label.
     """
     if probabilities.shape[1] == 2:
         return probabilities[:, 1], labels == 1
@@ -49,7 +52,10 @@ def said_and_true(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.nda
 
 
 def equal_mass_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
-    """At most BINS bins by rising ``said``, of as many rows each as ties allow: equal ones share a bin."""
+    """Return at most BINS bins by rising ``said`` [N], of as many rows each as ties allow.
+
+    Equal values share a bin.
+    """
     ranks = np.searchsorted(np.sort(said), said, side="left")
     places = ranks * BINS // len(said)
     return [
@@ -64,7 +70,7 @@ def top_label(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray
 
 
 def equal_width_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
-    """Return those of the BINS bins of (0, 1/BINS], (1/BINS, 2/BINS] and so on that hold rows."""
+    """Return the bins that hold rows, of BINS bins (0, 1/BINS], (1/BINS, 2/BINS] and so on."""
     places = np.maximum(np.ceil(said * BINS).astype(int) - 1, 0)
     return [
         Bin(int(inside.sum()), float(said[inside].mean()), float(true[inside].mean()))
@@ -73,5 +79,5 @@ def equal_width_bins(said: np.ndarray, true: np.ndarray) -> List[Bin]:
 
 
 def calibration_error(bins: List[Bin]) -> float:
-    """ECE: the mean over the rows of |said - true| of their bin."""
+    """Return the expected calibration error (ECE): the mean over the rows of |said - true| of their bin."""
     return sum(b.rows * abs(b.said - b.true) for b in bins) / sum(b.rows for b in bins)

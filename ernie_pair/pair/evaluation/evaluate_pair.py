@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def evaluate_pair(config: EvaluateConfig) -> None:
-    """Write what ``evaluation_of`` tells as JSON, print the metrics, write the report where one is asked for.
+    """Write what ``evaluation_of`` measures as JSON, print the metrics, and write the report if asked for.
 
     The numbers are the same for any number of processes, to the last digit. Raises InputError.
     """
@@ -86,7 +86,7 @@ def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
 
 
 def _read(trained: Trained, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
-    """The pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
+    """Read the pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
     pairs = trained.read(config.input_file, labelled=True)
     calibrating = tuning = None
     if config.calibrate_on:
@@ -100,7 +100,7 @@ def _read(trained: Trained, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pai
 
 
 def _saved_for(calibration: Calibration, config: EvaluateConfig) -> Tuple[Calibration, str]:
-    """What the model's folder holds for the way pairs are scored here, and that way."""
+    """Return what the model's folder holds for the way pairs are scored here, and that way."""
     symmetric = calibration.symmetric if config.symmetric == "auto" else config.symmetric
     if symmetric == calibration.symmetric:
         return calibration, symmetric
@@ -122,7 +122,7 @@ def _fitted(
     saved: Calibration,
     config: EvaluateConfig,
 ) -> Fitted:
-    """The temperature to judge: fitted on --calibrate_on, else that of the model, else on ``pairs``."""
+    """Return the temperature to judge: fitted on --calibrate_on, else the model's, else on ``pairs``."""
     if calibrating is None and saved.temperature != 1.0:
         where = f"{config.model_path}/{CALIBRATION}"
         return Fitted(saved.temperature, where, saved.rows, saved.fitted_on_sha256)
@@ -132,7 +132,7 @@ def _fitted(
 
 
 def _tell(evaluation: Dict[str, Any], config: EvaluateConfig) -> None:
-    """The metrics on stdout, the rest as lines for a reader."""
+    """Print the metrics on stdout, and log the rest."""
     if evaluation["single_class"] is not None:
         logger.warning("%s", describe_single_class(evaluation["single_class"], evaluation["rows"]))
     _tell_calibration(evaluation["calibration"])
@@ -165,7 +165,7 @@ def _tell_calibration(calibration: Dict[str, object]) -> None:
 
 
 def _tell_thresholds(thresholds: Dict[str, Any], name: str) -> None:
-    """``name`` is that of class 1."""
+    """Log what the thresholds reach; ``name`` is that of class 1."""
     where = f"on {thresholds['tuned_on']}"
     where += ", the rows that are measured here" if thresholds["is_judged_file"] else ""
     best, asked = (thresholds[key] for key in ("best_f1", "at_precision"))

@@ -1,4 +1,4 @@
-"""What is measured of the answers of a model on one file, as one dictionary that JSON can hold."""
+"""All measurements of the predictions of a model on one file, as one dictionary that JSON can hold."""
 
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -45,7 +45,7 @@ class Scored(NamedTuple):
     logits: np.ndarray
 
     def curve(self, temperature: float) -> Optional[Curve]:
-        """Return the thresholds of two classes where both occur, otherwise None."""
+        """Return precision and recall of every threshold; None unless two classes exist and both occur."""
         labels = self.pairs.known_labels
         if self.logits.shape[1] != 2 or len(np.unique(labels)) < 2:
             return None
@@ -73,37 +73,47 @@ class Answers(NamedTuple):
 
     @property
     def num_classes(self) -> int:
+        """Return the number of classes C."""
         return self.logits.shape[1]
 
     @property
     def labels(self) -> np.ndarray:
+        """Return the labels of the rows, int64 [N]."""
         return self.pairs.known_labels
 
     @property
     def guesses(self) -> np.ndarray:
+        """Return the predictions: the likeliest class of each row, int64 [N]."""
         return self.logits.argmax(axis=1)
 
     @property
     def shown(self) -> np.ndarray:
-        """The probabilities of a prediction, float64 [N, C]."""
+        """Return the probabilities that a prediction would show, float64 [N, C]."""
         return probabilities(self.logits, self.in_use)
 
     def curve(self) -> Optional[Curve]:
-        """Of two classes where both occur."""
+        """Return precision and recall of every threshold, at the temperature in use.
+
+        None unless two classes exist and both occur.
+        """
         return Scored(self.pairs, self.logits).curve(self.in_use)
 
     def bins(self, temperature: float) -> List[Bin]:
+        """Return the equal-mass bins of the probabilities at ``temperature``, see ``equal_mass_bins``."""
         return equal_mass_bins(*said_and_true(probabilities(self.logits, temperature), self.labels))
 
     def top_label_error(self, temperature: float) -> float:
-        """Return the ECE as papers give it, see ECE_TOP_LABEL."""
+        """Return the expected calibration error as papers give it, see ECE_TOP_LABEL."""
         return calibration_error(
             equal_width_bins(*top_label(probabilities(self.logits, temperature), self.labels))
         )
 
 
 def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]:
-    """The metrics, rows, and a section for each further question; what is undefined is None."""
+    """Return the metrics, facts about the rows, and a section for each further question.
+
+    The dictionary can be written as JSON; what is undefined is None.
+    """
     labels, logits = answers.labels, answers.logits
     thresholds, single = thresholds_of(answers, config.at_precision), find_single_class(logits, labels)
     sections = {
@@ -133,8 +143,8 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
 def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]]:
     """Return the thresholds of the best F1 and of an asked precision, and the file they are chosen on.
 
-    None where there are none to choose. Where that file is another than the judged one, ``judged`` holds
-    what each does on the judged rows; ``saved`` is the threshold of the model's folder there.
+    Return None where there are none to choose. Where that file is another than the judged one, ``judged``
+    holds what each does on the judged rows; ``saved`` is the threshold of the model's folder there.
     """
     tuning = answers.tuning or Scored(answers.pairs, answers.logits)
     curve = tuning.curve(answers.in_use)
@@ -173,7 +183,7 @@ def _judged(answers: Answers, threshold: float) -> Dict[str, object]:
 
 
 def _confusion(answers: Answers) -> List[List[int]]:
-    """Rows by label, columns by what was predicted."""
+    """Return the confusion matrix: counts by label, then by prediction."""
     size = answers.num_classes
     cells = answers.labels * size + answers.guesses
     return np.bincount(cells, minlength=size * size).reshape(size, size).tolist()

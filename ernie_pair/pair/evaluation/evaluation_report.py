@@ -23,7 +23,7 @@ RARE = 0.025  # chances below it are none
 def write_report(
     files: Sequence[Path], evaluation: Dict[str, object], answers: Answers, most_rows: int
 ) -> None:
-    """Fill ``files``, which become FILES. Equal answers give equal bytes. Raises OSError."""
+    """Write the report to ``files``, which become FILES. Equal answers give equal bytes. Raises OSError."""
     worst = worst_rows(answers, most_rows)
     numbers, errors, page = files
     numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -32,9 +32,10 @@ def write_report(
 
 
 def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
-    """The wrong rows, COLUMNS of each, by falling loss; ``probability`` is that of the label.
+    """Return at most ``most`` wrong rows, COLUMNS of each, by falling loss.
 
-    Label and prediction stand there by name where the classes have names.
+    ``probability`` is that of the label. Label and prediction stand there by name where the classes have
+    names.
     """
     of_label = answers.shown[np.arange(len(answers.labels)), answers.labels]
     order = np.argsort(of_label, kind="stable")
@@ -66,7 +67,7 @@ def _lines(rows: List[Dict[str, object]]):
 
 
 def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[str, object]]) -> str:
-    """One HTML file that needs no other."""
+    """Return the report as one HTML page that needs no other file."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -87,7 +88,7 @@ def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[st
 
 
 def _single_class(evaluation: Dict[str, Any]) -> str:
-    """The warning about a classifier that answers one class only, otherwise empty."""
+    """Return the warning about a classifier that predicts one class only, otherwise an empty text."""
     name = evaluation["single_class"]
     return "" if name is None else describe_single_class(name, evaluation["rows"])
 
@@ -101,7 +102,7 @@ def _percent(value) -> str:
 
 
 def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, object]]:
-    """The numbers at the top: name, value, and what stands below it."""
+    """Return the numbers at the top of the page: name, value, and what stands below it."""
     ranges, calibration = evaluation.get("intervals", {}), evaluation["calibration"]
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
@@ -125,8 +126,10 @@ def _range(interval) -> str:
 
 
 def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, List[Dict[str, object]]]:
-    """{by: slices}, each with ``share`` of all rows and ``is_low``: fewer rows right than the accuracy of the
-    whole file leads to by chance."""
+    """Return {by: slices}, each slice with ``share`` of all rows and ``is_low``.
+
+    ``is_low``: fewer rows are right than the accuracy of the whole file leads to by chance.
+    """
     from scipy.stats import binom
 
     kinds: Dict[str, List[Dict[str, object]]] = {}

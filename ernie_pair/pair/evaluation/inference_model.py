@@ -1,4 +1,4 @@
-"""A trained model ready to be asked, as evaluation and prediction open it."""
+"""A trained model ready for inference, as evaluation and prediction open it."""
 
 from pathlib import Path
 from typing import Sequence
@@ -25,7 +25,10 @@ from ernie_pair.processes.world import launched_world
 
 
 class Trained:
-    """Opened by every process of the run. Raises InputError where the flags cannot be followed."""
+    """A trained model, opened by every process of the run.
+
+    Raises InputError when the flags cannot be followed.
+    """
 
     def __init__(self, config: AskConfig):
         self.world = launched_world()
@@ -41,19 +44,24 @@ class Trained:
 
     @property
     def num_classes(self) -> int:
+        """Return the number of classes C."""
         return self.model.num_classes
 
     @property
     def labels(self) -> Labels:
+        """Return the names of the classes, and the words that files use for them."""
         return self.model.spec.labels
 
     @property
     def peers(self):
-        """Met when first asked for, after what each process reads by itself."""
+        """Return the process group, joined when first asked for, after what each process reads by itself."""
         return join_peers(self.world)
 
     def read(self, name: str, labelled: bool) -> Pairs:
-        """A file, or of a set the part `dev` for labelled pairs and `test` for others. Raises InputError."""
+        """Read the pairs of a file, or those of a set: `dev` when ``labelled``, otherwise `test`.
+
+        Raises InputError.
+        """
         labels = self.labels if labelled else None
         columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
         split, rules = "dev" if labelled else "test", RowRules.of(self.config)
@@ -65,7 +73,10 @@ class Trained:
         return pairs
 
     def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
-        """float32 [rows, classes], the same on every process; see ``logits_of`` and `pair_symmetry`."""
+        """Return the logits of the pairs, float32 [N, C], the same on every process.
+
+        See ``logits_of``, and `pair_symmetry` for ``symmetric``.
+        """
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:

@@ -12,7 +12,10 @@ Measure = Callable[[np.ndarray], Dict[str, float]]
 
 
 class CountedRows:
-    """The METRICS of a file whose row i stands there counts[i] times; ``measure`` of that file, but fast."""
+    """The METRICS of a file in which row i stands counts[i] times; as ``measure`` of that file, but fast.
+
+    ``logits`` float32 [N, C], ``labels`` int64 [N].
+    """
 
     def __init__(self, logits: np.ndarray, labels: np.ndarray):
         self.num_classes, self.num_rows = logits.shape[1], len(labels)
@@ -23,6 +26,7 @@ class CountedRows:
         self.rankings = [_Ranking(odds[:, label], labels == label) for label in measured]
 
     def measure(self, counts: np.ndarray) -> Dict[str, float]:
+        """Return the METRICS of the file in which row i stands counts[i] times; ``counts`` int64 [N]."""
         size = self.num_classes
         table = np.bincount(self.cells, counts, size * size).reshape(size, size)
         ranked = np.mean([ranking.measure(counts) for ranking in self.rankings], axis=0)
@@ -41,7 +45,7 @@ class _Ranking:
         self.ends = np.append(np.flatnonzero(np.diff(ordered)), len(scores) - 1)
 
     def measure(self, counts: np.ndarray) -> List[float]:
-        """AUC and average precision; nan without a positive or without a negative."""
+        """Return AUC and average precision for ``counts`` [N]; nan without a positive or a negative."""
         counts = counts[self.order]
         above = np.cumsum(counts)[self.ends].astype(np.float64)
         hits = np.cumsum(counts * self.is_positive)[self.ends].astype(np.float64)
@@ -55,7 +59,7 @@ class _Ranking:
 
 
 def _of_table(table: np.ndarray) -> Dict[str, float]:
-    """From the confusion table [label, guess]."""
+    """Return the metrics that follow from the confusion matrix [label, prediction]."""
     hits, labelled, guessed = np.diag(table), table.sum(axis=1), table.sum(axis=0)
     total = table.sum()
     precision, recall = hits / np.maximum(guessed, 1), hits / np.maximum(labelled, 1)
@@ -72,20 +76,23 @@ def _of_table(table: np.ndarray) -> Dict[str, float]:
 
 
 def resamples(num_rows: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each of the rows was drawn, ``num_rows`` draws with replacement; int64 [num_rows] each."""
+    """Yield how often each row was drawn, ``num_rows`` draws with replacement; int64 [num_rows] each."""
     for sample in range(samples):
         rng = np.random.default_rng([seed, sample])
         yield np.bincount(rng.integers(num_rows, size=num_rows), minlength=num_rows)
 
 
 def percentile_interval(values: np.ndarray) -> List[float]:
-    """The middle SHARE of the values; nan is passed over."""
+    """Return [low, high], between which the middle SHARE of the values lies; nan is ignored."""
     rest = (1 - SHARE) / 2
     return np.nanquantile(values, [rest, 1 - rest]).tolist()
 
 
 def intervals(logits: np.ndarray, labels: np.ndarray, samples: int, seed: int) -> Dict[str, List[float]]:
-    """[low, high] of every metric, by the percentiles of ``samples`` resamples of the rows."""
+    """Return {metric: [low, high]}, the percentile bootstrap of ``samples`` resamples of the rows.
+
+    ``logits`` float32 [N, C], ``labels`` int64 [N]. A metric that has no value on any resample is left out.
+    """
     rows = CountedRows(logits, labels)
     drawn = [rows.measure(counts) for counts in resamples(rows.num_rows, samples, seed)]
     columns = {name: np.array([values[name] for values in drawn]) for name in METRICS}

@@ -1,4 +1,4 @@
-"""The class of every pair of a file, in the recipe's two columns."""
+"""The class of every pair of a file, written in the recipe's two columns."""
 
 import logging
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def predict_pair(config: PredictConfig) -> None:
-    """Write the header, then one row per input row in its order. Raises InputError."""
+    """Write a header, then the prediction of every input row, in their order. Raises InputError."""
     results = results_of("predict", config)
     if results.are_done():
         return

@@ -18,7 +18,7 @@ ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def prediction_lines(decisions: Decisions, names: Sequence[str], scores: bool) -> Iterator[str]:
-    """Yield a header and a line per row; ``scores``: with the probability of each class."""
+    """Yield a header and a line per row; ``scores`` adds the probability of each class."""
     labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) else []
     shown = [f"probability_{number}" for number in range(len(names))] if scores else []
     yield "\t".join(["index", "prediction", *["label"] * bool(labels), *shown]) + "\n"
@@ -29,7 +29,7 @@ def prediction_lines(decisions: Decisions, names: Sequence[str], scores: bool) -
 
 
 def with_bad_rows(lines: Iterator[str], bad: Sequence[BadRow]) -> Iterator[str]:
-    """The ``lines`` of a file of predictions, with one of empty cells in the place of each row left out."""
+    """Yield the ``lines`` of a file of predictions, with a line of empty cells for each row left out."""
     header = next(lines)
     yield header
     places = {row.place for row in bad}
@@ -45,7 +45,10 @@ def with_bad_rows(lines: Iterator[str], bad: Sequence[BadRow]) -> Iterator[str]:
 
 
 def read_log_probabilities(path, num_classes: int) -> np.ndarray:
-    """Return log p, float64 [rows, classes], of a file written with scores. Raises ValueError, OSError."""
+    """Return log p, float64 [N, C], of a file of predictions written with scores.
+
+    Raises ValueError when a column is absent, a row too short or a cell no number, and OSError.
+    """
     names = [f"probability_{number}" for number in range(num_classes)]
     with open(path, encoding="utf-8") as file:
         header = file.readline().rstrip("\n").split("\t")

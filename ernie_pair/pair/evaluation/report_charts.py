@@ -1,4 +1,4 @@
-"""The pictures of the report: SVG without fonts, links or dates, so that equal answers give equal bytes."""
+"""The charts of the report: SVG without fonts, links or dates, so that equal answers give equal bytes."""
 
 import base64
 import io
@@ -21,7 +21,7 @@ STYLE = {
 
 
 class Chart(NamedTuple):
-    """``source`` is what an <img> shows; ``note`` says how to read it."""
+    """A chart of the report; ``source`` is what an <img> shows, ``note`` says how to read it."""
 
     title: str
     source: str
@@ -29,7 +29,7 @@ class Chart(NamedTuple):
 
 
 def charts_of(answers: Answers, evaluation: Dict) -> List[Chart]:
-    """Of two classes: precision-recall, ROC and thresholds too, where both classes occur."""
+    """Draw reliability and scores; of two classes that both occur, precision-recall, ROC, thresholds too."""
     curve = answers.curve()
     charts = []
     if curve is not None:
@@ -126,7 +126,7 @@ def _histogram(answers: Answers) -> Chart:
 
 
 def _few(count: int) -> np.ndarray:
-    """At most POINTS places, the first and the last among them."""
+    """Return at most POINTS places below ``count``, the first and the last among them, int64."""
     return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
 
 

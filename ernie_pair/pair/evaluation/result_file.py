@@ -12,7 +12,7 @@ OUTPUTS = ("output_file", "report")
 
 
 def refuse_unusable(path: Path) -> None:
-    """Before the work: raises InputError where a file cannot come to lie."""
+    """Raise InputError, before the work, when no file can be written at ``path``."""
     if path.is_dir():
         raise InputError(f"--output_file {path} is a folder; give the name of a file")
     if not path.parent.is_dir():
@@ -22,7 +22,8 @@ def refuse_unusable(path: Path) -> None:
 def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
     """Return the output_file of ``config``, and ``more``, as results of its model and its files of pairs.
 
-    ``but``: a file in the model's folder that is no input. Raises InputError where a file cannot come to lie.
+    ``but``: a file in the model's folder that is no input. Raises InputError when no file can be written
+    there.
     """
     refuse_unusable(Path(config.output_file))
     inputs: Dict[str, Sequence[Path]] = {

@@ -23,8 +23,11 @@ Group = Tuple[Name, np.ndarray]  # and which rows are of it, bool [N]
 def slice_table(
     left: Sequence[str], right: Sequence[str], labels: np.ndarray, guesses: np.ndarray, num_classes: int
 ) -> List[Dict[str, object]]:
-    """One dictionary per slice that has rows: by, slice, rows, accuracy, f1, and of two classes
-    share_positive. The slices of one ``by`` hold every row once."""
+    """Return a dictionary per slice that has rows; ``labels`` and ``guesses`` are int64 [N].
+
+    Its keys: by, slice, rows, accuracy, f1, and of two classes share_positive. The slices of one ``by`` hold
+    every row once.
+    """
     pairs = [(_plain(a), _plain(b)) for a, b in zip(left, right)]
     kinds: Dict[str, Callable[[List[Tuple[str, str]]], Iterator[Group]]] = {
         "length": _by_length,
@@ -53,12 +56,12 @@ def _measured(labels: np.ndarray, guesses: np.ndarray, num_classes: int) -> Dict
 
 
 def _plain(text: str) -> str:
-    """Full-width letters and digits as the others, and no capitals."""
+    """Return the text in lower case, with full-width letters and digits as the others (NFKC)."""
     return unicodedata.normalize("NFKC", text).lower()
 
 
 def _by_length(pairs) -> Iterator[Group]:
-    """Quartiles of the characters of both texts together."""
+    """Yield the quartiles of the number of characters of both texts together."""
     lengths = np.array([len(a) + len(b) for a, b in pairs])
     quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths, side="left")
     for quarter in np.unique(quarters):
@@ -68,7 +71,7 @@ def _by_length(pairs) -> Iterator[Group]:
 
 
 def _by_overlap(pairs) -> Iterator[Group]:
-    """Of all units of both texts, the share that stands in both (Jaccard)."""
+    """Yield groups of pairs by the ``overlap`` of their texts."""
     shares = np.array([overlap(a, b) for a, b in pairs])
     low = 0.0
     for high in OVERLAPS:
@@ -78,6 +81,10 @@ def _by_overlap(pairs) -> Iterator[Group]:
 
 
 def overlap(a: str, b: str) -> float:
+    """Return the share of the units (UNIT) of both texts that stands in both (Jaccard), in [0, 1].
+
+    Two texts without units share all: 1.0.
+    """
     units = [set(UNIT.findall(text)) for text in (a, b)]
     either = units[0] | units[1]
     return len(units[0] & units[1]) / len(either) if either else 1.0
@@ -91,6 +98,7 @@ def _by_negation(pairs) -> Iterator[Group]:
 
 
 def is_negated(text: str) -> bool:
+    """Return whether a text in lower case holds a Chinese or English negation."""
     return NEGATION.search(NO_NEGATION.sub(" ", text)) is not None
 
 

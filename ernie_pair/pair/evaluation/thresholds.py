@@ -6,7 +6,10 @@ import numpy as np
 
 
 class Curve(NamedTuple):
-    """One entry per distinct probability, rising; a row is called 1 from that probability on."""
+    """Precision, recall and F1 of every threshold: one entry per distinct probability, rising.
+
+    A row is called 1 from that probability on. ``rows`` is int64, the others are float64, [K] each.
+    """
 
     probabilities: np.ndarray
     rows: np.ndarray  # called 1
@@ -16,7 +19,10 @@ class Curve(NamedTuple):
 
 
 def threshold_curve(scores: np.ndarray, labels: np.ndarray) -> Curve:
-    """``scores``: the probability of class 1; ``labels`` hold both classes."""
+    """Return precision, recall and F1 of every threshold.
+
+    ``scores`` float64 [N]: the probability of class 1; ``labels`` int64 [N] hold both classes.
+    """
     from sklearn.metrics import precision_recall_curve
 
     precision, recall, probabilities = precision_recall_curve(labels, scores)
@@ -27,12 +33,12 @@ def threshold_curve(scores: np.ndarray, labels: np.ndarray) -> Curve:
 
 
 def best_f1(curve: Curve) -> Dict[str, object]:
-    """Of equal ones, the highest threshold."""
+    """Return the threshold of the best F1 and what it reaches; of equal ones, the highest threshold."""
     return _choice(curve, len(curve.f1) - 1 - int(curve.f1[::-1].argmax()))
 
 
 def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
-    """The lowest threshold that reaches the precision; where none does, the one that comes nearest."""
+    """Return the lowest threshold that reaches the precision ``asked``, or the nearest where none does."""
     enough = np.flatnonzero(curve.precision >= asked)
     found = {"asked": asked, "reached": bool(len(enough))}
     if len(enough):
@@ -41,7 +47,10 @@ def at_precision(curve: Curve, asked: float) -> Dict[str, object]:
 
 
 def measure_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> Dict[str, object]:
-    """Return rows called 1, precision, recall, f1 and accuracy of a threshold that is given."""
+    """Return rows called 1, precision, recall, f1 and accuracy of a threshold that is given.
+
+    ``scores`` float64 [N]: the probability of class 1; ``labels`` int64 [N].
+    """
     called = scores >= threshold
     hits, positives = int(np.sum(called & (labels == 1))), int(np.sum(labels == 1))
     return {
@@ -55,7 +64,10 @@ def measure_at(threshold: float, scores: np.ndarray, labels: np.ndarray) -> Dict
 
 
 def _choice(curve: Curve, place: int) -> Dict[str, object]:
-    """The threshold lies halfway to the next lower probability: a last bit more or less moves no row."""
+    """Return a threshold and what it reaches.
+
+    It lies halfway to the next lower probability: a last bit more or less moves no row.
+    """
     at = float(curve.probabilities[place])
     below = float(curve.probabilities[place - 1]) if place else 0.0
     halfway = (at + below) / 2

@@ -12,7 +12,7 @@ from ernie_pair.pair.evaluation.evaluation import Fitted
 
 
 def refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: int) -> None:
-    """Raise InputError, before the work, where the flags ask to save what would not fit together."""
+    """Raise InputError, before the work, when the flags ask to save what would not fit together."""
     if config.save_threshold and num_classes != 2:
         raise InputError(
             f"--save_threshold true is for two classes, {config.model_path} has {num_classes}; leave it out"
@@ -25,7 +25,7 @@ def refuse_unsavable(config: EvaluateConfig, saved: Calibration, num_classes: in
 
 
 def refuse_judged_file(config: EvaluateConfig, judged: Pairs, calibrating: Pairs) -> None:
-    """Raise InputError where a temperature to be saved would be fitted on the very pairs that are judged."""
+    """Raise InputError when a temperature to be saved would be fitted on the very pairs that are judged."""
     if config.save_temperature and calibrating.sha256 == judged.sha256:
         raise InputError(
             f"--calibrate_on {config.calibrate_on} holds the pairs of --input_file itself: a temperature "
@@ -34,7 +34,7 @@ def refuse_judged_file(config: EvaluateConfig, judged: Pairs, calibrating: Pairs
 
 
 def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
-    """Raise InputError where thresholds of two classes cannot be chosen on ``pairs``."""
+    """Raise InputError when thresholds of two classes cannot be chosen on ``pairs``."""
     absent = sorted({0, 1} - set(pairs.known_labels.tolist()))
     if num_classes == 2 and absent:
         raise InputError(
@@ -44,7 +44,10 @@ def refuse_one_class(flag: str, pairs: Pairs, num_classes: int) -> None:
 
 
 def with_temperature(saved: Calibration, fitted: Fitted, config: EvaluateConfig) -> Calibration:
-    """Return what predictions go by once the temperature is saved, where it is to be. Raises InputError."""
+    """Return ``saved`` with the fitted temperature, where --save_temperature asks for it.
+
+    Raises InputError when the temperature is at the end of its range.
+    """
     if not config.save_temperature:
         return saved
     if is_at_the_end(fitted.temperature):
@@ -61,7 +64,7 @@ def with_threshold(
 ) -> Calibration:
     """Return ``calibration`` with the threshold of --at_precision, where it is to be saved.
 
-    Raises InputError where that precision is not reached.
+    Raises InputError when that precision is not reached.
     """
     if not config.save_threshold:
         return calibration

@@ -1,1 +1,1 @@
-"""A folder that answers without the training code, with a proof that it does."""
+"""Make a folder that predicts without the training code, with a proof that it does."""

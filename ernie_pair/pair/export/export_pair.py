@@ -1,4 +1,4 @@
-"""A trained model as a folder to ship: Paddle Inference, ONNX, and the proof that they answer alike."""
+"""A trained model as an exported one: Paddle Inference, ONNX, and the proof that they answer alike."""
 
 import json
 import logging
@@ -80,14 +80,15 @@ class ExportConfig(Options):
 
     @property
     def backends(self) -> Tuple[str, ...]:
+        """Return the formats to write: paddle, onnx, or both."""
         return ("paddle", "onnx") if self.format == "both" else (self.format,)
 
 
 def export_pair(config: ExportConfig) -> None:
-    """Write ``output_dir`` and print the largest difference of each format from the trained model.
+    """Write ``output_dir`` and log the largest difference of each format from the trained model.
 
-    Raises InputError for what cannot be exported or would be lost, CheckpointError where a format
-    answers otherwise than the model; then nothing is written.
+    Raises InputError for what cannot be exported or would be lost, CheckpointError where a format answers
+    otherwise than the model; then nothing is written.
     """
     start_console(World())
     quiet_libraries()
@@ -122,7 +123,7 @@ def _results(config: ExportConfig, output_dir: Path) -> Results:
 
 
 def _refuse_loss(output_dir: Path) -> None:
-    """Raises InputError when what would be replaced is not an earlier export."""
+    """Raise InputError when what would be replaced is not an earlier export."""
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"--output_dir {output_dir} is a file; give a folder")
     found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
@@ -134,7 +135,7 @@ def _refuse_loss(output_dir: Path) -> None:
 
 
 def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
-    """That of the model, as the flags change it. Raises InputError where they cannot."""
+    """Return the calibration of the model, as the flags change it. Raises InputError where they cannot."""
     refuse_threshold(config.threshold, num_classes, config.model_path)
     saved = read_calibration(Path(config.model_path), num_classes)
     symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)

@@ -1,4 +1,4 @@
-"""What a model and its exported form make of the same batches; an export is proved by their difference."""
+"""Compare a model and its exported form on the same batches; an export is proved by their difference."""
 
 from typing import List
 
@@ -16,7 +16,7 @@ NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 
 def parity_batches(pieces: WordPiece, max_seq_len: int) -> List[Batch]:
-    """Batches of several lengths: of random ids with padding, and of texts, some longer than fits."""
+    """Return batches of several lengths: random ids with padding, and texts, some longer than fits."""
     rng = np.random.default_rng(0)
     shapes = [(rows, min(length, max_seq_len)) for rows, length in SHAPES]
     return [
@@ -44,14 +44,17 @@ def _text_batches(rng: np.random.Generator, pieces: WordPiece, max_seq_len: int)
 
 
 def answers_of(model: PairClassifier, batches: List[Batch]) -> List[np.ndarray]:
-    """Of the dynamic model, float32 [B, C] each."""
+    """Return the logits of the dynamic model, float32 [B, C] of each batch."""
     model.eval()
     with paddle.no_grad():
         return [model(*map(paddle.to_tensor, batch[:2])).numpy() for batch in batches]
 
 
 def largest_difference(backend, batches: List[Batch], expected: List[np.ndarray]) -> float:
-    """Of any logit of any batch. Raises CheckpointError when it is above 1e-4, no number, or no answer."""
+    """Return the largest difference of any logit of any batch from ``expected``, float32 [B, C] each.
+
+    Raises CheckpointError when it is above 1e-4 or no number, or when the exported model does not run.
+    """
     try:
         answers = [backend.logits(batch.input_ids, batch.token_type_ids) for batch in batches]
     except (RuntimeError, ValueError) as error:  # of Paddle Inference: MobileBERT's three-token windows

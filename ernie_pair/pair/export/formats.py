@@ -25,13 +25,17 @@ def write_paddle(model: PairClassifier, folder: Path) -> None:
 
 
 class _AlsoTakesTypes(nn.Layer):
-    """Every export has the same two inputs, and Paddle drops one that no answer depends on."""
+    """A model that uses its token types: Paddle drops an input that no answer depends on.
+
+    So every export has the same two inputs.
+    """
 
     def __init__(self, model: PairClassifier):
         super().__init__()
         self.model = model
 
     def forward(self, input_ids, token_type_ids):
+        """Return the logits [B, C] of the model of ids and token types int64 [B, S]."""
         logits_BC = self.model(input_ids, token_type_ids)
         return logits_BC + (token_type_ids[:, :1] * 0).astype(logits_BC.dtype)
 
@@ -67,7 +71,7 @@ def write_onnx(folder: Path) -> None:
 
 
 def _name_the_ends(graph) -> None:
-    """Paddle calls the output after its last operation, and each open dimension by a number."""
+    """Name the output and the open dimensions, which Paddle calls by its last operation and by numbers."""
     (output,) = graph.output
     for node in graph.node:
         for names in (node.input, node.output):

@@ -1,4 +1,4 @@
-"""The class of every pair of a file, by a shipped model: the same rows as `predict`, without its code."""
+"""The class of every pair of a file, by an exported model: the rows of `predict`, without its code."""
 
 import logging
 import sys
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunConfig(Options):
-    """Predict the class of every pair of a file with a shipped model."""
+    """Predict the class of every pair of a file with an exported model."""
 
     EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
 
@@ -78,7 +78,7 @@ class RunConfig(Options):
 
 
 def run_shipped(config: RunConfig) -> None:
-    """Write the header, then one row per input row in its order. Raises an ErniePairError."""
+    """Write a header, then the prediction of every input row, in their order. Raises an ErniePairError."""
     start_console(World())
     results = results_of("run", config)
     if results.are_done():
@@ -102,7 +102,7 @@ def run_shipped(config: RunConfig) -> None:
 
 
 def ask(predictor: PairPredictor, pairs: List[TextPair]) -> Decisions:
-    """classes int64 [pairs] and probabilities float32 [pairs, classes], with a bar on a terminal."""
+    """Return classes int64 [N] and probabilities float32 [N, C] of the pairs, with a bar on a terminal."""
     chunks = [pairs[first : first + CHUNK] for first in range(0, len(pairs), CHUNK)]
     shown = tqdm(chunks, unit="chunk", disable=not sys.stderr.isatty(), leave=False)
     answers = [predictor.predict(chunk) for chunk in shown]

@@ -1,1 +1,1 @@
-"""A file of answers starts the processes of a run."""
+"""Start the processes of a run from a file of answers."""

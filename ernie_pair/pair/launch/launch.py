@@ -9,9 +9,10 @@ from ernie_pair.pair.launch.launch_config import LaunchConfig, read_launch, show
 
 
 def launch(words: Sequence[str]) -> None:
-    """``FILE [flags]``. Does not return: signals reach the launcher, and its exit code is that of the run.
+    """Run ``FILE [flags]``; this process becomes the launcher, and the call does not return.
 
-    Raises InputError before anything is started.
+    Signals reach the launcher, and its exit code is that of the run. Raises InputError before anything is
+    started.
     """
     config, flags = read_launch(words)
     command = launcher_words(config, flags)
@@ -22,7 +23,7 @@ def launch(words: Sequence[str]) -> None:
 
 
 def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
-    """A command line of `ernie_pair.launcher`, or without it that of a single process."""
+    """Return a command line of `ernie_pair.launcher`, or without it that of a single process."""
     run = [sys.executable, "-u", "-m", "ernie_pair", config.command, *flags]
     if config.is_alone:
         return run
@@ -35,7 +36,7 @@ def launcher_words(config: LaunchConfig, flags: List[str]) -> List[str]:
 
 
 def environment_of(config: LaunchConfig) -> Dict[str, str]:
-    """Where there are GPUs that are not wanted, the launcher has to be told so."""
+    """Return the environment variables that tell the launcher not to use GPUs that are not wanted."""
     if config.gpus or config.is_alone or default_device() == "cpu":
         return {}
     none_of_them = ",".join(["-1"] * config.on_each_machine)

@@ -1,4 +1,4 @@
-"""What `ernie-pair launch FILE` is told: a block of the file, and the flags of what it starts.
+"""Read what `ernie-pair launch FILE` is told: a block of the file, and the flags of what it starts.
 
 launch:
   processes: 2                  on each machine
@@ -61,11 +61,12 @@ class LaunchConfig(Options):
 
     @property
     def on_each_machine(self) -> int:
+        """Return the number of processes on each machine."""
         return self.processes or len(self.gpus.split(","))
 
     @property
     def is_alone(self) -> bool:
-        """One process that needs no launcher."""
+        """Return whether it is one process that needs no launcher."""
         return self.on_each_machine == self.nnodes == 1 and not self.gpus
 
     def __post_init__(self):
@@ -88,9 +89,9 @@ class LaunchConfig(Options):
 
 
 def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
-    """``FILE [flags]`` -> how to start, and the words of what is started. Flags win over the file.
+    """Read ``FILE [flags]`` into how to start, and the words of what is started. Flags win over the file.
 
-    Everything is checked as by the command itself. Raises InputError, of the file with file:line.
+    Everything is checked as by the command itself. Raises InputError, for the file with file:line.
     """
     if "-h" in words or "--help" in words:
         leave_with_help([LaunchConfig, TrainConfig], "ernie-pair launch")
@@ -112,7 +113,7 @@ def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
 
 
 def shown(words: Sequence[str]) -> str:
-    """To be copied into a shell."""
+    """Return the words as one line that can be copied into a shell."""
     return " ".join(map(shlex.quote, words))
 
 

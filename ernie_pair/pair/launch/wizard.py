@@ -37,7 +37,10 @@ class QuestionsConfig(Options):
 
 
 def write_launch_file(config: QuestionsConfig) -> None:
-    """Ask on the terminal, or read the answers from a pipe, a line each. Raises InputError."""
+    """Ask for the settings of a training run, and write the file that `ernie-pair launch` starts it from.
+
+    The answers come from the terminal, or from a pipe, a line each. Raises InputError.
+    """
     path = Path(config.output_file)
     refuse_existing([path], config.overwrite)
     ask = Asker()
@@ -51,12 +54,19 @@ def write_launch_file(config: QuestionsConfig) -> None:
 
 
 class Asker:
-    """Asks until an answer is understood; a wrong one that comes from a pipe is an error at once."""
+    """A dialogue that repeats a question until its answer is understood.
+
+    A wrong answer that comes from a pipe is an error at once.
+    """
 
     def __init__(self):
         self.is_terminal = sys.stdin.isatty()
 
     def __call__(self, question: str, default: Optional[str], understand: Understand):
+        """Return what ``understand`` makes of the answer, of ``default`` where the answer is empty.
+
+        Raises InputError when the answers end, and for a wrong answer that comes from a pipe.
+        """
         while True:
             sys.stdout.write(f"{question}{'' if default is None else f' [{default}]'}: ")
             sys.stdout.flush()
@@ -74,7 +84,7 @@ class Asker:
 
 
 def _processes(ask: Asker) -> Dict[str, Any]:
-    """The block `launch:`."""
+    """Ask for the block `launch:`."""
     block: Dict[str, Any] = {}
     device = ask("Run on cpu or gpu?", default_device(), one_of("cpu", "gpu"))
     if device == "gpu":
@@ -88,7 +98,7 @@ def _processes(ask: Asker) -> Dict[str, Any]:
 
 
 def _training(ask: Asker, block: Dict[str, Any]) -> Dict[str, object]:
-    """How an update is made, as the flags of training say it."""
+    """Ask how a step is made, as the flags of training say it."""
     flags: Dict[str, object] = {"device": "gpu" if "gpus" in block else "cpu"}
     if "gpus" in block:
         precision = one_of("no", "float16", "bfloat16")
@@ -109,7 +119,7 @@ def _training(ask: Asker, block: Dict[str, Any]) -> Dict[str, object]:
 
 
 def _places(ask: Asker) -> Dict[str, object]:
-    """What is trained, on what, and where the result goes."""
+    """Ask what is trained, on what, and where the result goes."""
     model = ask("Which model: a folder, or a name such as ernie-gram-zh?", "ernie-gram-zh", _model)
     family = ask("Its family, ernie_gram, ernie, bert and so on?", _family_of(model), one_of(*FAMILIES))
     train = ask("Training pairs: a file, or a set such as lcqmc?", None, _pairs("train"))
@@ -126,6 +136,8 @@ def _places(ask: Asker) -> Dict[str, object]:
 
 
 def one_of(*words: str) -> Understand:
+    """Return a function that returns an answer that is one of ``words``, and raises InputError otherwise."""
+
     def understand(answer: str) -> str:
         if answer not in words:
             raise InputError(f"{answer!r} is none of {', '.join(words)}; answer with one of them")
@@ -135,6 +147,8 @@ def one_of(*words: str) -> Understand:
 
 
 def at_least(least: int) -> Understand:
+    """Return a function that returns an answer as an int of ``least`` or more, else raises InputError."""
+
     def understand(answer: str) -> int:
         if not (answer.isascii() and answer.isdigit() and int(answer) >= least):
             raise InputError(f"{answer!r} is no whole number of {least} or more; answer with one")

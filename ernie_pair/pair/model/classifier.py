@@ -1,9 +1,9 @@
 """The pair classifier: an encoder of PaddleNLP, one vector of its output, dropout, a linear layer.
 
-Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there
-and theirs load here. Pooled by mean it is no model of PaddleNLP's: its config.json names a class that
-PaddleNLP has not, and the encoder's pooler is kept as it came, frozen and not asked. B batch,
-S sequence, D hidden, C classes.
+Its parameters have the names of PaddleNLP's XForSequenceClassification, so a saved folder loads there and
+theirs load here. Pooled by mean it is no model of PaddleNLP's: its config.json names a class that PaddleNLP
+has not, and the encoder's pooler is kept as it came, frozen and unused. B batch, S sequence, D hidden, C
+classes.
 """
 
 import json
@@ -40,11 +40,11 @@ MEAN_CLASS = "MeanPooledPairClassifier"
 
 
 class PairClassifier(nn.Layer):
-    """``spec`` describes the model; a number in ``dropout`` replaces its rates.
+    """A sentence-pair classifier. ``spec`` describes it; a number in ``dropout`` replaces its rates.
 
-    ``pooling``: cls is what PaddleNLP's classifier of this family takes, the pooled output or the state
-    of the first token; mean is the mean of the last hidden states over what is no padding. Empty: as
-    ``spec`` says.
+    ``pooling``: cls is what PaddleNLP's classifier of this family takes, the pooled output or the state of
+    the first token; mean is the mean of the last hidden states over what is no padding. Empty: as ``spec``
+    says.
     """
 
     def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):
@@ -64,6 +64,7 @@ class PairClassifier(nn.Layer):
 
     @property
     def encoder(self):
+        """Return the encoder, a model of PaddleNLP."""
         return getattr(self, self.attribute)
 
     def _add_head(self) -> None:
@@ -89,12 +90,12 @@ class PairClassifier(nn.Layer):
         self.classifier = linear
 
     def is_idle(self, name: str) -> bool:
-        """Does no logit depend on the parameter?"""
+        """Return whether the parameter of this name is unused: no logit depends on it."""
         unused = self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
         return name.startswith(tuple(f"{self.attribute}.{part}" for part in unused))
 
     def forward(self, input_ids, token_type_ids):
-        """int64 [B, S] twice -> logits [B, C]. Padding is masked by its id."""
+        """Return the logits [B, C] of ids and token types int64 [B, S]. Padding is masked by its id."""
         states_BSD, pooled_BD = hidden_states(
             self.family, self.encoder, input_ids, token_type_ids, self.pad_id
         )
@@ -113,24 +114,24 @@ class PairClassifier(nn.Layer):
         return F.relu(pooled_BD) if self.head == "relu" else pooled_BD
 
     def train(self) -> None:
-        """Training mode, except for what is resting."""
+        """Set training mode, except for what is frozen."""
         super().train()
         for layer in self.resting:
             layer.eval()
 
     def layers(self) -> List[nn.Layer]:
-        """Those of the encoder, from the embeddings up; shared ones stand once."""
+        """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
         found = self.encoder
         for name in self.way.layers.split("."):
             found = getattr(found, name)
         return list(found)
 
     def embeddings(self) -> List[nn.Layer]:
-        """What the first layer of the encoder is given by."""
+        """Return the parts of the encoder that make the input of its first layer."""
         return [part for name, part in self.encoder.named_children() if name not in ("encoder", "pooler")]
 
     def depth_of(self, name: str) -> int:
-        """0: parameters of the embeddings, 1 to L: of a layer, L + 1: of the head, its pooler included."""
+        """Return 0 for a parameter of the embeddings, 1 to L of a layer, L + 1 of the head and the pooler."""
         num_layers, prefix = len(self.layers()), f"{self.attribute}."
         inside = name[len(prefix) :]
         if not name.startswith(prefix) or inside.startswith("pooler."):
@@ -141,7 +142,7 @@ class PairClassifier(nn.Layer):
         return num_layers if is_last_norm else 0
 
     def set(self, arrays: Arrays) -> None:
-        """Take the values of {parameter.name: array}."""
+        """Set the parameters to the values of {parameter.name: array}; others stay as they are."""
         for parameter in self.parameters():
             if parameter.name in arrays:
                 set_weight(parameter, arrays[parameter.name])
@@ -164,7 +165,10 @@ class PairClassifier(nn.Layer):
 def new_model(
     source: ModelSource, family: str, seed: int, dropout: float, pooling: str = ""
 ) -> PairClassifier:
-    """Random weights, the same for the same ``seed``. Raises InputError, and CheckpointError."""
+    """Return a classifier with random weights, the same for the same ``seed``.
+
+    Raises InputError when ``source`` makes no model of ``family``, and CheckpointError.
+    """
     refuse_other_family(source, family, FAMILIES)
     paddle.seed(seed_of(seed))
     try:
@@ -175,11 +179,11 @@ def new_model(
 
 
 def load_start(model: PairClassifier, source: ModelSource) -> str:
-    """Give ``model`` the weights of ``source`` where there are any, and say what it starts from.
+    """Give ``model`` the weights of ``source`` where there are any, and return in words what it starts from.
 
     A file without classifier leaves the classifier as it is, and so does one whose classifier was given
-    another pooling; the heads of pretraining are passed over; anything else must fit name by name.
-    Raises CheckpointError otherwise.
+    another pooling; the heads of pretraining are passed over; anything else must fit name by name. Raises
+    CheckpointError otherwise.
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
@@ -198,7 +202,11 @@ def load_start(model: PairClassifier, source: ModelSource) -> str:
 
 
 def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
-    """A trained classifier, ready to be asked, and its vocabulary. Every weight must be in the file."""
+    """Load a trained classifier, in evaluation mode, and return it with the path of its vocabulary.
+
+    Every weight must be in the file. Raises InputError when ``model_path`` is no folder of a model,
+    CheckpointError when the weights do not fit.
+    """
     if not Path(model_path).is_dir():
         raise InputError(
             f"--model_path {model_path} is not a folder; give OUT/best-accuracy-... of a training run"
@@ -239,7 +247,7 @@ def _head_dropout(spec: ModelSpec, made_of) -> float:
 
 
 def _with_prefix(found: Arrays, model: PairClassifier) -> Arrays:
-    """An encoder saved by itself names its weights without the family; give them their full names."""
+    """Return ``found`` with full names: an encoder saved by itself names its weights without the family."""
     if "embeddings.word_embeddings.weight" not in found:
         return found
     whole = HEADS + model.way.pretraining_heads

@@ -1,4 +1,4 @@
-"""PaddleNLP's encoders, as far as they differ in how they are asked and what their classifiers do.
+"""PaddleNLP's encoders, as far as they differ in how they are called and what their classifiers do.
 
 B batch, S sequence, D hidden.
 """
@@ -18,7 +18,7 @@ from ernie_pair.model_files.spec import ModelSpec
 
 @dataclass(frozen=True)
 class Encoder:
-    """``head``: what XForSequenceClassification of PaddleNLP makes of the encoder's output.
+    """How a family of encoders is called; ``head``: what PaddleNLP's XForSequenceClassification makes of it.
 
     pooled   dropout and a linear layer on the pooled output
     relu     the same on its positive part
@@ -62,7 +62,10 @@ ENCODERS: Dict[str, Encoder] = {
 
 
 def encoder_spec(spec: ModelSpec) -> ModelSpec:
-    """Return ``spec`` with what PaddleNLP would otherwise take to be another size. Raises InputError."""
+    """Return ``spec`` with what PaddleNLP would otherwise take to be another size.
+
+    Raises InputError when the model has no token type for the second text.
+    """
     if ENCODERS[spec.family].takes_types and spec.token_types == 1:
         raise InputError(f"{CONFIG}: type_vocab_size 1 has no type for the second text; take another model")
     if spec.family == "ernie_gram" and spec.embedding_size is None:
@@ -83,13 +86,16 @@ def new_encoder(spec: ModelSpec) -> nn.Layer:
 
 
 def own_head(family: str, encoder: nn.Layer) -> nn.Layer:
-    """PaddleNLP's class that makes logits of hidden states, with random weights."""
+    """Return PaddleNLP's layer that makes logits of hidden states, with random weights."""
     modeling = sys.modules[type(encoder).__module__]
     return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")(encoder.config)
 
 
 def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int):
-    """int64 [B, S] twice -> hidden states [B, S, D] and the pooled output [B, D], or None for it."""
+    """Return hidden states [B, S, D] and the pooled output [B, D], or None for it.
+
+    ``input_ids`` and ``token_type_ids`` are int64 [B, S].
+    """
     way = ENCODERS[family]
     asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
     if not way.makes_mask:

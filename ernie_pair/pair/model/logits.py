@@ -12,10 +12,11 @@ from ernie_pair.pair.model.classifier import PairClassifier
 
 
 def logits_of(model: PairClassifier, rows: Rows, batch_size: int, peers) -> np.ndarray:
-    """float32 [rows, classes], in the order of the file, on every process.
+    """Return the logits of every row, float32 [N, C], in the order of the file, on every rank.
 
-    The batches follow from the file and ``batch_size`` alone and are dealt out one by one, so a row
-    always stands in the same batch. Leaves ``model`` in evaluation mode. Raises NumbersError.
+    The batches follow from the file and ``batch_size`` alone and are dealt to the ranks one by one, so a row
+    always stands in the same batch. Leaves ``model`` in evaluation mode. Raises NumbersError for a logit that
+    is not finite.
     """
     model.eval()
     logits = np.zeros((len(rows), model.num_classes), dtype=np.float32)

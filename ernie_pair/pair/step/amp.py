@@ -18,7 +18,10 @@ SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 
 
 class Precision:
-    """Casts the forward pass of a model as ``config`` says, and at O2 its weights, once and for all."""
+    """The precision of a model: its forward pass is cast as ``config`` says, at O2 its weights once for all.
+
+    Raises InputError for a GPU that cannot compute in the type.
+    """
 
     def __init__(self, config: AmpConfig, model):
         self.dtype = config.amp_dtype if config.use_amp else "float32"
@@ -29,7 +32,7 @@ class Precision:
             paddle.amp.decorate(models=model, level="O2", dtype=self.dtype)
 
     def casting(self) -> ContextManager:
-        """Within it the forward pass computes in the narrow type where that is safe."""
+        """Return a context in which the forward pass computes in half precision where that is safe."""
         if self.dtype == "float32":
             return contextlib.nullcontext()
         return paddle.amp.auto_cast(level=self.level, dtype=self.dtype, custom_black_list=FLOAT32_OPS)
@@ -48,12 +51,13 @@ class LossScale(AnyDeviceGradScaler):
         )
 
     def arrays(self) -> Arrays:
-        """What ``restore`` takes."""
+        """Return the state as arrays, which ``restore`` takes: the loss scale and two counts, [1] each."""
         state = self.state_dict()
         counts = {FINITE: state["incr_count"], INFINITE: state["decr_count"]}
         return {SCALE: state["scale"], **{name: np.array([count]) for name, count in counts.items()}}
 
     def restore(self, arrays: Arrays) -> None:
+        """Take the state that ``arrays`` returned."""
         self.load_state_dict(
             {
                 **self.state_dict(),
@@ -65,11 +69,12 @@ class LossScale(AnyDeviceGradScaler):
 
 
 def loss_scale_of(config: AmpConfig) -> Optional[LossScale]:
+    """Return a loss scale where ``config`` asks for one, otherwise None."""
     return LossScale(config) if config.scales_loss else None
 
 
 def _refuse_old_gpu(dtype: str) -> None:
-    """Paddle would warn and compute in float32."""
+    """Raise InputError for a GPU too old for ``dtype``: Paddle would warn and compute in float32."""
     least, (found, minor) = LEAST_CAPABILITY[dtype], paddle.device.cuda.get_device_capability()
     if found < least:
         raise InputError(

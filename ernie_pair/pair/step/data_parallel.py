@@ -1,4 +1,4 @@
-"""Plain data parallelism: every process holds all gradients and the whole state of the optimizer."""
+"""Plain data parallelism: every rank holds all gradients and the whole state of the optimizer."""
 
 from contextlib import contextmanager
 from typing import Iterable, Iterator, Tuple
@@ -13,7 +13,7 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 
 
 class Replicas:
-    """One process, or several that average their gradients in the last pass of an update."""
+    """Data parallelism over one rank, or over several that average gradients in the last pass of a step."""
 
     def __init__(self, model, optimizer, peers):
         self.model, self.optimizer, self.peers = model, optimizer, peers
@@ -22,28 +22,31 @@ class Replicas:
 
     @contextmanager
     def passing(self, is_last: bool) -> Iterator[None]:
-        """Around a pass: the gradients add up on this process, and in the last one over all."""
+        """Wrap a pass: the gradients add up on this rank, and in the last one of a step over all ranks."""
         with self.peers.passing(self.forward, is_last):
             yield
         if is_last:
             self.peers.average_gradients(self.model)
 
     def unscale(self, loss_scale) -> None:
+        """Divide the gradients by the loss scale."""
         loss_scale.unscale_(self.optimizer)
 
     def squares(self) -> float:
-        """What this process adds to the squared norm of the gradient: all have the same, the first tells."""
+        """Return what this rank adds to the squared norm of the gradient: all of it on rank 0, else 0."""
         return squares_of(p.grad for p in self.model.parameters()) if self.peers.rank == 0 else 0.0
 
     def step(self, rate: float) -> None:
+        """Move the weights at the learning rate ``rate``."""
         self.optimizer.set_lr(rate)
         self.optimizer.step()
 
     def clear(self) -> None:
+        """Clear the gradients."""
         self.optimizer.clear_grad()
 
     def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
-        """What this process puts into a checkpoint, with ``more``, which all have."""
+        """Yield (name, arrays) of the checkpoint file of rank 0, with ``more``, which all ranks have."""
         if self.peers.rank == 0:
             yield OPTIMIZER_FILE, {**optimizer_arrays(self.model, self.optimizer), **more}
 
@@ -53,7 +56,7 @@ class Replicas:
 
 
 def squares_of(gradients: Iterable) -> float:
-    """The sum of all squares, added up in float32; None is no gradient."""
+    """Return the sum of the squares of all gradients, added up in float32; None is no gradient."""
     given = [gradient for gradient in gradients if gradient is not None]
     wide = [
         gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in given

@@ -1,8 +1,9 @@
 """FGM: the word embedding, moved a step of given length to where the loss grows (Miyato et al. 2017).
 
-The step is epsilon * g / |g|, and g the gradient of the whole global batch: all passes of an update go
-through once, g is averaged over the processes, and then all go through again with the embedding moved,
-their gradients on top of the first. So the step, and the update, are the same in every layout.
+The step is epsilon * g / |g|, and g the gradient of the whole global batch: all micro-batches of a step go
+through once, g is averaged over the ranks, and then all go through again with the embedding moved, their
+gradients on top of the first. So the perturbation, and the step of the optimizer, are the same in every
+layout.
 """
 
 import math
@@ -15,7 +16,10 @@ from data_tools.base.errors import InputError
 
 
 class Perturbation:
-    """Of the tensor ``embedding``; ``average`` makes a tensor the mean over all processes, in place."""
+    """The perturbation of ``embedding``; ``average`` makes a tensor the mean over all ranks, in place.
+
+    Raises InputError when the embedding is frozen.
+    """
 
     def __init__(self, embedding, epsilon: float, average: Callable[[paddle.Tensor], None]):
         if embedding.stop_gradient:
@@ -27,9 +31,9 @@ class Perturbation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Within it the embedding is moved; then it is back, to the bit.
+        """Move the embedding within the context, and restore it after, to the bit.
 
-        A gradient that is zero or not finite moves nothing, on all processes alike.
+        A gradient that is zero or not finite moves nothing, on all ranks alike.
         """
         with paddle.no_grad():
             gradient = self.embedding.grad.clone()

@@ -13,9 +13,9 @@ from ernie_pair.pair.step.optimizer import trained_parameters
 
 
 def freeze(model: PairClassifier, config: EncoderConfig) -> str:
-    """Stop the gradients of what the flags name, and say how many parameters train. Raises InputError.
+    """Freeze what the flags name, and return how many parameters train, as a line for the log.
 
-    The pooler, if there is one, trains with the head.
+    The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.
     """
     layers = model.layers()
     num_frozen = num_frozen_layers(config, len(layers))

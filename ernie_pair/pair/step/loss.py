@@ -1,8 +1,8 @@
-"""What an update makes smaller: the cross entropy, weighted by class, and the divergence of R-Drop.
+"""The loss that a step lowers: the cross entropy, weighted by class, and the divergence of R-Drop.
 
-R-Drop (Liang et al. 2021) lets every pair pass twice, under two draws of dropout. The loss of a pair is
-then the mean of its two cross entropies and ``alpha`` times half of KL(p|q) + KL(q|p). The paper adds the
-two entropies up: its alpha is twice this one. B rows, C classes.
+R-Drop (Liang et al. 2021) lets every pair pass twice, under two draws of dropout. The loss of a pair is then
+the mean of its two cross entropies and ``alpha`` times half of KL(p|q) + KL(q|p). The paper adds the two
+entropies up: its alpha is twice this one. B rows, C classes.
 """
 
 from typing import Callable, NamedTuple, Optional
@@ -17,7 +17,7 @@ Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
 
 
 class Answer(NamedTuple):
-    """Of one micro batch: the loss as a tensor to go back from, and numbers for the log."""
+    """The loss of one micro-batch as a tensor with its graph, and numbers for the log."""
 
     loss: paddle.Tensor  # its mean over the rows, each counted by its weight
     divergence: float
@@ -25,16 +25,21 @@ class Answer(NamedTuple):
 
 
 class Objective:
-    """``class_weights``: float32 [C], what a row of each class counts; None: all the same."""
+    """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same."""
 
     def __init__(self, rdrop_alpha: float = 0.0, class_weights: Optional[np.ndarray] = None):
         self.rdrop_alpha, self.class_weights = rdrop_alpha, class_weights
 
     def weight_of(self, batch: Batch) -> float:
-        """What the batch counts among others of its size; without class weights all count the same."""
+        """Return what the batch counts among others of its size; without class weights all count the same."""
         return 1.0 if self.class_weights is None else _sum(self.class_weights[batch.labels])
 
     def __call__(self, forward: Forward, batch: Batch) -> Answer:
+        """Return the loss of a micro-batch, computed in float32.
+
+        ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; R-Drop gives it
+        every row twice.
+        """
         copies = 2 if self.rdrop_alpha else 1
         assert batch.labels is not None  # training reads them
         ids_BS, types_BS, labels_B = (np.concatenate([array] * copies) for array in batch)
@@ -67,6 +72,9 @@ def _wide(logits: paddle.Tensor) -> paddle.Tensor:
 
 
 def _divergences(first_BC: paddle.Tensor, second_BC: paddle.Tensor) -> paddle.Tensor:
-    """(KL(p|q) + KL(q|p)) / 2 = sum (p - q) (log p - log q) / 2 of every row, float32 [B]."""
+    """Return (KL(p|q) + KL(q|p)) / 2 of every row, float32 [B]; p and q are softmax of the logits [B, C].
+
+    It is sum (p - q) (log p - log q) / 2.
+    """
     log_p, log_q = F.log_softmax(first_BC), F.log_softmax(second_BC)
     return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(axis=1) / 2

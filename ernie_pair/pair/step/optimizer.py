@@ -29,11 +29,11 @@ Parameters = Dict[str, paddle.Tensor]
 
 
 def new_optimizer(model, config, *, multi_precision: bool = False, grad_clip=None) -> paddle.optimizer.AdamW:
-    """Biases and norms do not decay; ``config.layer_decay`` lowers the rate layer by layer.
+    """Return AdamW over the trained parameters; biases and norms do not decay.
 
-    The head learns at the full rate, encoder layer i of L at rate * layer_decay^(L - i), the embeddings
-    at rate * layer_decay^(L + 1). ``multi_precision`` keeps float32 masters of parameters in 16 bits.
-    The rate is 0 until ``set_lr``.
+    ``config.layer_decay`` lowers the rate layer by layer: the head learns at the full rate, encoder layer i
+    of L at rate * layer_decay^(L - i), the embeddings at rate * layer_decay^(L + 1). ``multi_precision``
+    keeps float32 masters of parameters in 16 bits. The rate is 0 until ``set_lr``.
     """
     trained = trained_parameters(model)
     factors = rate_factors(model, config.layer_decay)
@@ -54,25 +54,26 @@ def new_optimizer(model, config, *, multi_precision: bool = False, grad_clip=Non
 
 
 def trained_parameters(model) -> Parameters:
-    """{structured name: parameter} of those that are not frozen, in the order of the model."""
+    """Return {structured name: parameter} of those that are not frozen, in the order of the model."""
     return {name: p for name, p in model.named_parameters() if not p.stop_gradient}
 
 
 def decays(name: str) -> bool:
-    """Does weight decay pull at it?"""
+    """Return whether weight decay applies to the parameter of this name."""
     return not ("bias" in name.lower() or "norm" in name.lower())
 
 
 def rate_factors(model, layer_decay: float) -> Dict[str, float]:
-    """{structured name: by what the learning rate is multiplied}, of frozen parameters too."""
+    """Return {structured name: by what the learning rate is multiplied}, of frozen parameters too."""
     head = len(model.layers()) + 1
     return {name: layer_decay ** (head - model.depth_of(name)) for name, _ in model.named_parameters()}
 
 
 def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arrays:
-    """{structured name.slot: array}, whole even before the first update, or the first after a restore.
+    """Return the state as {structured name.slot: array}; float32.
 
-    ``held``: the parameters whose state this process has; None: all that are trained.
+    It is whole even before the first step, or the first after a restore. ``held``: the parameters whose state
+    this rank has; None: all that are trained.
     """
     state = state_of(optimizer)
     masters = state.get("master_weights", {})
@@ -91,9 +92,9 @@ def optimizer_arrays(model, optimizer, held: Optional[Parameters] = None) -> Arr
 def restore_optimizer(
     model, optimizer, arrays: Arrays, where: str, held: Optional[Parameters] = None
 ) -> None:
-    """Take what ``optimizer_arrays`` gave of all parameters; ``held`` are those that this process keeps.
+    """Take what ``optimizer_arrays`` gave of all parameters; ``held`` are those that this rank keeps.
 
-    Before anything is set raises CheckpointError naming ``where``.
+    Raises CheckpointError naming ``where`` before anything is set.
     """
     trained = trained_parameters(model) if held is None else held
     refuse_mismatch(state_shapes(model, optimizer), arrays, where)
@@ -111,7 +112,7 @@ def restore_optimizer(
 
 
 def state_shapes(model, optimizer) -> Dict[str, tuple]:
-    """What ``optimizer_arrays`` holds, as {structured name.slot: shape}."""
+    """Return what ``optimizer_arrays`` holds, as {structured name.slot: shape}."""
     shapes = {}
     for name, parameter in trained_parameters(model).items():
         shape = tuple(parameter.shape)
@@ -123,6 +124,7 @@ def state_shapes(model, optimizer) -> Dict[str, tuple]:
 
 
 def is_master_kept(optimizer, parameter) -> bool:
+    """Return whether the optimizer keeps a float32 master of the parameter."""
     return keeps_masters(optimizer) and parameter.dtype in HALVES
 
 

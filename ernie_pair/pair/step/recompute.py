@@ -11,7 +11,7 @@ from paddle.distributed.fleet.utils import recompute
 
 
 def recompute_layers(model, is_wanted: bool) -> None:
-    """Let each encoder layer of a `PairClassifier` forget, or not, what lies between its two ends."""
+    """Let each encoder layer of a `PairClassifier` keep its input alone and run again, or undo that."""
     for layer in model.layers():
         vars(layer).pop("forward", None)  # of an earlier run
         if is_wanted:
@@ -23,7 +23,10 @@ class _Forgetful:
         self.forward = forward
 
     def __call__(self, states, *others, **named):
-        """``states`` without a gradient are those of an evaluation, or stand above what is frozen."""
+        """Run the layer, and let it run again for its gradient if ``states`` have one.
+
+        Without a gradient they are those of an evaluation, or stand above what is frozen.
+        """
         if states.stop_gradient:
             return self.forward(states, *others, **named)
         forward = _Twice(self.forward)
@@ -32,7 +35,7 @@ class _Forgetful:
 
 
 class _Twice:
-    """Runs the second time with the random numbers of the first, and leaves no trace of it."""
+    """A forward pass whose second run has the random numbers of the first, and leaves no trace of it."""
 
     def __init__(self, forward: Callable):
         self.forward, self.numbers = forward, None

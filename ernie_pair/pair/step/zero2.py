@@ -34,7 +34,10 @@ PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"
 
 
 class Shards:
-    """Stands in for `Replicas`; ``optimizer`` is Paddle's own, without a wrapper."""
+    """ZeRO stage 2, with the methods of `Replicas`; ``optimizer`` is Paddle's own, without a wrapper.
+
+    Raises InputError for a single process.
+    """
 
     loss_factor = 1  # Paddle adds up what the processes have
 
@@ -51,35 +54,43 @@ class Shards:
         self.state = _Offloaded(self.optimizer, mine, weight_decay) if offload else _Held(optimizer, mine)
 
     def passing(self, is_last: bool) -> ContextManager:
-        """Every pass sums its gradients at their owners."""
+        """Return a context that does nothing: every backward pass sums its gradients at their owners."""
         return nullcontext()
 
     def unscale(self, loss_scale) -> None:
-        """Of what this process owns. (GroupShardedScaler misses the first update of an offloaded state.)"""
+        """Divide the gradients that this rank owns by the loss scale.
+
+        (GroupShardedScaler misses the first step of an offloaded state.)
+        """
         with self.state.on_its_device():
             loss_scale.unscale_(self.inner)
 
     def squares(self) -> float:
-        """What this process adds to the squared norm of the gradient: that of what it owns."""
+        """Return what this rank adds to the squared norm of the gradient: that of what it owns."""
         with self.state.on_its_device():
             return squares_of(self.state.gradients())
 
     def step(self, rate: float) -> None:
+        """Move the weights at the learning rate ``rate``."""
         self.optimizer.set_lr(rate)
         self.state.decay(rate)
         self.optimizer.step()
 
     def clear(self) -> None:
+        """Clear the gradients."""
         self.optimizer.clear_grad()
 
     def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
-        """This process's part of the state; the first has ``more`` too."""
+        """Yield (name, arrays) of this rank's part of the state; rank 0 has ``more`` too."""
         arrays = self.state.arrays(self.model)
         name = PART_FILE.format(part=self.peers.rank, parts=self.peers.size)
         yield name, {**arrays, **(more if self.peers.rank == 0 else {})}
 
     def restore(self, arrays: Arrays, where: str) -> None:
-        """Take this process's part of the state of all parameters, however it was split before."""
+        """Take this rank's part of the state of all parameters, however it was split before.
+
+        Raises CheckpointError naming ``where``, with nothing set.
+        """
         refuse_mismatch(state_shapes(self.model, self.inner), arrays, where)
         self.state.restore(self.model, arrays, where)
 
@@ -97,7 +108,7 @@ class _Held:
         return (parameter.grad for parameter in self.mine.values())
 
     def decay(self, rate: float) -> None:
-        """Paddle's optimizer does it."""
+        """Do nothing: Paddle's optimizer decays the parameters."""
 
     def arrays(self, model) -> Arrays:
         return optimizer_arrays(model, self.optimizer, self.mine)
@@ -114,11 +125,12 @@ class Place(NamedTuple):
 
     @property
     def inside(self) -> slice:
+        """Return the slice of the flat tensor that holds the parameter."""
         return slice(self.start, self.start + int(np.prod(self.shape)))
 
 
 class _Offloaded:
-    """The same in the CPU's memory, as one flat tensor of masters."""
+    """The state of the parameters ``mine`` in the CPU's memory, as one flat tensor of masters."""
 
     def __init__(self, sharded, mine: Dict[str, paddle.Tensor], weight_decay: float):
         self.optimizer, self.buffer, masters, gaps = offloaded_of(sharded)
@@ -140,7 +152,7 @@ class _Offloaded:
         return [self.buffer.grad]
 
     def decay(self, rate: float) -> None:
-        """What AdamW does to a parameter before it moves it."""
+        """Decay the masters as AdamW does before it moves them."""
         with self.on_its_device(), paddle.no_grad():
             for name in filter(decays, self.masters):
                 self.masters[name].scale_(1.0 - rate * self.weight_decay)
@@ -181,13 +193,13 @@ class _Offloaded:
 
 
 def _master_of(parameter, name: str, arrays: Arrays) -> np.ndarray:
-    """A parameter that is not narrow is its own master, and has been restored."""
+    """Return the master of a parameter; one that is not in half precision is its own, already restored."""
     kept = arrays.get(f"{name}.{MASTER}")
     return parameter.numpy() if kept is None else kept
 
 
 def places_of(shapes: Dict[str, Tuple[int, ...]], gaps: Sequence[int]) -> Dict[str, Place]:
-    """Of parameters that lie one after another, each with a gap behind it."""
+    """Return the places of parameters that lie one after another, each with a gap behind it."""
     places, start = {}, 0
     for (name, shape), gap in zip(shapes.items(), gaps):
         places[name] = Place(start, shape)
@@ -196,11 +208,12 @@ def places_of(shapes: Dict[str, Tuple[int, ...]], gaps: Sequence[int]) -> Dict[s
 
 
 def cut_flat(flat: np.ndarray, places: Dict[str, Place]) -> Arrays:
+    """Return the part of ``flat`` [size] at each place, in the shape of its parameter, not copied."""
     return {name: flat[place.inside].reshape(place.shape) for name, place in places.items()}
 
 
 def lay_flat(arrays: Arrays, places: Dict[str, Place], size: int) -> np.ndarray:
-    """The reverse, float32 [size]; the gaps are 0."""
+    """Return a flat float32 [size] array with each of ``arrays`` at its place; the gaps are 0."""
     flat = np.zeros(size, np.float32)
     for name, place in places.items():
         flat[place.inside] = arrays[name].ravel()

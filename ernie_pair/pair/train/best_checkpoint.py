@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class BestModel:
-    """Publishes a model that beats those before it; of equal ones the first is kept.
+    """The best model of a run: one that beats those before it is published; of equal ones the first stays.
 
-    ``write`` fills a folder. Called by every rank of ``world``; the first writes, and all wait, or raise
-    the same error; see ``together``.
+    ``write`` fills a folder. Called by every rank of ``world``; rank 0 writes, and all wait, or raise the
+    same error; see ``together``.
     """
 
     def __init__(
@@ -38,7 +38,10 @@ class BestModel:
         self.world, self.add, self.lower_is_better = world, add, lower_is_better
 
     def judge(self, state: TrainState, metrics: Dict[str, float]) -> bool:
-        """Is this evaluation the best? ``state.best_metric`` is the best so far."""
+        """Publish the model if this evaluation is the best so far, and return whether it is.
+
+        ``state.best_metric`` is the best value so far, ``state.best_step`` its step; both are updated.
+        """
         value = metrics[self.metric]
         if state.best_metric is not None and not self._is_better(value, state.best_metric):
             return False
@@ -50,7 +53,7 @@ class BestModel:
         return value < best if self.lower_is_better else value > best
 
     def folder(self) -> Optional[Path]:
-        """Where the best model lies, if there is one."""
+        """Return the folder of the best model; None where there is none."""
         found = [(note["value"], path) for path, note in best_models(self.output_dir, self.metric)]
         choose = min if self.lower_is_better else max
         return choose(found)[1] if found else None
@@ -70,7 +73,8 @@ class BestModel:
 def best_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[str, object]]]:
     """Return (folder, what it says of itself) of the best models of the run in ``output_dir``.
 
-    One, or two where the run was killed between publishing a model and removing the one before.
+    One, or two where the run was killed between publishing a model and removing the one before. With
+    ``metric`` only those that are best by it.
     """
     found = folders_of_run(output_dir, PREFIX)
     return [

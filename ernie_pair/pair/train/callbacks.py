@@ -1,4 +1,4 @@
-"""What a person adds to a training run: functions that are called when something has happened in it."""
+"""What a user adds to a training run: functions that are called when something has happened in it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,33 +10,33 @@ from ernie_pair.processes.world import World
 
 
 class PairCallback:
-    """Override what is wanted. ``state`` is a copy: step, consumed_samples, best_metric and so on.
+    """A base class of callbacks. Override what is wanted.
 
-    Of several processes only the first calls; the others wait until it has. An error that it raises ends
-    the run on all of them.
+    ``state`` is a copy: step, consumed_samples, best_metric and so on. Of several ranks only rank 0 calls;
+    the others wait until it has. An error that it raises ends the run on all of them.
     """
 
     stop_is_asked = False
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Every --logging_freq steps, with means over the steps since the last call."""
+        """Handle the metrics of every --logging_freq steps: means over the steps since the last call."""
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """After each evaluation of the run, the one before the first update included."""
+        """Handle the metrics of each evaluation of the run, the one before the first step included."""
 
     def on_save(self, state: TrainState, folder: Path) -> None:
-        """A checkpoint lies in ``folder``."""
+        """Handle a checkpoint that lies in ``folder``."""
 
     def on_train_end(self, state: TrainState) -> None:
-        """The run is over: it is done, was stopped early, or was asked to stop."""
+        """Handle the end of the run: it is done, was stopped early, or was asked to stop."""
 
     def stop(self) -> None:
-        """End the run after the update it is in, saved. The same call of `train` goes on from there."""
+        """End the run after the step it is in, saved. The next call of `train` goes on from there."""
         self.stop_is_asked = True
 
 
 class Callbacks:
-    """Those of a run, as its ranks call them: all ranks, at the same places."""
+    """The callbacks of a run; all ranks call them, at the same places."""
 
     def __init__(self, callbacks: Sequence[PairCallback], world: World, add: Add):
         self.callbacks, self.world, self.add = list(callbacks), world, add
@@ -45,7 +45,7 @@ class Callbacks:
             callback.stop_is_asked = False
 
     def call(self, event: str, state: TrainState, *more) -> None:
-        """``event`` is the name of the method. Raises on all ranks what the first one raises."""
+        """Call the method named ``event`` of every callback. Raises on all ranks what rank 0 raises."""
         if self.callbacks:
             heard = together(self.add, self.world, lambda: self._call(event, state, *more))
             self.stop_is_asked = heard[0]

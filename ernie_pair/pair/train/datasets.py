@@ -30,7 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 class PairData(NamedTuple):
-    """``updates(consumed)`` are the batches of this rank from there on; ``num_rows`` is 0 for a stream."""
+    """The data of a training run.
+
+    ``updates(consumed)`` are the micro-batches of this rank for every step from row ``consumed`` on;
+    ``num_rows`` is 0 for a stream.
+    """
 
     updates: Callable[[int], Iterator[List[Batch]]]
     num_rows: int
@@ -40,7 +44,7 @@ class PairData(NamedTuple):
 
 
 def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
-    """Both files; see ``open_pairs``."""
+    """Open the training and the dev file of ``config``; see ``open_pairs``."""
     labels, columns = source.spec.labels, Columns(config.text_a, config.text_b, config.label)
     rules = RowRules.of(config)
     sources = {
@@ -53,7 +57,10 @@ def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairDat
 def open_pairs(
     config: PairConfig, sources: Dict[str, PairSource], source: ModelSource, world: World
 ) -> PairData:
-    """Train and dev, with a line about each and about what is wrong with them. Raises InputError."""
+    """Open the training and dev pairs, and log a line about each and what is wrong with them.
+
+    Raises InputError when a row, a label or a flag cannot be used.
+    """
     pieces = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
     labels = source.spec.labels
     make = _stream if config.streaming else _hold
@@ -126,7 +133,7 @@ def _refuse_labels(
     sources: List[PairSource],
     labels: List[np.ndarray],
 ) -> None:
-    """Raises InputError where the last of ``sources``, dev, or the first cannot be used as the flags say."""
+    """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
     refuse_undefined(config.best_metric, labels[-1], num_classes, sources[-1].name)
     if len(sources) > 1:
         class_weights_of(config.class_weights, num_classes, labels[0], sources[0].name)
@@ -145,7 +152,7 @@ def _describe(source: PairSource, rows: Rows, labels: Labels) -> None:
 
 
 def _shown(labels: Labels) -> List[str]:
-    """of class 1, or of same (1)"""
+    """Return the classes as the log names them: `of class 1`, or `same (1)` for one with a name."""
     return [
         f"of class {number}" if name == str(number) else f"{name} ({number})"
         for number, name in enumerate(labels.names)

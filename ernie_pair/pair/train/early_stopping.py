@@ -7,11 +7,11 @@ from ernie_pair.checkpoint.train_state import TrainState
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """``patience`` evaluations in a row without one that is better by more than ``min_delta``; 0: never.
+    """A rule that ends a run after ``patience`` evaluations without a gain above ``min_delta``; 0: never.
 
-    All that it remembers is in the TrainState, so a run that goes on counts on. Better than what? Than
-    the last evaluation that was better, the start itself at first: many small steps that add up to more
-    than ``min_delta`` count.
+    All that it remembers is in the TrainState, so a resumed run counts on. The gain is measured from the last
+    evaluation that was better, at first from the initial weights: many small steps that add up to more than
+    ``min_delta`` count.
     """
 
     patience: int
@@ -19,7 +19,7 @@ class EarlyStopping:
     lower_is_better: bool = False
 
     def judge(self, state: TrainState, value: float) -> None:
-        """See one evaluation."""
+        """Count in ``state`` an evaluation whose metric is ``value``."""
         if not self.patience:
             return
         if state.metric_to_beat is None or self._gain(value, state.metric_to_beat) > self.min_delta:
@@ -28,6 +28,7 @@ class EarlyStopping:
             state.stale_evaluations += 1
 
     def is_due(self, state: TrainState) -> bool:
+        """Return whether the run is to end now."""
         return 0 < self.patience <= state.stale_evaluations
 
     def _gain(self, value: float, before: float) -> float:

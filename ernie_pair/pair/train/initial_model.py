@@ -1,4 +1,4 @@
-"""Where a training run begins: its model before the first update."""
+"""Where a training run begins: its model before the first step."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from ernie_pair.pair.step.freezing import num_frozen_layers
 
 
 class Start(NamedTuple):
-    """``beginning`` says in words what the weights of ``model`` are."""
+    """The model that a run begins with; ``beginning`` says in words what its weights are."""
 
     model: PairClassifier
     source: ModelSource
@@ -20,7 +20,10 @@ class Start(NamedTuple):
 
 
 def open_start(config: PairConfig, name_or_path: str) -> Start:
-    """The model that ``name_or_path`` names, with the weights it has. Raises InputError."""
+    """Open the model that ``name_or_path`` names, with its initial weights.
+
+    Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
+    """
     source = open_model(name_or_path, model_type=config.model_type, from_scratch=config.from_scratch)
     if config.label_map:
         source = replace(source, spec=source.spec.with_labels(parse_label_map(config.label_map)))
@@ -30,7 +33,7 @@ def open_start(config: PairConfig, name_or_path: str) -> Start:
 
 
 def given_start(model: PairClassifier, vocab_file: Path) -> Start:
-    """A model that is in memory already; it keeps its labels and its own dropout."""
+    """Return a start from a model that is in memory already; it keeps its labels and its own dropout."""
     return Start(
         model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
     )

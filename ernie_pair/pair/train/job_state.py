@@ -20,14 +20,14 @@ SCALE_STATE = (SCALE, FINITE, INFINITE)
 
 
 def state_files(job) -> Iterator[Tuple[str, Arrays]]:
-    """The files of this process; their names differ between the processes."""
+    """Yield (name, arrays) of the checkpoint files of this rank; the names differ between the ranks."""
     if job.peers.rank == 0:
         yield MODEL_FILE, widen_tensors(dict(job.model.named_parameters()))
     yield from job.shared.files({} if job.loss_scale is None else job.loss_scale.arrays())
 
 
 def restore(job, checkpoint: Checkpoint) -> None:
-    """Take what the processes of a run wrote, however many they were and are.
+    """Restore ``job`` from what the ranks of a run wrote, however many they were and are.
 
     Everything is matched before anything is set. Raises CheckpointError.
     """

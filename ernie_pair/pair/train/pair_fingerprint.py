@@ -1,4 +1,4 @@
-"""What a run is known by: what must stay for a checkpoint to be gone on from, and what may change.
+"""What a run is known by: what must stay for a checkpoint to be resumed from, and what may change.
 
 The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
 """
@@ -22,7 +22,7 @@ STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions ca
 def fingerprint_of(
     config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
 ) -> Dict[str, object]:
-    """What must not change between a checkpoint and the run that goes on from it."""
+    """Return what must not change between a checkpoint and the run that resumes from it."""
     flags = ["model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout"]
     flags += ["text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE]
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
@@ -68,7 +68,7 @@ def _order_of(config: PairConfig) -> str:
 
 
 def topology_of(config: PairConfig, world: World) -> Dict[str, object]:
-    """What may change on resume, with a line about it."""
+    """Return what may change on resume, with a line about it in the log."""
     names = ("batch_size", "gradient_accumulation_steps", "sharding")
     return {
         "processes": world.size,

@@ -1,4 +1,4 @@
-"""What an update and an evaluation of the pair classifier are."""
+"""The job of pair training: what a step and an evaluation of the classifier are."""
 
 import math
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -27,7 +27,7 @@ Measure = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
 
 
 class Sums(NamedTuple):
-    """Of the passes of an update, to be added up over the processes."""
+    """Sums over the micro-batches of a step, to be all-reduced over the ranks."""
 
     loss: float = 0.0  # each pass counted by the weight of its rows
     divergence: float = 0.0  # the same
@@ -38,11 +38,11 @@ class Sums(NamedTuple):
 
 
 class PairJob:
-    """Satisfies ``ernie_pair.engine.run.Job``.
+    """The job of pair training; satisfies ``ernie_pair.engine.run.Job``.
 
     ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
     schedule; ``class_weights``: float32 [C], None where all classes count the same. ``beginning`` says in
-    words what the weights of ``model`` are.
+    words what the initial weights of ``model`` are.
     """
 
     def __init__(
@@ -69,16 +69,19 @@ class PairJob:
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
     def load_initial_weights(self) -> str:
-        """Return what the weights of the model are: it has been given them already."""
+        """Return in words what the initial weights are: the model has been given them already."""
         return self.beginning
 
     def learning_rate(self, step: int) -> float:
-        """Linear up over ``warmup_rate`` of the updates, then down; 0 comes one update after the last."""
+        """Return the learning rate of a step: linear warm-up over ``warmup_rate`` of the steps, linear decay.
+
+        0 comes one step after the last.
+        """
         return learning_rate(step, **self.rates)
 
     @property
     def rates(self) -> Dict[str, Any]:
-        """The schedule, as keyword arguments of ``learning_rate``."""
+        """Return the schedule, as keyword arguments of ``learning_rate``."""
         return {
             "max_lr": self.config.learning_rate,
             "min_lr": 0.0,
@@ -87,10 +90,11 @@ class PairJob:
         }
 
     def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Dict[str, float]:
-        """Move the weights once; loss and accuracy are means over the batches of all processes.
+        """Move the weights once and return the metrics of the step.
 
-        With --on_nan skip they stay where the loss or the gradient is not finite, and with a scaled loss
-        where the gradient is not: on all processes alike. The schedule does not count such an update.
+        loss and accuracy are means over the micro-batches of all ranks. With --on_nan skip the weights stay
+        where the loss or the gradient is not finite, and with a loss scale where the gradient is not: on all
+        ranks alike. The schedule does not count such a step.
         """
         rate = self.learning_rate(number - self.skipped_updates)
         self.model.train()
@@ -111,14 +115,14 @@ class PairJob:
         return metrics
 
     def _weight_of_all(self, batches: List[Batch]) -> float:
-        """What the rows of the global batch count; known before the first pass."""
+        """Return what the rows of the global batch count; known before the first forward pass."""
         if self.objective.class_weights is None:
             return float(len(batches) * self.peers.size)
         mine = sum(map(self.objective.weight_of, batches))
         return float(self.peers.total(np.array([mine]))[0]) or 1.0
 
     def _all_passes(self, batches: List[Batch], step: int, weight: float) -> Sums:
-        """Forward and backward over the micro batches; with FGM once more, the embedding moved."""
+        """Run forward and backward over the micro-batches; with FGM once more, the embedding moved."""
         if self.perturbation is None:
             return self._go_through(batches, step, weight)
         sums = self._go_through(batches, step, weight, is_last_round=False)
@@ -134,7 +138,10 @@ class PairJob:
         first_pass: int = 0,
         is_last_round: bool = True,
     ) -> Sums:
-        """Dropout is drawn anew in every pass; the gradients add up to that of the mean over all rows."""
+        """Run forward and backward over the micro-batches, and return their sums on this rank.
+
+        Dropout is drawn anew in every pass; the gradients add up to that of the mean over all rows.
+        """
         sums = np.zeros(len(Sums._fields))
         for number, batch in enumerate(batches):
             paddle.seed(seed_of(self.config.seed, self.peers.rank, step, first_pass + number))
@@ -183,7 +190,10 @@ class PairJob:
         return {name: float(value) for name, value in metrics.items()}
 
     def evaluate(self, split: str) -> Dict[str, float]:
-        """What ``measure`` says of ``split``; every row counts the same there, whatever the class weights."""
+        """Return the metrics that ``measure`` gives of ``split``.
+
+        Every row counts the same there, whatever the class weights.
+        """
         rows = self.splits[split]
         with self.precision.casting():
             logits = logits_of(self.model, rows, self.config.batch_size, self.peers)
@@ -191,11 +201,11 @@ class PairJob:
         return self.measure(logits, rows.known_labels)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
-        """What this process puts into a checkpoint; see `job_state`."""
+        """Iterate over (name, content) of the checkpoint files of this rank; see `job_state`."""
         return job_state.state_files(self)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take it back, all processes together. Raises CheckpointError with nothing set."""
+        """Restore a checkpoint, all ranks together. Raises CheckpointError with nothing set."""
         job_state.restore(self, checkpoint)
 
 

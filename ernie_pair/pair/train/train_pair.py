@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 def train_pair(config: TrainConfig) -> None:
     """Fine-tune from the newest checkpoint of ``output_dir``, or from the model that is named.
 
-    Raises an ErniePairError for whatever a person can mend.
+    Raises an ErniePairError for whatever the user can fix.
     """
     world = launched_world()
     start_console(world)
@@ -48,9 +48,9 @@ def train_pair(config: TrainConfig) -> None:
 
 
 class PairRun:
-    """One run, opened; made and trained by every rank alike.
+    """One training run, opened; made and trained by every rank alike.
 
-    ``compute_metrics`` and ``callbacks`` are a person's own; see `user_metrics` and `callbacks`.
+    ``compute_metrics`` and ``callbacks`` are the user's own; see `user_metrics` and `callbacks`.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PairRun:
         self.hooks = PairHooks(self, Callbacks(callbacks, world, self.peers.add))
 
     def train(self, stop: StopSignals) -> TrainState:
-        """Train to the end, from wherever ``output_dir`` stands."""
+        """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
         processes = Processes(self.world, self.world, self.peers.add)
         state = run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
         if state.best_metric is not None:
@@ -119,7 +119,7 @@ class PairRun:
 
 
 class PairHooks(Hooks):
-    """What pair training does between steps: keep the best model, stop early, call a person's functions."""
+    """The hooks of pair training: keep the best model, stop early, call the user's functions."""
 
     def __init__(self, run: PairRun, callbacks: Callbacks):
         super().__init__()
@@ -140,9 +140,11 @@ class PairHooks(Hooks):
         )
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Call ``on_log`` of the user's callbacks."""
         self.callbacks.call("on_log", state, metrics)
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Call ``on_evaluate`` of the user's callbacks, keep the best model, count towards early stopping."""
         self.callbacks.call("on_evaluate", state, dict(metrics))
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
@@ -150,13 +152,15 @@ class PairHooks(Hooks):
         self._warn_of_a_single_class(state)
 
     def on_save(self, state: TrainState, folder: Path) -> None:
+        """Call ``on_save`` of the user's callbacks."""
         self.callbacks.call("on_save", state, folder)
 
     def should_stop(self, state: TrainState) -> bool:
-        """Stop early, or when a callback asks for it."""
+        """Return whether the run is to end: early, or because a callback asks for it."""
         return self.stopping.is_due(state) or self.callbacks.stop_is_asked
 
     def on_end(self, state: TrainState) -> None:
+        """Log why the run ended, and call ``on_train_end`` of the user's callbacks."""
         if state.step < self.run.job.total_steps:
             self._tell_why_it_ended(state)
         self.callbacks.call("on_train_end", state)
@@ -196,5 +200,5 @@ class PairHooks(Hooks):
 
 
 def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
-    """Return the optimizer steps of the whole run."""
+    """Return the number of optimizer steps of the whole run."""
     return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_update(world.size))

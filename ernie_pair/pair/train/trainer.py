@@ -58,7 +58,7 @@ PairDataset = Union[str, Path, Iterable]
 
 
 class TrainResult(NamedTuple):
-    """What a run ended with: its last update, and its best model with the metrics of that one."""
+    """How a run ended: its last step, and its best model with the metrics of that one."""
 
     step: int
     metrics: Dict[str, float]
@@ -68,7 +68,7 @@ class TrainResult(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """In the order of the rows. Without labels, ``labels`` is None and ``metrics`` empty.
+    """Predictions in the order of the rows. Without labels, ``labels`` is None and ``metrics`` empty.
 
     With on_bad_row="skip" a row that is no pair has the class and the label -1, NaN for numbers and no name.
     """
@@ -100,7 +100,8 @@ class PairTrainer:
     of its names. ``callbacks``: see PairCallback.
 
     In a process of `paddle.distributed.launch` or `notebook_launcher` all processes make the same calls.
-    Whatever a person can mend raises InputError or its kin; errors come at the call, on all processes.
+    Whatever the user can fix raises an ErniePairError such as InputError; errors come at the call, on all
+    processes.
     """
 
     def __init__(
@@ -132,13 +133,13 @@ class PairTrainer:
 
     @property
     def model(self) -> PairClassifier:
-        """After `train` the best one; before it, and in its callbacks, as it stands."""
+        """Return the model: after `train` the best one; before it, and in its callbacks, as it stands."""
         return self._start.model
 
     def train(self) -> TrainResult:
-        """Train, or go on from the newest checkpoint in ``config.output_dir``; nothing, if that is done.
+        """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing, if that is done.
 
-        Ctrl-C ends the update it is in, saves, and raises KeyboardInterrupt.
+        Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
         """
         if self._has_begun:
             self._start = self._open()  # an earlier call may have moved the weights
@@ -157,9 +158,9 @@ class PairTrainer:
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
     ) -> Dict[str, float]:
-        """The metrics of the model on labelled pairs, equal on all processes. They are read once.
+        """Return the metrics of the model on labelled pairs, equal on all processes.
 
-        ``symmetric``: see ``predict``.
+        The pairs are read once. ``symmetric``: see ``predict``.
         """
         chosen = self._calibration().chosen_symmetry(symmetric, str(self._folder))
         return self._evaluate(self.eval_dataset if eval_dataset is None else eval_dataset, chosen)
@@ -172,12 +173,13 @@ class PairTrainer:
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
     ) -> Predictions:
-        """The labels are used if the first row has one that is a class of the model.
+        """Predict the class of every pair; labels are used if the first row has one that is a class.
 
         ``threshold``: of two classes, the probability from which on a pair is of class 1; None: that of
         calibration.json in the folder of the model, if there is one, otherwise the likelier class.
-        ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none (a, b)
-        alone, auto as calibration.json says. The pairs are read once, and are never all in memory.
+        ``symmetric``: average scores (a, b) and (b, a) and takes the mean of the logits, none (a, b) alone,
+        auto as calibration.json says. The pairs are read once, and are never all in memory. Raises
+        InputError.
         """
         saved = self._calibration()
         refuse_no_threshold(threshold)
@@ -194,7 +196,7 @@ class PairTrainer:
         return _with_bad_rows(found, bad)
 
     def _calibration(self) -> Calibration:
-        """What was saved beside the weights that the model has."""
+        """Return what was saved beside the weights that the model has."""
         if self._folder is None:
             return Calibration()
         return read_calibration(self._folder, self.model.num_classes)
@@ -231,7 +233,7 @@ class PairTrainer:
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)
 
     def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
-        """A source of pairs; see `PairSource`."""
+        """Return a source of pairs; see `PairSource`. Raises InputError when none were given."""
         if given is None:
             name = {"train": "train_dataset", "dev": "eval_dataset"}[split]
             raise InputError(f"there is no {name}; give it to PairTrainer")
@@ -245,7 +247,7 @@ class PairTrainer:
         return GivenPairs(name, given, labels, columns, rules)
 
     def _ask(self, source, symmetric: str) -> Tuple[np.ndarray, Optional[np.ndarray], List[BadRow]]:
-        """Logits [N, C] and labels [N] of the pairs, read window by window, and the rows that are none."""
+        """Return logits float32 [N, C], labels int64 [N] or None, and the bad rows, read window by window."""
         bad: List[BadRow] = []
         logits, labels = [], []
         for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
@@ -274,7 +276,7 @@ class PairTrainer:
 
 
 def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
-    """What is decided already is not for the flags to say."""
+    """Return ``config`` with the family, pooling and dropout that ``model`` has already."""
     dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
     pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
     return replace(config, model_type=model.family, pooling=pooling, dropout=dropout)
@@ -289,7 +291,7 @@ def _start_of(model, config: PairConfig, vocab_file):
 
 
 def _first_of(dataset: PairDataset):
-    """Its first row, or the file that it is, and the whole of it."""
+    """Return a list of the first row, or the file that the dataset is; and the whole dataset."""
     if isinstance(dataset, (str, Path)):
         return dataset, dataset
     examples = examples_of("dataset", dataset)
@@ -298,7 +300,7 @@ def _first_of(dataset: PairDataset):
 
 
 def _with_bad_rows(found: Predictions, bad: Sequence[BadRow]) -> Predictions:
-    """``found`` with a row in the place of each that was left out."""
+    """Return ``found`` with an empty prediction in the place of each row that was left out."""
     if not bad:
         return found
     count = len(found.logits) + len(bad)

@@ -1,4 +1,4 @@
-"""A person's own metrics beside those of `metrics.measure`."""
+"""The user's own metrics beside those of `metrics.measure`."""
 
 import math
 from functools import partial
@@ -13,7 +13,7 @@ from ernie_pair.processes.world import World
 
 
 class EvalPrediction(NamedTuple):
-    """What compute_metrics is given; `logits, labels = prediction` takes it apart."""
+    """The argument of compute_metrics; `logits, labels = prediction` takes it apart."""
 
     predictions: np.ndarray  # the logits, float32 [N, C]
     label_ids: np.ndarray  # int64 [N]
@@ -23,10 +23,10 @@ ComputeMetrics = Callable[[EvalPrediction], Dict[str, float]]
 
 
 class Measure:
-    """``measure`` with what ``compute_metrics`` adds to it, or puts in place of a metric of that name.
+    """The metrics of ``measure`` and those that ``compute_metrics`` adds, or puts in place of one of them.
 
-    Of several ranks the first asks ``compute_metrics``, and all get its answer. Raises InputError where
-    that is no dictionary of numbers, or ``best_metric`` is not in it, or is not finite.
+    Of several ranks rank 0 asks ``compute_metrics``, and all get its answer. Raises InputError when that is
+    no dictionary of numbers, or ``best_metric`` is not in it, or is not finite.
     """
 
     def __init__(self, compute_metrics: Optional[ComputeMetrics], best_metric: str, world: World, add: Add):
@@ -34,6 +34,7 @@ class Measure:
         self.world, self.add = world, add
 
     def __call__(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
+        """Return the metrics of logits float32 [N, C] on labels int64 [N]."""
         metrics = measure(logits, labels)
         if self.compute_metrics is not None:
             compute = partial(self._own, self.compute_metrics, logits, labels)
@@ -60,7 +61,7 @@ class Measure:
 
 
 def refuse_unknown(best_metric: str, metrics: Iterable[str]) -> None:
-    """Raises InputError where ``best_metric`` is none of ``metrics``."""
+    """Raise InputError when ``best_metric`` is none of ``metrics``."""
     if best_metric not in metrics:
         raise InputError(
             f"best_metric {best_metric} is none of {', '.join(metrics)}; take one of them, or have "

@@ -188,25 +188,30 @@ class PretrainConfig(MaskingConfig, RecipeFlags):
 
     @property
     def family(self) -> str:
-        """ernie or ernie_gram: what the encoder is called in the weights."""
+        """Return what the encoder is called in the weights: ernie or ernie_gram."""
         return self.model_type.replace("-", "_")
 
     @property
     def starts_from_scratch(self) -> bool:
+        """Return whether the run starts from random weights, under either flag."""
         return self.from_scratch or self.continue_training is False
 
     @property
     def lr_decay_steps(self) -> int:
+        """Return the step at which the learning rate reaches ``min_lr``."""
         return self.decay_steps or self.max_steps
 
     @property
     def warmup_steps(self) -> int:
-        """The share is one of the steps of the run, as in the recipe, however far the decay reaches."""
+        """Return the steps of warm-up.
+
+        The share is one of the steps of the run, as in the recipe, however far the decay reaches.
+        """
         return round(self.warmup_rate * self.max_steps)
 
     @property
     def rates(self) -> Dict[str, Union[float, str]]:
-        """The schedule, as keyword arguments of ``learning_rate``."""
+        """Return the schedule as keyword arguments of ``learning_rate``."""
         return {
             "max_lr": self.max_lr,
             "min_lr": self.min_lr,
@@ -217,21 +222,22 @@ class PretrainConfig(MaskingConfig, RecipeFlags):
 
     @property
     def samples_per_update(self) -> int:
+        """Return the global batch size."""
         return self.global_batch_size or self.micro_batch_size * self.processes
 
     @property
     def processes(self) -> int:
-        """All of them read data: those of a sharding group too."""
+        """Return the number of processes; all of them read data, those of a sharding group too."""
         return self.dp_degree * self.sharding_degree
 
     @property
     def passes(self) -> int:
-        """Forward passes of each process in one update."""
+        """Return the micro-batches of each process in one step."""
         return passes_per_update(self.samples_per_update, self.micro_batch_size, self.processes)
 
 
 def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
-    """Raises InputError for a combination that this version does not do, before anything is built.
+    """Raise InputError for a combination that this version does not do, before anything is built.
 
     ``local``: this process among those of its machine.
     """

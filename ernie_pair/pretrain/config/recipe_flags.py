@@ -12,7 +12,7 @@ MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline para
 
 @dataclass(frozen=True)
 class RecipeFlags(AmpConfig):
-    """A part of `PretrainConfig`."""
+    """The flags of the recipe that mean nothing here, or have another name; a part of `PretrainConfig`."""
 
     mp_degree: int = option(
         1, help="the recipe's degree of tensor parallelism, which is not done here: 1", group="devices"
@@ -53,7 +53,7 @@ class RecipeFlags(AmpConfig):
 
     @property
     def first_loss_scale(self) -> float:
-        """What the loss is first multiplied by, under either name."""
+        """Return what the loss is first multiplied by, under either name."""
         return self.init_loss_scaling if self.scale_loss is None else self.scale_loss
 
     def iters_of(self, split: str) -> int:

@@ -93,10 +93,11 @@ def _results(config: ConvertConfig, output_dir: Path, weights_file: Path, source
 
 
 def find_static_weights(given: Path) -> Path:
-    """PREFIX.safetensors of this package, or the recipe's PREFIX.pdparams or folder PREFIX of single files.
+    """Return the weights that ``given`` names: a file, or a folder of single files.
 
-    The file itself may be given too. Raises InputError when there is none, CheckpointError when it
-    lies in a checkpoint that is damaged.
+    ``given`` is PREFIX of PREFIX.safetensors of this package, or of the recipe's PREFIX.pdparams or folder
+    PREFIX of single files. The file itself may be given too. Raises InputError when there is none,
+    CheckpointError when it lies in a checkpoint that is damaged.
     """
     prefixes = (given, given / "static_vars") if given.is_dir() else (given,)
     files = [prefix.with_name(prefix.name + suffix) for prefix in prefixes for suffix in SUFFIXES]
@@ -129,7 +130,7 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
 
 
 def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
-    """Raises InputError when what would be replaced is an input, or not what this command writes."""
+    """Raise InputError when what would be replaced is an input, or not what this command writes."""
     if output_dir.resolve() == source.vocab_file.parent.resolve():
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
     if output_dir.exists() and not output_dir.is_dir():

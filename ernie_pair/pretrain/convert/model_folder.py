@@ -25,7 +25,7 @@ TIED = (
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
     """Write config.json, vocab.txt, tokenizer_config.json and model_state.pdparams into ``folder``.
 
-    ``weights``: {structured name: array} of the model of pretraining, heads included. The last file
+    ``weights``: {structured name: float32 array} of the model of pretraining, heads included. The last file
     is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
     """
     family = source.spec.family or "ernie"
@@ -44,7 +44,10 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
 
 
 def _with_tied_names(weights: Arrays, family: str) -> Arrays:
-    """In the order of names. A tied array is one object, of which a pickle holds one copy."""
+    """Return ``weights`` in the order of names, tied parameters under both of theirs.
+
+    A tied array is one object, of which a pickle holds one copy.
+    """
     arrays = {name: np.ascontiguousarray(weights[name]) for name in sorted(weights)}
     has_decoder = any(name.startswith(DECODER) for name in arrays)
     for tied in TIED if has_decoder else ():

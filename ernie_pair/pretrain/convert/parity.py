@@ -18,7 +18,10 @@ HEAD_OUTPUTS = {"lm_logits": "cls.predictions.", "sop_logits": "cls.seq_relation
 
 
 def random_ids(spec: ModelSpec) -> Arrays:
-    """A padded batch that reaches every part of the vocabulary, every type, and many positions."""
+    """Draw a padded batch that reaches every part of the vocabulary, every type, and many positions.
+
+    Returns input_ids and token_type_ids, int64 [4, S]. The same for a spec every time.
+    """
     rng = np.random.default_rng(0)
     length = min(64, spec.max_positions)
     inside = np.arange(length) < np.array([length, length - 1, length // 2, 2])[:, None]
@@ -30,9 +33,9 @@ def random_ids(spec: ModelSpec) -> Arrays:
 
 
 def named_weights(found: Arrays, model, where: str) -> Arrays:
-    """``found`` under the names of ``model``, in float32, without rows beyond its vocabulary.
+    """Return ``found`` under the names of ``model``, in float32, without rows beyond its vocabulary.
 
-    The encoder must be whole; a head may be missing as a whole. Raises CheckpointError.
+    Raises CheckpointError when the encoder is not whole, or a head is there in part.
     """
     parameters = model.state_dict()
     named = structured_names(found, parameters, where)
@@ -42,18 +45,23 @@ def named_weights(found: Arrays, model, where: str) -> Arrays:
 
 
 def _heads_not_in(named: Arrays) -> tuple:
-    """A head is there as a whole or not at all."""
+    """Return the heads that ``named`` lacks; a head is there as a whole or not at all."""
     return tuple(head for head in HEAD_OUTPUTS.values() if not any(name.startswith(head) for name in named))
 
 
 def outputs_of(weights: Arrays) -> List[str]:
-    """What can be computed from ``weights``."""
+    """Return the names of the outputs that can be computed from ``weights``."""
     missing = _heads_not_in(weights)
     return [*ENCODER_OUTPUTS, *(output for output, head in HEAD_OUTPUTS.items() if head not in missing)]
 
 
 def run_static(spec: ModelSpec, found: Arrays, where: str, feed: Arrays) -> tuple:
-    """The weights under structured names, and {output: array}, what the static model makes of ``feed``."""
+    """Run the static model of ``found`` on ``feed``, on the CPU and in float32.
+
+    ``feed``: int64 [B, S] each, see `random_ids`. Returns the weights under structured names, and {output:
+    float32 array}: sequence_output [B, S, H], pooled_output [B, H], lm_logits [B, S, V], sop_logits [B, 2].
+    Raises CheckpointError when ``found`` does not fit the model.
+    """
     import paddle
 
     from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
@@ -78,7 +86,10 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, feed: Arrays) -> tupl
 
 
 def run_dynamic(folder: Path, spec: ModelSpec, feed: Arrays) -> Arrays:
-    """{output: array}, what the dynamic model that from_pretrained loads makes of ``feed``."""
+    """Run the dynamic model that from_pretrained loads from ``folder``, and return {output: float32 array}.
+
+    ``feed`` and the shapes of the outputs are those of `run_static`; all heads are among them.
+    """
     import paddle
 
     from ernie_pair.pretrain.graph.model import CLASSES
@@ -100,7 +111,10 @@ def _all_outputs(model, inputs: Dict) -> Dict:
 
 
 def largest_differences(one: Arrays, other: Arrays) -> Dict[str, float]:
-    """{output: the largest absolute difference}, of the outputs in ``one``. Raises CheckpointError on NaN."""
+    """Return {output: the largest absolute difference}, of the outputs in ``one``.
+
+    Raises CheckpointError on NaN or infinity.
+    """
     differences = {name: float(np.abs(array - other[name]).max()) for name, array in one.items()}
     for name, difference in differences.items():
         if not np.isfinite(difference):

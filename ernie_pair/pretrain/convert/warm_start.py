@@ -17,17 +17,20 @@ logger = logging.getLogger(__name__)
 
 
 class WarmStart(NamedTuple):
-    """``arrays``: {parameter.name: float32 array}, with the rows that the program adds."""
+    """The weights that a run starts from.
+
+    ``arrays``: {parameter.name: float32 array}, with the rows that the program adds.
+    """
 
     arrays: Arrays
     has_lm_head: bool
 
 
 def read_start(parameters: Mapping[str, Parameter], source: ModelSource) -> WarmStart:
-    """Match the weights of ``source`` with the ``parameters`` of the program, {structured name: parameter}.
+    """Read the weights of ``source`` for the ``parameters`` of the program, {structured name: parameter}.
 
-    The encoder must fit name by name. The heads of pretraining may be missing, then they stay random;
-    other heads are passed over; both are logged. Raises CheckpointError.
+    The encoder must fit name by name, or CheckpointError is raised. The heads of pretraining may be
+    missing, then they stay random; other heads are passed over; both are logged.
     """
     assert source.weights is not None  # a model that is not from scratch has some
     where, vocab_size = str(source.weights), source.spec.vocab_size
@@ -54,7 +57,7 @@ def _tell(what: str, names: list) -> None:
 
 
 def warn_of_random_weights(lm_loss: float, source: ModelSource) -> None:
-    """Said when the first validation of given weights is what random ones would show."""
+    """Warn when the first validation of given weights is what random ones would show."""
     chance = math.log(source.spec.vocab_size)
     if lm_loss > NEAR_RANDOM * chance:
         logger.warning(

@@ -22,7 +22,10 @@ MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a narrow wei
 
 @dataclass(frozen=True)
 class Precision:
-    """``dtype`` float32 casts nothing and keeps the loss-scale machine, which skips what is not finite."""
+    """The settings of mixed precision.
+
+    ``dtype`` float32 casts nothing and keeps the loss-scale machine, which skips what is not finite.
+    """
 
     dtype: str
     level: str
@@ -38,7 +41,7 @@ SKIP_ALONE = Precision("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
 
 
 def precision_of(config: PretrainConfig) -> Optional[Precision]:
-    """What the flags ask for; None is float32 without the machine."""
+    """Return what the flags ask for; None is float32 without the machine."""
     if config.use_amp:
         return Precision(
             config.amp_dtype,
@@ -53,14 +56,17 @@ def precision_of(config: PretrainConfig) -> Optional[Precision]:
 
 
 def _first_scale(config: PretrainConfig) -> float:
-    """bfloat16 needs none; but only where the scale is not 1 does Paddle look for infinities."""
+    """Return the first loss scale.
+
+    bfloat16 needs none; but only where the scale is not 1 does Paddle look for infinities.
+    """
     if config.amp_dtype == "bfloat16":
         return 2.0 if config.on_nan == "skip" else 1.0
     return config.first_loss_scale
 
 
 def fleet_decorates(precision: Optional[Precision], *, for_gpu: bool) -> ContextManager:
-    """In this context fleet's AMP, which knows float16 at two levels alone, does what ``precision`` says."""
+    """Make fleet's AMP, which knows float16 at two levels alone, do what ``precision`` says meanwhile."""
     return amp_by(lambda optimizer: _decorated(optimizer, precision, for_gpu))
 
 

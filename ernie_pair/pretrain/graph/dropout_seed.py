@@ -14,13 +14,16 @@ PASS_SEED = "pass_seed"  # int32 [1], fed to every training pass
 
 
 def seed_feed(seed: int) -> dict:
-    """Make all that is random in the next pass follow from ``seed``; returns what to feed for it."""
+    """Make all that is random in the next micro-batch follow from ``seed``, and return what to feed for it.
+
+    It is {PASS_SEED: int32 [1]}.
+    """
     paddle.seed(seed)
     return {PASS_SEED: np.array([seed & 0x3FFFFFFF], np.int32)}  # room for the places below 2**31
 
 
 def replace_seed_ops(main: paddle.static.Program, pass_seed: paddle.static.Variable) -> None:
-    """``pass_seed`` is the variable of that name in ``main``."""
+    """Replace each `seed` op of ``main`` by ``pass_seed``, its variable of that name, plus the op's place."""
     block = main.global_block()
     places = [index for index, op in enumerate(block.ops) if op.type == "seed"]
     for index in places:

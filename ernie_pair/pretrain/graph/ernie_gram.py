@@ -14,7 +14,10 @@ from paddlenlp.transformers.ernie.modeling import ErniePretrainingHeads
 
 
 class ErnieGramForPretraining(ErnieGramPretrainedModel):
-    """ernie_gram.* is an ErnieGramModel, cls.* what ErnieForPretraining calls so."""
+    """ErnieGram with the heads of pretraining.
+
+    ernie_gram.* is an ErnieGramModel, cls.* what ErnieForPretraining calls so.
+    """
 
     def __init__(self, config: ErnieGramConfig):
         super().__init__(config)
@@ -23,13 +26,19 @@ class ErnieGramForPretraining(ErnieGramPretrainedModel):
         self.tie_weights()
 
     def get_input_embeddings(self):
+        """Return the embedding that the decoder is tied to."""
         return self.ernie_gram.embeddings.word_embeddings
 
     def get_output_embeddings(self):
+        """Return the decoder of the masked tokens."""
         return self.cls.predictions.decoder
 
     def forward(self, input_ids, token_type_ids=None, masked_positions: Optional[paddle.Tensor] = None):
-        """int64 [B, S] twice, int64 [P] into the B x S tokens -> [P, V] ([B, S, V] without it), [B, 2]."""
+        """Compute the logits of masked tokens [P, V] and of the sentence order [B, 2].
+
+        ``input_ids``, ``token_type_ids``: int64 [B, S]; ``masked_positions``: int64 [P], places in the B x
+        S tokens. Without them the first logits are [B, S, V].
+        """
         with paddle.static.amp.fp16_guard():
             sequence, pooled = self.ernie_gram(input_ids, token_type_ids=token_type_ids)
             return self.cls(sequence, pooled, masked_positions)

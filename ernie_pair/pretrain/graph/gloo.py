@@ -12,6 +12,7 @@ SYNC_OPS = {"c_sync_comm_stream", "c_sync_calc_stream", "c_wait_comm", "c_wait_c
 
 
 def needs_gloo(device: str, num_processes: int) -> bool:
+    """Return whether the processes of a run speak by gloo: several on CPUs."""
     return device == "cpu" and num_processes > 1
 
 

@@ -25,7 +25,7 @@ CLASSES = {
 
 
 class Outputs(NamedTuple):
-    """Static variables. P masked slots, B samples, V vocabulary."""
+    """The outputs of the model as static variables; P masked slots, B samples, V vocabulary."""
 
     lm_logits_PV: paddle.Tensor
     sop_logits_B2: paddle.Tensor
@@ -33,7 +33,7 @@ class Outputs(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over the labelled tokens and samples of one pass; float32 []."""
+    """Sums over the labelled tokens and samples of one micro-batch; float32 [], losses in nats."""
 
     lm_loss: paddle.Tensor
     lm_correct: paddle.Tensor
@@ -67,7 +67,7 @@ def ernie_config(
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:
-    """The model, with parameter names that depend on nothing built before.
+    """Build the model, with parameter names that depend on nothing built before.
 
     Raises InputError when there is no such model.
     """
@@ -84,7 +84,10 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
 
 
 def build_padded(config: PretrainedConfig) -> nn.Layer:
-    """``build_ernie`` with a vocabulary of a multiple of 8 rows, of which the added ones are never right."""
+    """Build the model with a vocabulary of a multiple of 8 rows, of which the added ones are never right.
+
+    Raises InputError when there is no such model.
+    """
     config, vocab_size = deepcopy(config), config.vocab_size
     config.vocab_size = padded_size(vocab_size)
     model = build_ernie(config)
@@ -96,7 +99,7 @@ def build_padded(config: PretrainedConfig) -> nn.Layer:
 
 
 def _draw_weights(model: nn.Layer) -> None:
-    """By initializer_range, which ErnieGramModel heeds in dynamic mode alone."""
+    """Draw the weights by initializer_range, which ErnieGramModel heeds in dynamic mode alone."""
     draw = nn.initializer.TruncatedNormal(0.0, model.config.initializer_range)
     for layer in model.sublayers():
         if isinstance(layer, (nn.Linear, nn.Embedding)):
@@ -104,16 +107,16 @@ def _draw_weights(model: nn.Layer) -> None:
 
 
 def _start_from(initializer, parameter) -> None:
-    """Another start for ``parameter``: what the start-up program does last counts."""
+    """Give ``parameter`` another start: what the start-up program does last counts."""
     block = paddle.static.default_startup_program().global_block()
     initializer(block.var(parameter.name), block)
 
 
 def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
-    """The forward pass over the arrays of ``data_tools.samples.collate``.
+    """Build the forward pass over the arrays of ``data_tools.samples.collate``.
 
-    The model itself adds -1e4 to the attention scores of padding, and numbers positions and the task:
-    no mask, no position and no task is fed.
+    The model itself adds -1e4 to the attention scores of padding, and numbers positions and the task: no
+    mask, no position and no task is fed.
     """
     layers: List[str] = []
     hooks = [
@@ -131,11 +134,15 @@ def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
 
 
 def encoder_of(model: nn.Layer) -> nn.Layer:
+    """Return the encoder within a model with heads."""
     return getattr(model, model.base_model_prefix)
 
 
 def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> Sums:
-    """Cross entropy and hits, summed over what has a label: filling slots count for nothing."""
+    """Sum cross entropy and hits over what has a label: filling slots count for nothing.
+
+    The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1 is none.
+    """
     lm = _sums(outputs.lm_logits_PV, feeds["masked_lm_labels"])
     sop = _sums(outputs.sop_logits_B2, feeds["next_sentence_labels"])
     return Sums(*lm, *sop)

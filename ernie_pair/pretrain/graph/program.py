@@ -57,12 +57,15 @@ class PretrainProgram:
 
     @cached_property
     def executor(self) -> paddle.static.Executor:
-        """Asked for, it takes the device: a program for a GPU can be built and read without one."""
+        """Return the executor.
+
+        Asked for, it takes the device: a program for a GPU can be built and read without one.
+        """
         gpu = int(paddle.device.get_device().partition(":")[2] or 0)
         return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
 
     def start(self, seed: int) -> None:
-        """Fresh weights and optimizer state, the same on every rank."""
+        """Draw fresh weights and optimizer state, the same on every rank."""
         paddle.seed(seed)
         with paddle.static.scope_guard(self.scope):
             self.executor.run(self.startup)
@@ -70,17 +73,20 @@ class PretrainProgram:
             self.narrow(self.executor.place, self.scope)
 
     def run(self, program: paddle.static.Program, feed: Arrays) -> np.ndarray:
-        """One pass; the sums of the losses, float64 [4]."""
+        """Run ``program`` on one micro-batch and return the sums of the losses and hits, float64 [4]."""
         with paddle.static.scope_guard(self.scope):
             fetched = self.executor.run(program, feed=feed, fetch_list=list(self.sums))
         return np.array([float(value) for value in fetched])
 
     def held(self, names: Iterable[str]) -> List[str]:
-        """Those of ``names`` that this process has."""
+        """Return those of ``names`` that this process has."""
         return [name for name in names if self.main.global_block().has_var(name)]
 
     def shared_state(self) -> List[str]:
-        """What outlives a pass and belongs to no parameter, without the learning rate, which is computed."""
+        """Return the names of what outlives a pass and belongs to no parameter.
+
+        The learning rate is not among them: it is computed.
+        """
         owned = {*chain.from_iterable(self.slots.values()), *(p.name for p in self.main.all_parameters())}
         names = []
         for variable in self.main.list_vars():
@@ -91,19 +97,26 @@ class PretrainProgram:
         return sorted(names)
 
     def get(self, names: Iterable[str]) -> Arrays:
+        """Return {variable: array}, copies."""
         return {name: np.array(array) for name, array in self.lend(names).items()}
 
     def lend(self, names: Iterable[str]) -> Arrays:
-        """The same without a copy where there need not be one: good until the program runs again."""
+        """Return {variable: array} without a copy where there need not be one.
+
+        The arrays are good until the program runs again.
+        """
         return {name: view_array(self._tensor(name)) for name in names}
 
     def weights(self) -> Arrays:
-        """{parameter: float32 array}, lent."""
+        """Return {parameter: float32 array} without a copy where there need not be one, as ``lend`` does."""
         names = (parameter.name for parameter in self.parameters.values())
         return {name: widen_array(array, self._dtype(name)) for name, array in self.lend(names).items()}
 
     def set_weights(self, weights: Arrays) -> None:
-        """The reverse; the float32 copies that O2 keeps beside narrow weights are set too."""
+        """Set the parameters to {parameter: float32 array}.
+
+        The float32 copies that O2 keeps beside half-precision weights are set too.
+        """
         for name, array in weights.items():
             self.set({name: narrow_array(array, self._dtype(name))})
             self.set({copy: array for copy in self.held(self.slots.get(name, [])) if MASTER_MARK in copy})
@@ -117,7 +130,7 @@ class PretrainProgram:
         return dtype_of(self._tensor(name))
 
     def monitored(self) -> Dict[str, float]:
-        """What the last update left for the log."""
+        """Return what the last step left for the log."""
         names = {key: name for key, name in self.monitors._asdict().items() if name}
         return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
 
@@ -195,7 +208,10 @@ def _minimize(config: PretrainConfig, model, outputs: Outputs, loss) -> Callable
 
 
 def _narrowing(config: PretrainConfig, test: paddle.static.Program) -> Optional[Callable]:
-    """At O2 fleet casts the weights once they are in the scope, and the evaluation program with them."""
+    """Return what casts the weights once they are in the scope, and the evaluation program with them.
+
+    None below O2; fleet does it.
+    """
     if not config.narrows_weights:
         return None
     optimizer = fleet.fleet  # the one that ``minimize`` went through
@@ -203,7 +219,7 @@ def _narrowing(config: PretrainConfig, test: paddle.static.Program) -> Optional[
 
 
 class _GivenRate(paddle.optimizer.lr.LRScheduler):
-    """A rate that is told, not stepped: it is a pure function of the update number elsewhere."""
+    """A learning rate that is told, not stepped: it is a pure function of the step elsewhere."""
 
     def __init__(self):
         self.given = 0.0
@@ -218,7 +234,7 @@ class _GivenRate(paddle.optimizer.lr.LRScheduler):
 
 
 class RankSums:
-    """Adds small float vectors over all ranks; with one rank it only hands them back."""
+    """The sum of small float vectors over all ranks; with one rank it only hands them back."""
 
     def __init__(self, num_ranks: int, executor: paddle.static.Executor, *, cpu: bool):
         self.executor, self.program = executor, None
@@ -232,7 +248,7 @@ class RankSums:
                 drop_stream_syncs(self.program)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """float64 [n], the sum over the ranks."""
+        """Return the sum of ``values`` over the ranks, float64 [n]."""
         values = np.asarray(values, np.float64)
         if self.program is None:
             return values
@@ -240,4 +256,5 @@ class RankSums:
         return total
 
     def barrier(self) -> None:
+        """Wait for all ranks."""
         self(np.zeros(1))

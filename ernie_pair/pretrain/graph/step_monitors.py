@@ -1,6 +1,6 @@
-"""What an update leaves in the scope for the log: the norm of its gradient, and how many were skipped.
+"""What a step leaves in the scope for the log: the norm of its gradient, and how many were skipped.
 
-The ops stand in the block in which the parameters move, so with gradient merge they run once an update.
+The ops stand in the block in which the parameters move, so with gradient merge they run once a step.
 """
 
 from typing import NamedTuple, Optional
@@ -11,7 +11,7 @@ GRADIENT_NORM, SKIPPED_UPDATES = "gradient_norm", "skipped_updates"
 
 
 class Monitors(NamedTuple):
-    """Names of persistable float32 [1] variables; None where the program has no such thing."""
+    """The names of persistable float32 [1] variables; None where the program has no such thing."""
 
     gradient_norm: Optional[str]
     skipped_updates: Optional[str]
@@ -19,7 +19,10 @@ class Monitors(NamedTuple):
 
 
 def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, block, update) -> Monitors:
-    """``block`` holds ``update``, one of the ops that move a parameter. Call it before any is removed."""
+    """Add the ops that keep the gradient's norm and the count of skipped steps.
+
+    ``block`` holds ``update``, one of the ops that move a parameter. Call it before any is removed.
+    """
     norm = _norm_in(block)
     skips = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
     role = {"op_role": update.all_attrs()["op_role"]}
@@ -43,7 +46,7 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
 
 
 def _norm_in(block) -> Optional[str]:
-    """The global norm that clipping computes."""
+    """Return the variable of the global norm that clipping computes."""
     for op in block.ops:
         if op.type == "sqrt" and "gradient_clip" in op.all_attrs().get("op_namescope", ""):
             return op.output("Out")[0]
@@ -51,7 +54,7 @@ def _norm_in(block) -> Optional[str]:
 
 
 def _loss_scale_in(block) -> Optional[str]:
-    """Where the loss is scaled, and with a scale that moves."""
+    """Return the variable of the loss scale, where the loss is scaled and with a scale that moves."""
     scales = (op.output("LossScaling") for op in block.ops if op.type == "update_loss_scaling")
     return next(scales, [None])[0]
 

@@ -11,7 +11,7 @@ from ernie_pair.pretrain.graph.gloo import needs_gloo, start_gloo
 
 
 def start_fleet(device: str, num_processes: int) -> None:
-    """Static mode from here on, and the processes of the run know each other."""
+    """Turn on static mode, for good, and let the processes of the run know each other."""
     paddle.enable_static()
     fleet.init(is_collective=True, log_level="ERROR")
     if needs_gloo(device, num_processes):
@@ -19,10 +19,10 @@ def start_fleet(device: str, num_processes: int) -> None:
 
 
 def distributed_strategy(config: PretrainConfig, layers: List[str]) -> fleet.DistributedStrategy:
-    """Data parallel over all processes, and what the flags add to it.
+    """Return fleet's strategy: data parallel over all processes, and what the flags add to it.
 
-    ``layers``: the variable names of the encoder layers' outputs, where recompute cuts. Sharding is
-    not fleet's (`sharding.shard_optimizer`), nor are the settings of AMP (`precision.fleet_decorates`).
+    ``layers``: the variable names of the encoder layers' outputs, where recompute cuts. Sharding is not
+    fleet's (`zero1.shard_optimizer`), nor are the settings of AMP (`amp.fleet_decorates`).
     """
     strategy = fleet.DistributedStrategy()
     strategy.without_graph_optimization = True

@@ -18,17 +18,21 @@ EMBEDDING = "embeddings.word_embeddings.weight"
 
 
 def padded_size(vocab_size: int) -> int:
+    """Return the rows of the program's vocabulary: the next multiple of 8."""
     return -(-vocab_size // MULTIPLE) * MULTIPLE
 
 
 def pad_rows(array: np.ndarray, rows: int, value: float = 0.0) -> np.ndarray:
-    """``array`` with rows of ``value`` at its end, ``rows`` in all."""
+    """Return ``array`` with rows of ``value`` at its end, ``rows`` in all; the dtype stays."""
     added = np.full((rows - len(array), *array.shape[1:]), value, array.dtype)
     return np.concatenate([array, added])
 
 
 def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
-    """From a file to the program. Names are structured, or such with a slot: `NAME/moment1_0`."""
+    """Pad the arrays of a file to those of the program.
+
+    Names are structured, or such with a slot: `NAME/moment1_0`.
+    """
     return {
         name: pad_rows(array, padded_size(vocab_size), _fill_of(name))
         if _has_a_row_per_token(name) and array.shape[:1] == (vocab_size,)
@@ -38,7 +42,7 @@ def pad_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
 
 
 def cut_vocabulary(arrays: Arrays, vocab_size: int) -> Arrays:
-    """From the program, or a file that holds the added rows, to what a file of ours holds."""
+    """Cut the arrays of the program, or of a file with the added rows, to what a file of ours holds."""
     padded = padded_size(vocab_size)
     return {
         name: array[:vocab_size] if _has_a_row_per_token(name) and array.shape[:1] == (padded,) else array
@@ -52,6 +56,6 @@ def _has_a_row_per_token(name: str) -> bool:
 
 
 def _fill_of(name: str) -> float:
-    """A bias, and its float32 copy beside a narrow one, is NEVER; a weight and a moment are 0."""
+    """Return the filling: NEVER for a bias and its float32 copy beside a half-precision one, else 0."""
     parameter, _, slot = name.partition("/")
     return NEVER if parameter.endswith("bias") and "moment" not in slot else 0.0

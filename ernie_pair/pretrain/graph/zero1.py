@@ -20,7 +20,10 @@ WORLD_RING = 0
 
 
 def owners_of(sizes: Dict[str, int], degree: int) -> Dict[str, int]:
-    """{parameter: its part}, the parts nearly equal in size: the largest goes first, to the emptiest."""
+    """Share the parameters out among ``degree`` parts of nearly equal size: {parameter: its part}.
+
+    The largest goes first, to the emptiest.
+    """
     filled = [0] * degree
     owners = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -57,7 +60,10 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
 
 
 def updates_of(main: paddle.static.Program):
-    """The block in which the parameters move (gradient merge has one of its own), and the ops that do it."""
+    """Return the block in which the parameters move, and the ops that do it.
+
+    Gradient merge has a block of its own. Raises ValueError when the program trains nothing.
+    """
     for block in main.blocks:
         updates = [op for op in block.ops if op.type == UPDATE]
         if updates:
@@ -66,7 +72,7 @@ def updates_of(main: paddle.static.Program):
 
 
 def state_of(update) -> List[str]:
-    """The variables of an update's optimizer state."""
+    """Return the variables of the optimizer state of ``update``, one of `updates_of`."""
     return [name for slot in STATE_INPUTS if slot in update.input_names for name in update.input(slot)]
 
 
