@@ -97,5 +97,5 @@ def _shortened(line: str) -> str:
 
 
 def _shown(character: str) -> str:
-    """What a terminal would obey is spelled out."""
+    """Spell out what a terminal would obey."""
     return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -39,7 +39,7 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 
 def _rank(item: Field) -> int:
-    """What has to be given comes first."""
+    """Put what has to be given first."""
     return 0 if item.metadata["positional"] else 1 if item.default is MISSING else 2
 
 

@@ -180,7 +180,7 @@ def kind_of(hint) -> str:
 
 
 def refuse_missing(config_class: type, given) -> None:
-    """Raises InputError that names every required option that is not among the ``given`` names."""
+    """Raise InputError that names every required option that is not among the ``given`` names."""
     names = [
         item.name.upper() if item.metadata["positional"] else f"--{item.name}"
         for item in sorted(fields(config_class), key=lambda item: not item.metadata["positional"])
@@ -193,13 +193,13 @@ def refuse_missing(config_class: type, given) -> None:
 
 
 def refuse_long_value(where: str, text: str) -> None:
-    """Raises InputError for more characters than a path may have; Python reads no number of that length."""
+    """Raise InputError for more characters than a path may have; Python reads no number of that length."""
     if len(text) > LONGEST_VALUE:
         raise InputError(f"{where} has a value of {len(text)} characters, above {LONGEST_VALUE}; shorten it")
 
 
 def refuse_empty(config: Options, *names: str) -> None:
-    """Raises InputError when one of these options, places to write to, names nothing."""
+    """Raise InputError when one of these options, places to write to, names nothing."""
     for name in names:
         if not str(getattr(config, name)).strip():
             raise InputError(f"--{name} is empty; name the file or folder to write to")

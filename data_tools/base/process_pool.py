@@ -39,7 +39,7 @@ def most_processes(workers: int) -> int:
 def in_order(
     submit: Callable[[Item], Any], result_of: Callable[[Any], Result], items: Iterable[Item], most: int
 ) -> Iterator[Result]:
-    """The results in the order of ``items``, of which at most ``most`` are under way at a time.
+    """Yield the results in the order of ``items``, of which at most ``most`` are under way at a time.
 
     ``submit(item)`` starts one, ``result_of`` waits for what it returned. An unreadable item is
     reported after the results before it, as it would be in one process.
@@ -120,7 +120,7 @@ class _Worker:
 
 
 def _answer(function: Callable, end: Connection) -> None:
-    """The life of a worker: until the pipe is closed, by the parent or by its death."""
+    """Work until the pipe is closed, by the parent or by its death."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the workers
     while True:
         try:
@@ -138,7 +138,7 @@ def _answer(function: Callable, end: Connection) -> None:
 
 
 def _next_item(items):
-    """The next item or _END, and why there are no more when one cannot be read."""
+    """Return the next item or _END, and why there are no more when one cannot be read."""
     try:
         return next(items, _END), None
     except ErniePairError as failure:

@@ -23,9 +23,11 @@ class Progress:
         self._bar.close()
 
     def read(self, num_bytes: int) -> None:
+        """Move the bar on by the bytes that were read."""
         self._bar.update(num_bytes)
 
     def made(self, num_documents: int) -> None:
+        """Count documents, and print the count every ``log_interval`` of them."""
         self._made += num_documents
         if self._log_interval and self._made - self._told >= self._log_interval:
             tqdm.write(f"{self._made} documents", file=sys.stderr)

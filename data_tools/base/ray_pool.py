@@ -19,7 +19,7 @@ _SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
 
 
 def require_ray(address: str = ""):
-    """The module. Raises InputError when it is not installed, MachineError when HOST:PORT does not answer."""
+    """Return the module of Ray. Raises InputError when it is not installed, MachineError when HOST:PORT does not answer."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # its notices of lost workers: every line is skipped
     ray = import_optional("ray", "ray")

@@ -46,7 +46,7 @@ def _entries_outside_launch(path: str) -> Iterator[Entry]:
 
 
 def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
-    """What stands in the block `launch:` of the file, and the flags beside it. Raises InputError."""
+    """Return the lines of the block `launch:` of the file, and the flags beside it. Raises InputError."""
     entries = list(entries_of(path, _read(path)))
     block = next((value for name, value, _ in entries if name == LAUNCH), None)
     return list(entries_of(path, block)), [entry for entry in entries if entry.name != LAUNCH]

@@ -273,7 +273,7 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
 
 
 def check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
-    """Raises InputError that names ``paths.idx`` when the arrays do not describe the ids."""
+    """Raise InputError that names ``paths.idx`` when the arrays do not describe the ids."""
     broken = {
         "a sentence without tokens": (starts[1:] <= starts[:-1]).any(),  # or so long that the sum wraps
         f"{starts[-1]} tokens by 'lens', {len(ids)} in {paths.ids.name}": starts[-1] != len(ids),

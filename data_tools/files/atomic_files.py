@@ -42,7 +42,7 @@ def published(*finals: Path, forced: bool = True) -> Iterator[List[Path]]:
 
 @contextmanager
 def _draft_of(final: Path) -> Iterator[Path]:
-    """An empty file beside ``final``, locked for as long as this process has to do with it."""
+    """Make an empty file beside ``final``, locked for as long as this process has to do with it."""
     draft = final.with_name(own_name(_stem_of(final)) + DRAFT)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:

@@ -36,7 +36,7 @@ def mix_range(start: int, count: int) -> np.ndarray:
 
 
 def keyed_rng(*key: int) -> np.random.Generator:
-    """A generator that depends on ``key`` only; cheaper than numpy's default_rng([...])."""
+    """Return a generator that depends on ``key`` only; cheaper than numpy's default_rng([...])."""
     state = mix_all(*key)
     return np.random.Generator(np.random.PCG64(_Words([mix(state ^ number) for number in range(1, 5)])))
 

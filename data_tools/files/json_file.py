@@ -187,7 +187,7 @@ def _depth_of(value: Any) -> int:
 
 
 def _inside(value: Any) -> List[Any]:
-    """The lists and objects directly in a list or an object."""
+    """Return the lists and objects directly in a list or an object."""
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [item for item in items if isinstance(item, (dict, list))]
 

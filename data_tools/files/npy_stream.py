@@ -32,6 +32,7 @@ class ArrayFile:
         return self.count
 
     def append(self, values: np.ndarray) -> None:
+        """Write more values [n], cast to the type of the file."""
         content = np.ascontiguousarray(values, dtype=self.dtype).data.cast("B") if len(values) else b""
         self._file.write(content)
         self._hash.update(content)
@@ -47,7 +48,7 @@ class ArrayFile:
 
 
 def _npy_header(dtype: np.dtype, count: int) -> bytes:
-    """The header of a version 1.0 .npy, always 128 bytes."""
+    """Return the header of a version 1.0 .npy, always 128 bytes."""
     words = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
     length = HEADER_BYTES - 10
     return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + words.encode().ljust(length - 1) + b"\n"

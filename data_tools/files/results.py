@@ -83,7 +83,7 @@ class Results:
         return True
 
     def refuse_foreign(self) -> None:
-        """Raises InputError as `are_done`, but not where this command made what is there, of whatever."""
+        """Raise InputError as `are_done`, but not where this command made what is there, of whatever."""
         self.refuse_inputs()
         existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
         if existing and not self.overwrite:
@@ -104,7 +104,7 @@ class Results:
             raise InputError(f"{changed} exists; {CURE} (it was changed since it was made)")
 
     def refuse_inputs(self) -> None:
-        """Raises InputError when an output is an input, by whatever name, or another output."""
+        """Raise InputError when an output is an input, by whatever name, or another output."""
         given = [(f"--{flag}", path) for flag, paths in self.inputs.items() for path in paths]
         for number, output in enumerate(self.outputs):
             others = [("another output", path) for path in self.outputs[:number]]
@@ -146,7 +146,7 @@ class Results:
         return os.path.relpath(output, self._record.parent)
 
     def _stamps(self) -> List:
-        """What shows that an input was changed while it was read."""
+        """Return what shows that an input was changed while it was read."""
         found = [path.stat() for paths in self.inputs.values() for path in paths if path.exists()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
@@ -162,7 +162,7 @@ class Results:
             }
 
     def _difference(self, record: Dict[str, object]) -> str:
-        """What was otherwise when the outputs were made; '' for nothing."""
+        """Return what was otherwise when the outputs were made; '' for nothing."""
         before, now = record.get("settings"), self._about["settings"]
         if record.get("command") != self._about["command"] or not isinstance(before, dict):
             return f"it was made by {record.get('command')}"
@@ -205,7 +205,7 @@ def is_stream(path: Path) -> bool:
 
 
 def refuse_existing(finals: Iterable[Path], overwrite: bool) -> None:
-    """Raises InputError when a file stands where one will be written, unless it may be replaced."""
+    """Raise InputError when a file stands where one will be written, unless it may be replaced."""
     existing = [final for final in map(followed, finals) if os.path.lexists(final) and not is_stream(final)]
     if existing and not overwrite:
         raise InputError(f"{existing[0]} exists; {CURE}")

@@ -53,4 +53,5 @@ class EncoderConfig(Options):
 
     @property
     def freezes_embeddings(self) -> bool:
+        """Return whether the embeddings, the lowest of all, stay as they are."""
         return self.freeze != "none" or self.freeze_layers > 0

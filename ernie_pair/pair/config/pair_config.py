@@ -186,6 +186,7 @@ class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
             )
 
     def pairs_per_update(self, processes: int) -> int:
+        """Return the global batch size: the pairs of one step, of all ``processes``."""
         return self.batch_size * self.gradient_accumulation_steps * processes
 
     @property

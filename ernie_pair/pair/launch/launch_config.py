@@ -79,7 +79,7 @@ class LaunchConfig(Options):
             raise InputError(f"--master {self.master!r} is no address; write 10.0.0.1:8090 for example")
 
     def refuse_device(self, device: str) -> None:
-        """Raises InputError where ``device``, an option of what is started, does not fit the GPUs."""
+        """Raise InputError where ``device``, an option of what is started, does not fit the GPUs."""
         if self.gpus and device == "cpu":
             raise InputError(f"--gpus {self.gpus} and --device cpu exclude each other; leave one of them out")
         if device == "gpu" and not (self.gpus or self.is_alone):
