@@ -110,15 +110,15 @@ def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
     results = Results("build_vocab", [output], {"add_twins_to": [source]}, {}, overwrite)
     if results.are_done():
         return
-    pieces = WordPiece.from_file(source)
-    tokens = with_twins(pieces).tokens
-    num_twins = len(tokens) - pieces.vocab_size
+    tokenizer = WordPiece.from_file(source)
+    tokens = with_twins(tokenizer).tokens
+    num_twins = len(tokens) - tokenizer.vocab_size
     if not num_twins:
         raise InputError(f"{source}: no Chinese character without a '##' twin; use it as it is")
     _write(results, tokens)
     sys.stderr.write(
-        f"{output}: the {pieces.vocab_size} tokens of {source} and {num_twins} '##' twins, for corpora only; "
-        f"the model keeps its vocab.txt and its {pieces.vocab_size} ids\n"
+        f"{output}: the {tokenizer.vocab_size} tokens of {source} and {num_twins} '##' twins, for corpora "
+        f"only; the model keeps its vocab.txt and its {tokenizer.vocab_size} ids\n"
     )
 
 
@@ -171,8 +171,8 @@ def vocabulary_of(shapes: Dict[str, int], vocab_size: int, min_count: int) -> Li
         singles.append(character)
         continued += [CONTINUATION + character] * goes_on
         room -= 1 + goes_on
-    pieces = _train_pieces(shapes, [*singles, *continued], room, min_count)
-    return [*CONTROL_TOKENS[:4], *singles, *pieces, *continued, CONTROL_TOKENS[4]]
+    tokenizer = _train_pieces(shapes, [*singles, *continued], room, min_count)
+    return [*CONTROL_TOKENS[:4], *singles, *tokenizer, *continued, CONTROL_TOKENS[4]]
 
 
 def _train_pieces(shapes: Dict[str, int], alphabet: List[str], room: int, min_count: int) -> List[str]:

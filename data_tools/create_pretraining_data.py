@@ -24,7 +24,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.corpus.create_flags import CreateConfig
-from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, Rules
+from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, EncodingRules
 from data_tools.corpus.format import corpus_paths, marks_path
 from data_tools.corpus.join_documents import Joining
 from data_tools.corpus.shards import (
@@ -48,13 +48,13 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
 TOOL = "data_tools.create_pretraining_data 3"
 
 
-def rules_of(config: CreateConfig) -> Rules:
+def rules_of(config: CreateConfig) -> EncodingRules:
     """Return the encoding rules that the flags ask for.
 
     Raises InputError when --model_name is no folder with a vocabulary.
     """
     finds_words = config.cn_whole_word_segment and not config.cn_splited
-    return Rules(
+    return EncodingRules(
         vocab_file=str(_vocabulary_file(config)),
         ends=_sentence_ends(config),
         segmenter=(config.cn_seg_func or "rjieba") if finds_words else None,
@@ -110,17 +110,17 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     if results.are_done():
         return
     encoder_for.cache_clear()  # the vocabulary may be another one since the last call
-    pieces, lexicon = encoder_for(rules).pieces, encoder_for(rules).lexicon
+    tokenizer, lexicon = encoder_for(rules).tokenizer, encoder_for(rules).lexicon
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}
     also = [rejects] if config.on_bad_line == "skip" else []
-    with shard_folder(folder, _made_from(config, rules, pieces, inputs)) as made_from:
+    with shard_folder(folder, _made_from(config, rules, tokenizer, inputs)) as made_from:
         skip, joining = config.on_bad_line == "skip", joining_of(config)
         make = ShardMaker(folder, rules, line_rules_of(config), skip, joining, made_from)
         # Closed, whatever happens: no worker may write into the folder while it is removed.
         made = closing(_shards(inputs, config, partial(run_map, make)))
         corpus = CorpusWriter(
             config.output_prefix,
-            vocab_size=pieces.vocab_size,
+            vocab_size=tokenizer.vocab_size,
             lexicon_marks=lexicon.mark_list() if lexicon else None,
             also=also,
             publish=results.published,
@@ -129,13 +129,13 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
             _write(_counted(shards, counts, config.max_bad_lines), writer)
             total = _sum(counts.values())
             _refuse_a_wrong_vocabulary(total, rules.vocab_file)
-            writer.about.update(_about(config, pieces, inputs, counts, total))
+            writer.about.update(_about(config, tokenizer, inputs, counts, total))
         if not also:
             rejects.unlink(missing_ok=True)  # of the corpus that was replaced
     sys.stderr.write(_summary(config, total, inputs, time.monotonic() - started) + "\n")
 
 
-def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rules: Rules) -> Results:
+def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rules: EncodingRules) -> Results:
     read: Dict[str, Sequence[Path]] = {
         "input_path": inputs,
         "vocab_file": [Path(rules.vocab_file)],
@@ -146,7 +146,7 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
     return Results("create_pretraining_data", outputs, read, settings, config.overwrite)
 
 
-def _made_from(config: CreateConfig, rules: Rules, pieces: WordPiece, inputs: List[Path]) -> dict:
+def _made_from(config: CreateConfig, rules: EncodingRules, tokenizer: WordPiece, inputs: List[Path]) -> dict:
     """Return all that decides what is in the shards, but the lines themselves."""
     return {
         "tool": TOOL,
@@ -155,7 +155,7 @@ def _made_from(config: CreateConfig, rules: Rules, pieces: WordPiece, inputs: Li
         "line_rules": asdict(line_rules_of(config)),
         "on_bad_line": config.on_bad_line,
         "joining": asdict(joining_of(config)),
-        "vocab_sha256": pieces.sha256,
+        "vocab_sha256": tokenizer.sha256,
         "lexicon_sha256": _lexicon_sha256(config),
         "libraries": {name: version(name) for name in ("tokenizers", rules.segmenter) if name},
     }
@@ -224,12 +224,12 @@ def _refuse_a_wrong_vocabulary(total: Counter, vocab_file: str) -> None:
         )
 
 
-def _about(config: CreateConfig, pieces: WordPiece, inputs, counts, total) -> dict:
+def _about(config: CreateConfig, tokenizer: WordPiece, inputs, counts, total) -> dict:
     without_effect = ("workers", "log_interval", "overwrite", "max_bad_lines")
     arguments = {name: value for name, value in asdict(config).items() if name not in without_effect}
     files = [{"name": path.name, "bytes": path.stat().st_size, **counts[str(path)]} for path in inputs]
     return {
-        "vocab_sha256": pieces.sha256,
+        "vocab_sha256": tokenizer.sha256,
         "lexicon_sha256": _lexicon_sha256(config),
         "tool": TOOL,
         "arguments": arguments,

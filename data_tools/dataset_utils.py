@@ -31,7 +31,7 @@ MOST_MARKS = 255  # of a lexicon: a mark is a byte
 class MaskingRule:
     """The vocabulary as masking sees it, and how much to mask.
 
-    ``plain_of``: int64 [V], the base id that the model sees for each id (the character of a `##` twin, else
+    ``base_ids``: int64 [V], the base id that the model sees for each id (the character of a `##` twin, else
     itself). ``goes_on``: bool [V], whether an id continues the word before it. ``random_ids``: int64 [R],
     the ids that a random replacement may draw. ``masked_lm_prob``: the share of the tokens to mask, [CLS]
     and [SEP] counted. n-grams of 1..``max_ngrams`` words are drawn with p(n) ~ 1/n, reversed by
@@ -44,7 +44,7 @@ class MaskingRule:
     cls_id: int
     sep_id: int
     mask_id: int
-    plain_of: np.ndarray
+    base_ids: np.ndarray
     goes_on: np.ndarray
     random_ids: np.ndarray
     masked_lm_prob: float = 0.15
@@ -157,7 +157,7 @@ def hide_words(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int)
 
     ``tokens``: int64 [S].
     """
-    plain = rule.plain_of[tokens]
+    plain = rule.base_ids[tokens]
     positions = _choose_positions(tokens, rule, draws, budget)
     labels = plain[positions]
     kinds, others = draws.uniform[1:, positions]
@@ -175,7 +175,7 @@ def hide_words_fast(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget:
             np.ascontiguousarray(tokens, dtype=np.int64),
             draws.order,
             draws.uniform,
-            rule.plain_of,
+            rule.base_ids,
             rule.goes_on,
             rule.random_ids,
             rule.ngram_borders,

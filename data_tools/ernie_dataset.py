@@ -112,7 +112,7 @@ def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
     return replace(rule, mark_levels=np.array([0, *levels]), mark_weights=np.array([1.0, *weights]))
 
 
-def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
+def masking_rule(tokenizer: WordPiece, **settings) -> MaskingRule:
     """Return the masking rule for a vocabulary; ``settings`` are the choices of MaskingRule.
 
     Random replacements never draw special, unused or `##` tokens: none of them stands in real input. Raises
@@ -120,18 +120,18 @@ def masking_rule(pieces: WordPiece, **settings) -> MaskingRule:
     """
     ordinary = [
         index
-        for index, token in enumerate(pieces.tokens)
-        if not pieces.is_continuation[index]
+        for index, token in enumerate(tokenizer.tokens)
+        if not tokenizer.is_continuation[index]
         and not (token.startswith("[") and token.endswith("]") and len(token) > 2)
     ]
     if not ordinary:
         raise InputError("the vocabulary has no ordinary token; give the vocab.txt of a model")
     return MaskingRule(
-        cls_id=pieces.cls_id,
-        sep_id=pieces.sep_id,
-        mask_id=pieces.mask_id,
-        plain_of=np.asarray(pieces.plain_of, dtype=np.int64),
-        goes_on=pieces.is_continuation,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        mask_id=tokenizer.mask_id,
+        base_ids=np.asarray(tokenizer.base_ids, dtype=np.int64),
+        goes_on=tokenizer.is_continuation,
         random_ids=np.array(ordinary, dtype=np.int64),
         **settings,
     )

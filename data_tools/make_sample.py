@@ -142,13 +142,13 @@ def read_slots(block: str) -> Slots:
 
 def alternatives(phrase: str, values: Values) -> List[Sequence[str]]:
     """Cut ``phrase`` at its slots and choices; return for each part the texts that may stand there."""
-    pieces: List[Sequence[str]] = []
+    tokenizer: List[Sequence[str]] = []
     end = 0
     for match in _CHOICE.finditer(phrase):
-        pieces.append((phrase[end : match.start()],))
-        pieces.append(match[1].split("/") if match[2] is None else values[match[2]])
+        tokenizer.append((phrase[end : match.start()],))
+        tokenizer.append(match[1].split("/") if match[2] is None else values[match[2]])
         end = match.end()
-    return [*pieces, (phrase[end:],)]
+    return [*tokenizer, (phrase[end:],)]
 
 
 def spoken(phrase: str, values: Values, rng: random.Random) -> str:
@@ -239,7 +239,7 @@ def all_meanings(topics: Sequence[Topic]) -> List[Meaning]:
 
 
 def _forms(wording: str, values: Values) -> Tuple[str, ...]:
-    return tuple("".join(pieces) for pieces in product(*alternatives(wording, values)))
+    return tuple("".join(tokenizer) for tokenizer in product(*alternatives(wording, values)))
 
 
 def _shares(total: int, limits: Sequence[int]) -> List[int]:

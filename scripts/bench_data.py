@@ -32,7 +32,7 @@ from data_tools.create_pretraining_data import CreateConfig, create_pretraining_
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.samples import sample_map
-from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.text.text_files import list_inputs
 from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import segmenter
@@ -151,7 +151,7 @@ def _masked_samples(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 def _dataset(config: BenchConfig, prefix: Path) -> ErnieDataset:
     """With every option at its default."""
-    corpus, masking = Corpus(prefix), MaskingConfig()
+    corpus, masking = Corpus(prefix), MaskingFlags()
     rows = sample_map.build_sample_map(
         corpus.docs,
         corpus.lens,
@@ -221,12 +221,12 @@ def _made_up_documents(num_tokens: int) -> tuple:
 def _opening(config: BenchConfig, folder: Path) -> Row:
     """The files are in the system's memory, having been written just before."""
     prefix, lens = folder / "large", _made_up_documents(config.million_tokens * 10**6)[0]
-    pieces = WordPiece.from_file(config.vocab_file)
-    with CorpusWriter(prefix, vocab_size=pieces.vocab_size) as writer:
+    tokenizer = WordPiece.from_file(config.vocab_file)
+    with CorpusWriter(prefix, vocab_size=tokenizer.vocab_size) as writer:
         for part in np.array_split(lens.reshape(-1, SENTENCES_PER_DOCUMENT), 1 + len(lens) // 10**6):
-            ids = np.arange(part.sum()) % (pieces.vocab_size - 200) + 100
+            ids = np.arange(part.sum()) % (tokenizer.vocab_size - 200) + 100
             writer.extend(ids, part.ravel(), np.full(len(part), SENTENCES_PER_DOCUMENT))
-    rule = masking_rule(pieces)
+    rule = masking_rule(tokenizer)
 
     def first_sample():
         return ErnieDataset(Corpus(prefix), np.array([[0, SENTENCES_PER_DOCUMENT, 509]]), rule, seed=1)[0]

@@ -32,10 +32,10 @@ from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
+from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.train.datasets import open_data
-from ernie_pair.pair.train.initial_model import open_start
+from ernie_pair.pair.train.datasets import open_pair_data
+from ernie_pair.pair.train.initial_model import open_initial_model
 from ernie_pair.processes.world import World
 
 TRAIN = Path(__file__).resolve().parent / "train_pair.py"
@@ -129,12 +129,12 @@ def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict
 
 def _first_batch(config: BenchConfig, folder: Path) -> Iterator[Row]:
     run = TrainConfig(**_settings(config, folder, "first"))
-    start = open_start(run, run.model_name_or_path)
+    start = open_initial_model(run, run.model_name_or_path)
     cold, warm = [], []
     for _ in range(config.runs):
         shutil.rmtree(folder / "cache", ignore_errors=True)
         for seconds in (cold, warm):
-            seconds.append(seconds_of(lambda: next(open_data(run, start.source, World()).updates(0))))
+            seconds.append(seconds_of(lambda: next(open_pair_data(run, start.source, World()).updates(0))))
     yield Row("to the first batch, nothing cached: s", f"{median(cold):.2f}")
     yield Row("to the first batch, from a warm cache: s", f"{median(warm):.2f}", "3 at most")
 
@@ -195,7 +195,7 @@ def stream(path: str, vocab_file: str, rows: str, max_seq_len: str) -> None:
     """Take every row of ``path`` as training does, and print the most memory that was held, in MB."""
     source = PairSource("train_file", path, "train", Labels.numbered(2), Columns("", "", ""))
     rules = StreamRules(seed=0, batch_size=64, buffer=10_000, bucket=True, max_seq_len=int(max_seq_len))
-    updates = streamed_updates(source, WordPiece.from_file(vocab_file), rules, World(), 0)
+    updates = streamed_steps(source, WordPiece.from_file(vocab_file), rules, World(), 0)
     for _ in islice(updates, int(rows) // rules.batch_size):
         pass
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)

@@ -40,7 +40,7 @@ from ernie_pair.engine.run_log import RunLog
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_data
+from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.pretrain.pretrain import build_job
 from ernie_pair.processes.world import World
 from ernie_pair.weights.weight_files import to_safetensors
@@ -182,10 +182,10 @@ def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:
     run = PretrainConfig(**_settings(config, folder, "loop", num_workers=0, from_scratch=True))
     start_device(run.device, World())
     alone, source = World(), open_model(run.model_name_or_path, model_type="ernie", from_scratch=True)
-    data = open_data(run, alone, WordPiece.from_file(source.vocab_file), source.spec)
-    job, add = build_job(run, alone, alone, source, data)
+    data = open_pretrain_data(run, alone, WordPiece.from_file(source.vocab_file), source.spec)
+    job, all_reduce = build_job(run, alone, alone, source, data)
     updates = list(islice(data.updates(0), config.updates))
-    checkpoints = Checkpoints(Path(run.output_dir), alone, add)
+    checkpoints = Checkpoints(Path(run.output_dir), alone, all_reduce)
     try:
         bare, whole = [], []
         for number in range(config.runs):
@@ -214,7 +214,7 @@ def _bare(job, updates) -> None:
 def _whole(run: PretrainConfig, job, updates, checkpoints: Checkpoints, number: int) -> None:
     state = TrainState(step=number * len(updates) + 1)
     last = state.step + len(updates)
-    schedule = Schedule(last, run.samples_per_update, UPDATES_PER_LINE, 10**6, UPDATES_PER_CHECKPOINT)
+    schedule = Schedule(last, run.samples_per_step, UPDATES_PER_LINE, 10**6, UPDATES_PER_CHECKPOINT)
     log = RunLog(Path(run.output_dir), state, last, run.max_seq_len)
 
     hooks = Hooks()

@@ -45,7 +45,7 @@ from ernie_pair.pair.compare.runs import Runs
 from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.processes.world import World
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
@@ -92,7 +92,7 @@ def config_reader(folder):
     def read():
         source = open_model(str(folder), model_type="", from_scratch=True)
         assert source.spec.labels
-        new_model(source, source.spec.family, seed=0, dropout=0.1)
+        build_classifier(source, source.spec.family, seed=0, dropout=0.1)
 
     return Reader(folder / "config.json", read, 2)
 
@@ -114,8 +114,8 @@ def export_reader(folder):
     from tiny_ship import ship, write_trained
 
     folder.mkdir()
-    shipped = ship(write_trained(folder / "best"), folder / "ship")
-    return Reader(shipped / "export.json", lambda: PairPredictor(shipped, "paddle"), 3)
+    exported = ship(write_trained(folder / "best"), folder / "ship")
+    return Reader(exported / "export.json", lambda: PairPredictor(exported, "paddle"), 3)
 
 
 def corpus_reader(folder, memory=False):
@@ -151,11 +151,11 @@ def sources_in(folder):
 
 
 def row_reader(folder):
-    pieces = WordPiece.from_file(write_model(folder) / "vocab.txt")
+    tokenizer = WordPiece.from_file(write_model(folder) / "vocab.txt")
     sources = list(sources_in(folder).values())[:1]
 
     def read():
-        (rows,) = cached_rows(folder / "cache", sources, pieces, 32)
+        (rows,) = cached_rows(folder / "cache", sources, tokenizer, 32)
         assert len(rows) == 12
 
     read()

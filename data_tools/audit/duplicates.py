@@ -6,7 +6,7 @@ from typing import Dict, Iterator, List, NamedTuple, Sequence, Union
 import numpy as np
 
 from data_tools.audit.near_duplicates import Member, NearRules
-from data_tools.audit.paragraphs import Place
+from data_tools.audit.paragraphs import TextPlace
 
 GROUPS = 5  # that a report lists
 MEMBERS = 3  # of a listed group of near repeats
@@ -28,10 +28,10 @@ class Table(NamedTuple):
     paths: List[str]
     begins: np.ndarray
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> TextPlace:
         """Return where paragraph ``row`` stands: file, line, part."""
         batch = int(np.searchsorted(self.begins, row, side="right")) - 1
-        return Place(self.paths[batch], int(self.lines[row]), int(self.parts[row]))
+        return TextPlace(self.paths[batch], int(self.lines[row]), int(self.parts[row]))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
 
 
 def exact_repeats(
-    table: Table, is_empty: np.ndarray, firsts: Firsts, texts: Dict[Place, str]
+    table: Table, is_empty: np.ndarray, firsts: Firsts, texts: Dict[TextPlace, str]
 ) -> ExactRepeats:
     """Count the exact repeats of ``table``.
 
@@ -166,7 +166,7 @@ def near_repeats(
     sample: np.ndarray,
     groups: Dict[int, List[Member]],
     rules: NearRules,
-    texts: Dict[Place, str],
+    texts: Dict[TextPlace, str],
 ) -> NearRepeats:
     """Count the near repeats among the ``sample`` of the ``candidates``, both int64 rows of ``table``.
 
@@ -201,7 +201,9 @@ def listed_near(groups: Dict[int, List[Member]]) -> Iterator[int]:
         yield from (member.paragraph for member in groups[head][:MEMBERS])
 
 
-def _group(table: Table, sample, head: int, members: Sequence[Member], texts: Dict[Place, str]) -> NearGroup:
+def _group(
+    table: Table, sample, head: int, members: Sequence[Member], texts: Dict[TextPlace, str]
+) -> NearGroup:
     examples = []
     for paragraph, similarity in members[:MEMBERS]:
         place = table.place(sample[paragraph])
@@ -210,7 +212,7 @@ def _group(table: Table, sample, head: int, members: Sequence[Member], texts: Di
     return NearGroup(1 + len(members), str(place), texts[place], examples)
 
 
-def _repeated(times: int, place: Place, texts: Dict[Place, str]) -> Repeated:
+def _repeated(times: int, place: TextPlace, texts: Dict[TextPlace, str]) -> Repeated:
     return Repeated(times, str(place), texts[place])
 
 

@@ -15,7 +15,7 @@ QUOTE = 40  # characters of a paragraph that a report shows
 _LAST_POINT = 0x110000
 
 
-class Place(NamedTuple):
+class TextPlace(NamedTuple):
     """The place of a paragraph: line ``part`` of the text in line ``line``, 0 where that is a single line."""
 
     path: str
@@ -34,9 +34,9 @@ class Paragraphs(NamedTuple):
     parts: List[int]
     texts: List[str]
 
-    def place(self, row: int) -> Place:
+    def place(self, row: int) -> TextPlace:
         """Return where paragraph ``row`` stands."""
-        return Place(self.path, self.lines[row], self.parts[row])
+        return TextPlace(self.path, self.lines[row], self.parts[row])
 
 
 def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
@@ -68,9 +68,9 @@ def _in_line(path: str, number: int, line: bytes, rules: LineRules, is_json: boo
     return (range(1, len(texts) + 1) if len(texts) > 1 else [0]), texts
 
 
-def quotes(places: Iterable[Place], rules: LineRules) -> Dict[Place, str]:
+def quotes(places: Iterable[TextPlace], rules: LineRules) -> Dict[TextPlace, str]:
     """Return the beginning of the paragraph at each place; reads the files again, as far as needed."""
-    wanted: Dict[str, Dict[int, List[Place]]] = {}
+    wanted: Dict[str, Dict[int, List[TextPlace]]] = {}
     for place in places:
         wanted.setdefault(place.path, {}).setdefault(place.line, []).append(place)
     found = {}

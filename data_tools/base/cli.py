@@ -54,13 +54,13 @@ def _program_name() -> str:
 def run_command(command: Callable[[Config], None], config_class: Type[Config], argv=None) -> None:
     """Parse, run ``command`` and leave the process with the exit code of `reliability`'s table.
 
-    A fault that a person can mend is one ``error: ...`` line on stderr; a bug keeps its traceback.
+    A fault that a person can fix is one ``error: ...`` line on stderr; a bug keeps its traceback.
     """
     sys.exit(exit_code_of(lambda: command(parse_config(config_class, argv))))
 
 
 def exit_code_of(action: Callable[[], Optional[int]]) -> int:
-    """Run ``action``; report what a person can mend as one line and return the exit code."""
+    """Run ``action``; report what a person can fix as one line and return the exit code."""
     try:
         return action() or 0
     except ErniePairError as error:
@@ -78,7 +78,7 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
 
 def _as_machine_error(error: OSError) -> str:
     where = f" at {error.filename}" if error.filename else ""
-    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: mend it"
+    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: fix it"
 
 
 def _report(message, code: int) -> int:

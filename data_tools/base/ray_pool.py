@@ -19,7 +19,10 @@ _SECONDS_TO_ANSWER, _SECONDS_TO_LEAVE = 10, 60
 
 
 def require_ray(address: str = ""):
-    """Return the module of Ray. Raises InputError when it is not installed, MachineError when HOST:PORT does not answer."""
+    """Return the module of Ray.
+
+    Raises InputError when it is not installed, MachineError when HOST:PORT does not answer.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # its notices of lost workers: every line is skipped
     ray = import_optional("ray", "ray")
@@ -35,7 +38,7 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError) as error:
         raise MachineError(
-            f"no Ray cluster at --ray_address {address} ({error}); start it, or mend the address"
+            f"no Ray cluster at --ray_address {address} ({error}); start it, or fix the address"
         ) from None
 
 
@@ -69,7 +72,7 @@ def _start(ray, workers: int, address: str) -> None:
     except Exception as error:  # of many kinds: each means that there is no Ray
         why = " ".join(str(error).split())[:200]
         what = f"the cluster at --ray_address {address}" if address else "a Ray of its own"
-        raise MachineError(f"{what} is of no use ({why}); mend that, or pass --engine local") from None
+        raise MachineError(f"{what} is of no use ({why}); fix that, or pass --engine local") from None
 
 
 class _Tasks:

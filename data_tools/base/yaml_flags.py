@@ -93,7 +93,7 @@ def _read(path: str):
     except OSError as error:
         raise InputError(f"--config {path}: cannot be read ({error.strerror}); give a YAML file") from None
     except yaml.MarkedYAMLError as error:
-        raise InputError(f"{path}:{_line(error.problem_mark)}: not YAML ({error.problem}); mend it") from None
+        raise InputError(f"{path}:{_line(error.problem_mark)}: not YAML ({error.problem}); fix it") from None
     except (yaml.YAMLError, RecursionError):
         raise InputError(f"{path}: not YAML text; give lines like max_steps: 1000") from None
 

@@ -23,7 +23,7 @@ LATIN_END = r"(?<!\b[A-Z])[.!?]+[\"')\]”’]*(?=\s+[\"'(“‘]?[A-Z0-9])"
 
 
 @dataclass(frozen=True)
-class Rules:
+class EncodingRules:
     """All that decides which ids a document becomes; small enough to travel to a worker.
 
     ends       regular expression of what ends a sentence
@@ -63,14 +63,14 @@ class DocumentEncoder:
     Raises InputError when words are to be marked and the vocabulary has no '##' twin to mark with.
     """
 
-    def __init__(self, rules: Rules):
+    def __init__(self, rules: EncodingRules):
         self.rules = rules
-        self.pieces = WordPiece.from_file(rules.vocab_file)
+        self.tokenizer = WordPiece.from_file(rules.vocab_file)
         self._ends = re.compile(rules.ends)
         self._words_of = segmenter(rules.segmenter) if rules.segmenter else None
         self._given_words_of = presegmented(rules.separator) if rules.separator else None
         self.lexicon = Lexicon.from_file(rules.lexicon) if rules.lexicon else None
-        if (rules.segmenter or rules.separator) and (self.pieces.twin_of < 0).all():
+        if (rules.segmenter or rules.separator) and (self.tokenizer.continuation_ids < 0).all():
             raise InputError(
                 f"{rules.vocab_file} has no '##' twin of a Chinese character, which "
                 "--cn_whole_word_segment needs; add them by build_vocab --add_twins_to"
@@ -93,7 +93,7 @@ class DocumentEncoder:
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
         text, words = self._text_and_words("\n".join(texts))
-        ids, starts, _ = self.pieces.pieces(text)
+        ids, starts, _ = self.tokenizer.tokenize(text)
         text_ends = _ends_of_texts(text, texts)
         sentence_ends = [match.end() for match in self._ends.finditer(text)]
         ends = np.unique(np.concatenate([sentence_ends, text_ends]).astype(np.int32))
@@ -104,7 +104,7 @@ class DocumentEncoder:
                 self.lexicon.keep_whole(words, found)
                 marks, num_found = self.lexicon.marks_of(starts, found), len(found)
             words[ends] = True  # a word may reach over a sentence end
-            ids = mark_words(words, ids, starts, self.pieces.twin_of)
+            ids = mark_words(words, ids, starts, self.tokenizer.continuation_ids)
         bounds = np.unique(np.append(0, np.searchsorted(starts, ends)))
         cuts = self._cuts(ids, bounds)
         bounds = np.sort(np.concatenate([bounds, *cuts]))
@@ -131,7 +131,9 @@ class DocumentEncoder:
             begin, end = bounds[sentence : sentence + 2].tolist()
             cuts.append([])
             while end - begin > limit:
-                word_starts = np.flatnonzero(~self.pieces.is_continuation[ids[begin + 1 : begin + limit + 1]])
+                word_starts = np.flatnonzero(
+                    ~self.tokenizer.is_continuation[ids[begin + 1 : begin + limit + 1]]
+                )
                 begin += int(word_starts[-1]) + 1 if len(word_starts) else limit
                 cuts[-1].append(begin)
         return cuts

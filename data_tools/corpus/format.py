@@ -27,7 +27,7 @@ from data_tools.dataset_utils import LEVELS, MOST_MARKS
 from data_tools.files.json_file import is_number, is_whole_number, read_json_object
 from data_tools.files.npy_stream import HEADER_BYTES, chunks, sha256_of_file
 
-FORMAT = "ernie-pair corpus 1"
+CORPUS_FORMAT = "ernie-pair corpus 1"
 LARGEST_ID = 2**31 - 1
 _MEMBERS = {"lens.npy", "docs.npy", "sents.npy"}
 
@@ -170,7 +170,7 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
     """Read the manifest of a corpus, {} when there is none."""
     if not paths.manifest.exists():
         return {}
-    cure = f"not a manifest of '{FORMAT}'; make the corpus again"
+    cure = f"not a manifest of '{CORPUS_FORMAT}'; make the corpus again"
     manifest = read_json_object(paths.manifest, cure)
     if not _is_manifest(manifest):
         raise InputError(f"{paths.manifest}: {cure}")
@@ -185,7 +185,7 @@ def _is_manifest(manifest: Dict[str, Any]) -> bool:
     files = {"ids", "index", "marks"} if marks else {"ids", "index"}
     hashes, sizes = manifest.get("sha256"), manifest.get("bytes")
     return (
-        manifest.get("format") == FORMAT
+        manifest.get("format") == CORPUS_FORMAT
         and isinstance(hashes, dict)
         and isinstance(sizes, dict)
         and files == set(hashes) == set(sizes)

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional
 import numpy as np
 
 from data_tools.base.errors import InputError, MachineError
-from data_tools.corpus.encoder import DocumentEncoder, Rules
+from data_tools.corpus.encoder import DocumentEncoder, EncodingRules
 from data_tools.corpus.join_documents import Joining, join_documents
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.file_lock import locked
@@ -98,7 +98,7 @@ class ShardMaker:
     """
 
     folder: Path
-    rules: Rules
+    rules: EncodingRules
     line_rules: LineRules
     skip_bad_lines: bool
     joining: Joining
@@ -122,7 +122,7 @@ class ShardMaker:
 
 
 @lru_cache(maxsize=1)
-def encoder_for(rules: Rules) -> DocumentEncoder:
+def encoder_for(rules: EncodingRules) -> DocumentEncoder:
     """Return the encoder of ``rules``, made once for each process and not for each shard."""
     return DocumentEncoder(rules)
 
@@ -169,7 +169,7 @@ def encode_lines(
         "cut_sentences": encoded.num_cut,
         "lexicon_words": encoded.num_lexicon_words,
         "tokens": len(encoded.ids),
-        "unknown_tokens": int((encoded.ids == encoder.pieces.unk_id).sum()),
+        "unknown_tokens": int((encoded.ids == encoder.tokenizer.unk_id).sum()),
     }
     return Shard(batch.path, encoded.ids, encoded.lens, documents, encoded.marks, counts, rejected)
 

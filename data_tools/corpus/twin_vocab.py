@@ -20,56 +20,56 @@ from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, i
 PADDLENLPS_CHARACTERS = ("\u4e00", "\u9fa5")
 
 
-def with_twins(pieces: WordPiece) -> WordPiece:
-    """Return ``pieces`` and, after them, the twin of each character that has none, in the order of ids.
+def with_twins(tokenizer: WordPiece) -> WordPiece:
+    """Return ``tokenizer`` and, after them, the twin of each character that has none, in the order of ids.
 
-    ERNIE 1.0 has them all; ERNIE 3.0 has none. The ids of ``pieces`` stay what they are, and the twins
+    ERNIE 1.0 has them all; ERNIE 3.0 has none. The ids of ``tokenizer`` stay what they are, and the twins
     stand in a corpus only: a model sees the plain characters.
     """
     alone = [
         token
-        for token, twin in zip(pieces.tokens, pieces.twin_of)
+        for token, twin in zip(tokenizer.tokens, tokenizer.continuation_ids)
         if twin < 0 and len(token) == 1 and is_cjk(token)
     ]
-    return WordPiece(pieces.tokens + [CONTINUATION + token for token in alone])
+    return WordPiece(tokenizer.tokens + [CONTINUATION + token for token in alone])
 
 
-def with_paddlenlps_twins(pieces: WordPiece) -> WordPiece:
-    """Return ``pieces`` with the twins of ErnieTokenizer.extend_chinese_char, where ids are free for them.
+def with_paddlenlps_twins(tokenizer: WordPiece) -> WordPiece:
+    """Return ``tokenizer`` with the twins of ErnieTokenizer.extend_chinese_char, where ids are free for them.
 
     A token that stands twice leaves the ids of the last lines to both a token and a twin: they stay
     with the token here, see ``ids_of_two_meanings``.
     """
-    twins = _paddlenlps_twins(pieces)
-    return WordPiece(pieces.tokens + twins[len(pieces.tokens) - len(pieces.vocab) :])
+    twins = _paddlenlps_twins(tokenizer)
+    return WordPiece(tokenizer.tokens + twins[len(tokenizer.tokens) - len(tokenizer.vocab) :])
 
 
-def ids_of_two_meanings(pieces: WordPiece) -> range:
+def ids_of_two_meanings(tokenizer: WordPiece) -> range:
     """Return the ids that are the tokens of the last lines and, to PaddleNLP's tools, twins as well."""
-    first = len(pieces.vocab)
-    return range(first, min(len(pieces.tokens), first + len(_paddlenlps_twins(pieces))))
+    first = len(tokenizer.vocab)
+    return range(first, min(len(tokenizer.tokens), first + len(_paddlenlps_twins(tokenizer))))
 
 
-def _paddlenlps_twins(pieces: WordPiece) -> List[str]:
+def _paddlenlps_twins(tokenizer: WordPiece) -> List[str]:
     """Return the twins that PaddleNLP's tools add, in the order of their ids.
 
     They look at the first len(vocab) ids, and a token that stands twice has its last id.
     """
     low, high = PADDLENLPS_CHARACTERS
-    looked_at = enumerate(pieces.tokens[: len(pieces.vocab)])
-    characters = [t for i, t in looked_at if len(t) == 1 and low <= t <= high and pieces.vocab[t] == i]
-    return [CONTINUATION + token for token in characters if CONTINUATION + token not in pieces.vocab]
+    looked_at = enumerate(tokenizer.tokens[: len(tokenizer.vocab)])
+    characters = [t for i, t in looked_at if len(t) == 1 and low <= t <= high and tokenizer.vocab[t] == i]
+    return [CONTINUATION + token for token in characters if CONTINUATION + token not in tokenizer.vocab]
 
 
-def vocabulary_of(corpora: List[Corpus], pieces: WordPiece) -> WordPiece:
-    """Return ``pieces``, or the extension by twins that the corpora were made with.
+def vocabulary_of(corpora: List[Corpus], tokenizer: WordPiece) -> WordPiece:
+    """Return ``tokenizer``, or the extension by twins that the corpora were made with.
 
     Corpora of this package say with which vocabulary they were made. Others are PaddleNLP's: ids beyond
-    ``pieces`` are its twins. Raises InputError, which says what to do, when a corpus was made with
+    ``tokenizer`` are its twins. Raises InputError, which says what to do, when a corpus was made with
     another vocabulary, when it holds ids that mean nothing or two things, or when two corpora number
     their twins differently.
     """
-    extended = [_vocabulary_of_one(corpus, pieces) for corpus in corpora]
+    extended = [_vocabulary_of_one(corpus, tokenizer) for corpus in corpora]
     longest = max(extended, key=lambda one: one.vocab_size)
     for corpus, own in zip(corpora, extended):
         if own.tokens != longest.tokens[: own.vocab_size]:
@@ -80,53 +80,56 @@ def vocabulary_of(corpora: List[Corpus], pieces: WordPiece) -> WordPiece:
     return longest
 
 
-def _vocabulary_of_one(corpus: Corpus, pieces: WordPiece) -> WordPiece:
-    found = _extension_of(corpus, pieces)
+def _vocabulary_of_one(corpus: Corpus, tokenizer: WordPiece) -> WordPiece:
+    found = _extension_of(corpus, tokenizer)
     corpus.check_ids(found.vocab_size)
     return found
 
 
-def _extension_of(corpus: Corpus, pieces: WordPiece) -> WordPiece:
+def _extension_of(corpus: Corpus, tokenizer: WordPiece) -> WordPiece:
     if corpus.vocab_sha256:
-        for vocabulary in (pieces, with_twins(pieces)):
+        for vocabulary in (tokenizer, with_twins(tokenizer)):
             if vocabulary.sha256 == corpus.vocab_sha256:
                 return vocabulary
         raise InputError(
             f"{corpus.prefix} was made with another vocabulary than that of the model; make it again with "
             "create_pretraining_data.py and the model's vocab.txt"
         )
-    base = _without_added_twins(pieces)
+    base = _without_added_twins(tokenizer)
     # A corpus that marks words holds many twins: one without ids beyond the vocabulary has none at all.
     if corpus.max_id < base.vocab_size:
-        return pieces
+        return tokenizer
     theirs = with_paddlenlps_twins(base)
-    if base is not pieces and theirs.tokens[: pieces.vocab_size] != pieces.tokens[: theirs.vocab_size]:
+    if (
+        base is not tokenizer
+        and theirs.tokens[: tokenizer.vocab_size] != tokenizer.tokens[: theirs.vocab_size]
+    ):
         raise InputError(
             f"{corpus.prefix} does not say how its '##' twins are numbered: PaddleNLP's tools and "
             "build_vocab --add_twins_to do it differently for this vocab.txt; make the corpus again with "
             "create_pretraining_data.py"
         )
     _refuse_two_meanings(corpus, base)
-    return theirs if theirs.vocab_size > pieces.vocab_size else pieces
+    return theirs if theirs.vocab_size > tokenizer.vocab_size else tokenizer
 
 
-def _refuse_two_meanings(corpus: Corpus, pieces: WordPiece) -> None:
-    doubtful, twins = ids_of_two_meanings(pieces), _paddlenlps_twins(pieces)
+def _refuse_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
+    doubtful, twins = ids_of_two_meanings(tokenizer), _paddlenlps_twins(tokenizer)
     if doubtful and any(np.isin(chunk, doubtful).any() for chunk in chunks(corpus.ids)):
-        twice = next(token for index, token in enumerate(pieces.tokens) if pieces.vocab[token] != index)
+        twice = next(token for index, token in enumerate(tokenizer.tokens) if tokenizer.vocab[token] != index)
         raise InputError(
             f"{corpus.prefix}: vocab.txt has {twice!r} twice, so that id {doubtful[0]} of PaddleNLP's tools "
-            f"is {pieces.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
+            f"is {tokenizer.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
             "create_pretraining_data.py and the vocabulary of build_vocab --add_twins_to"
         )
 
 
-def _without_added_twins(pieces: WordPiece) -> WordPiece:
-    """Return ``pieces`` as it was before ``with_twins``, or itself where the twins are its own."""
-    size = pieces.vocab_size
-    while size and pieces.tokens[size - 1].startswith(CONTINUATION):
+def _without_added_twins(tokenizer: WordPiece) -> WordPiece:
+    """Return ``tokenizer`` as it was before ``with_twins``, or itself where the twins are its own."""
+    size = tokenizer.vocab_size
+    while size and tokenizer.tokens[size - 1].startswith(CONTINUATION):
         size -= 1
-    if size == pieces.vocab_size or not set(CONTROL_TOKENS) <= set(pieces.tokens[:size]):
-        return pieces
-    base = WordPiece(pieces.tokens[:size], pieces.lower_case)
-    return base if with_twins(base).tokens == pieces.tokens else pieces
+    if size == tokenizer.vocab_size or not set(CONTROL_TOKENS) <= set(tokenizer.tokens[:size]):
+        return tokenizer
+    base = WordPiece(tokenizer.tokens[:size], tokenizer.lower_case)
+    return base if with_twins(base).tokens == tokenizer.tokens else tokenizer

@@ -9,7 +9,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 import numpy as np
 
 from data_tools.base.errors import InputError, MachineError
-from data_tools.corpus.format import FORMAT, CorpusPaths, corpus_paths, id_dtype, marks_path, pair_id
+from data_tools.corpus.format import CORPUS_FORMAT, CorpusPaths, corpus_paths, id_dtype, marks_path, pair_id
 from data_tools.files.atomic_files import published, scratch
 from data_tools.files.npy_stream import ArrayFile, chunks, sha256_of_file, write_member
 
@@ -133,7 +133,7 @@ class CorpusWriter:
             drafts["marks"], marks = self._marks.path, {"lexicon_marks": self.lexicon_marks}
         hashes = {name: sha256_of_file(path) for name, path in drafts.items()}
         return {
-            "format": FORMAT,
+            "format": CORPUS_FORMAT,
             "pair_id": pair_id(hashes["ids"], hashes["index"]),
             "sha256": hashes,
             "bytes": {name: path.stat().st_size for name, path in drafts.items()},

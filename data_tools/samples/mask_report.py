@@ -45,7 +45,7 @@ class MaskReport(NamedTuple):
 
 
 def mask_report(
-    dataset: ErnieDataset, pieces: WordPiece, numbers: Iterable[int], max_seq_len: int
+    dataset: ErnieDataset, tokenizer: WordPiece, numbers: Iterable[int], max_seq_len: int
 ) -> MaskReport:
     """Measure the samples ``numbers`` of ``dataset``."""
     ngrams: Counter = Counter()
@@ -58,14 +58,14 @@ def mask_report(
         text, sample = dataset.text(number), dataset[number]
         for run in masked_runs(text.tokens, sample.masked_positions, dataset.rule):
             ngrams[len(run)] += 1
-            words.update(_word(pieces, text.tokens[start:end]) for start, end in run)
+            words.update(_word(tokenizer, text.tokens[start:end]) for start, end in run)
         at = sample.input_ids[sample.masked_positions]
-        shown.update(np.where(at == pieces.mask_id, 0, 2 - (at != sample.masked_labels)).tolist())
+        shown.update(np.where(at == tokenizer.mask_id, 0, 2 - (at != sample.masked_labels)).tolist())
         level_counts += count_levels(text, sample.masked_positions, dataset.rule)
         order[ORDER_NAMES[sample.sop_label]] += 1
         lengths.append(len(text.tokens))
         masked.append(len(at))
-        unknown += int((text.tokens == pieces.unk_id).sum())
+        unknown += int((text.tokens == tokenizer.unk_id).sum())
         if len(at) < FEW * dataset.rule.masked_lm_prob * len(text.tokens):
             few.append({"sample": number, "tokens": len(text.tokens), "masked": len(at)})
     tokens, hidden = sum(lengths), sum(masked)
@@ -128,15 +128,15 @@ def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) ->
     return runs
 
 
-def marked_text(pieces: WordPiece, sample: Sample) -> str:
+def marked_text(tokenizer: WordPiece, sample: Sample) -> str:
     """Spell a sample, its masked stretches as {what stood there -> what is shown}, _ for [MASK].
 
     天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one.
     """
     plain, hidden = sample.input_ids.copy(), set(sample.masked_positions.tolist())
     plain[sample.masked_positions] = sample.masked_labels
-    tokens = [pieces.tokens[index] for index in plain.tolist()]
-    shown = [pieces.tokens[index] for index in sample.input_ids.tolist()]
+    tokens = [tokenizer.tokens[index] for index in plain.tolist()]
+    shown = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
     whole, at = "", 0
     while at < len(tokens):
         end = at + 1
@@ -166,8 +166,8 @@ def _apart(before: str, after: str) -> bool:
     )
 
 
-def _word(pieces: WordPiece, ids: np.ndarray) -> str:
-    return "".join(pieces.tokens[index].replace(CONTINUATION, "") for index in ids.tolist())
+def _word(tokenizer: WordPiece, ids: np.ndarray) -> str:
+    return "".join(tokenizer.tokens[index].replace(CONTINUATION, "") for index in ids.tolist())
 
 
 def _histogram(lengths: List[int], max_seq_len: int) -> Dict[int, int]:

@@ -13,7 +13,7 @@ SPECIALS_WITHOUT_HEAD = 2  # [CLS] A [SEP]
 
 
 @dataclass(frozen=True)
-class MaskingConfig(Options):
+class MaskingFlags(Options):
     """The base of every command that makes samples; each field is a flag of it."""
 
     masked_lm_prob: float = option(0.15, help="share of the tokens to mask", group="data", above=0, below=1)

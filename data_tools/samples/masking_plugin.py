@@ -37,13 +37,13 @@ def load_masking_fn(name: str) -> MaskingFunction:
     try:
         function = getattr(import_module(module_name), function_name, None)
     except ImportError as error:
-        raise InputError(f"--masking_fn {name}: {error}; set PYTHONPATH or mend the name") from None
+        raise InputError(f"--masking_fn {name}: {error}; set PYTHONPATH or fix the name") from None
     except SyntaxError as error:
         raise InputError(
             f"--masking_fn {name}: {error.filename}:{error.lineno}: {error.msg}; fix the line"
         ) from None
     if not callable(function):
-        raise InputError(f"--masking_fn {name}: {module_name} has no function {function_name}; mend the name")
+        raise InputError(f"--masking_fn {name}: {module_name} has no function {function_name}; fix the name")
     if not _takes_four(function):
         raise InputError(f"--masking_fn {name} does not take (tokens, rule, rng, marks); give it these four")
     return CheckedMasking(name, function)
@@ -64,7 +64,7 @@ class CheckedMasking:
     ) -> MaskedTokens:
         """Mask ``tokens``, int64 [S]. Raises InputError when the answer cannot be a masked sample."""
         answer = self.function(tokens.copy(), rule, rng, marks)
-        fault = _fault_of(answer, tokens, len(rule.plain_of))
+        fault = _fault_of(answer, tokens, len(rule.base_ids))
         if fault:
             raise InputError(
                 f"--masking_fn {self.name}: {fault}; return (ids, positions, labels) as "

@@ -27,7 +27,7 @@ _BEGIN = 3  # characters by which a word is looked for
 _SPREAD = np.uint32(0x9E3779B1)
 
 
-class Entry(NamedTuple):
+class LexiconEntry(NamedTuple):
     """The kind and weight of a word; the weight is for masking, a word's chance beside the others'."""
 
     kind: str = "phrase"
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
     start: int
     end: int
-    entry: Entry
+    entry: LexiconEntry
 
 
 class Lexicon:
@@ -48,7 +48,7 @@ class Lexicon:
     ``marks``: the entries that differ, in the order of the file.
     """
 
-    def __init__(self, entries: Dict[str, Entry]):
+    def __init__(self, entries: Dict[str, LexiconEntry]):
         self.entries = {_folded(word): entry for word, entry in entries.items()}
         self.marks = list(dict.fromkeys(self.entries.values()))
         lengths: Dict[str, set] = {}
@@ -68,8 +68,8 @@ class Lexicon:
         """
         path = Path(path)
         if not path.is_file():
-            raise InputError(f"{path}: no such file; mend --user_lexicon")
-        entries: Dict[str, Entry] = {}
+            raise InputError(f"{path}: no such file; fix --user_lexicon")
+        entries: Dict[str, LexiconEntry] = {}
         lines: Dict[str, int] = {}
         for number, line in enumerate(read_lines(path), start=1):
             text = decoded(str(path), number, line)
@@ -163,14 +163,16 @@ def _stands_alone(text: str, start: int, end: int) -> bool:
     return not before and not after
 
 
-def _parsed(text: str, where: str) -> Tuple[str, Entry]:
+def _parsed(text: str, where: str) -> Tuple[str, LexiconEntry]:
     word, *rest = (column.strip() for column in text.split("\t"))
     if not word or len(rest) > 2:
-        raise InputError(f"{where}: not a word, TAB kind, TAB weight; mend the line")
-    kind = rest[0] if rest and rest[0] else Entry().kind
+        raise InputError(f"{where}: not a word, TAB kind, TAB weight; fix the line")
+    kind = rest[0] if rest and rest[0] else LexiconEntry().kind
     if kind not in LEVELS:
         raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(LEVELS)}")
-    return _folded(word), Entry(kind, _weight(rest[1], where) if len(rest) == 2 else Entry().weight)
+    return _folded(word), LexiconEntry(
+        kind, _weight(rest[1], where) if len(rest) == 2 else LexiconEntry().weight
+    )
 
 
 def _weight(text: str, where: str) -> float:
@@ -179,7 +181,7 @@ def _weight(text: str, where: str) -> float:
     except ValueError:
         weight = math.nan
     if not 0 <= weight < math.inf:
-        raise InputError(f"{where}: the weight '{text[:60]}' is not a number of 0 or more; mend it")
+        raise InputError(f"{where}: the weight '{text[:60]}' is not a number of 0 or more; fix it")
     return weight
 
 

@@ -119,12 +119,12 @@ def _snippet(text: str, place: int = 0) -> str:
 
 def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> str:
     if error.reason == "unexpected end of data":
-        return "its last character is cut short: copy the file again, or mend the line"
+        return "its last character is cut short: copy the file again, or fix the line"
     if _is_gb18030(line):
         if rules.has_flag:
             return "it looks like GB18030: pass --encoding gb18030"
         return "it looks like GB18030: convert the file by iconv -f GB18030 -t UTF-8"
-    return "mend the line"
+    return "fix the line"
 
 
 def _is_gb18030(line: bytes) -> bool:

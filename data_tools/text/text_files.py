@@ -46,7 +46,7 @@ def list_inputs(
     path = Path(input_path)
     outputs = {output.resolve() for output in apart_from}
     if not path.exists():
-        raise InputError(f"{path}: no such file or folder; mend {named}")
+        raise InputError(f"{path}: no such file or folder; fix {named}")
     if path.is_file():
         _check_single(path, endings, outputs, any_file)
         return [path]
@@ -57,7 +57,7 @@ def list_inputs(
             raise InputError(f"{item}: leads to no file (a link to nothing, or a pipe); remove it")
     inputs = each_once(item for item in fitting if item.resolve() not in outputs)
     if not inputs:
-        raise InputError(f"{path}: no file ends with {' or '.join(endings)}; mend {named}")
+        raise InputError(f"{path}: no file ends with {' or '.join(endings)}; fix {named}")
     return inputs
 
 
@@ -75,7 +75,7 @@ def _names_below(folder: Path, levels: int) -> Iterator[Path]:
 
 
 def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be read ({error.strerror}); mend its permissions, or leave it out")
+    return InputError(f"{path}: cannot be read ({error.strerror}); fix its permissions, or leave it out")
 
 
 def each_once(paths: Iterable[Path]) -> List[Path]:
@@ -193,10 +193,10 @@ def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
         raise EOFError
 
 
-def _gathered(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _gathered(tokenizer: Iterator[bytes]) -> Iterator[bytes]:
     held: List[bytes] = []
     size = 0
-    for piece in pieces:
+    for piece in tokenizer:
         held.append(piece)
         size += len(piece)
         if size >= _CHUNK:

@@ -48,7 +48,7 @@ _FAR_MARKS = slice(0xE0100, 0xE01F0)  # the only marks (Mn) beyond END_OF_LETTER
 _REMEMBERED_WORDS = 1 << 17
 
 
-class Pieces(NamedTuple):
+class TokenizedText(NamedTuple):
     """The n pieces of a text: their ids, and where each stands in it, text[start:end]; all int32 [n]."""
 
     ids: np.ndarray
@@ -76,7 +76,7 @@ class WordPiece:
         )
         named = self.tokens if lower_case else [*self.tokens, "", "cased"]
         self.sha256 = hashlib.sha256("\n".join(named).encode("utf-8")).hexdigest()
-        self.twin_of, self.plain_of = _twins(self.tokens, self.vocab)
+        self.continuation_ids, self.base_ids = _twins(self.tokens, self.vocab)
         self.is_continuation = np.array([token.startswith(CONTINUATION) for token in self.tokens])
         self._cutter = WordCutter(self.vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
         self._ids_alone = _ids_of_single_characters(self.vocab, self.unk_id, lower_case)
@@ -114,17 +114,17 @@ class WordPiece:
 
     def encode_batch(self, texts: Iterable[str]) -> List[List[int]]:
         """Encode each of ``texts`` to its token ids, without [CLS] and [SEP]."""
-        return [pieces.ids.tolist() for pieces in self.pieces_of_batch(list(texts))]
+        return [pieces.ids.tolist() for pieces in self.tokenize_batch(list(texts))]
 
-    def pieces_of_batch(self, texts: List[str]) -> List[Pieces]:
+    def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
         """Cut each of ``texts`` into pieces, as ``pieces`` does, in one go: worth it when texts are short."""
         ids, starts, ends = self.pieces("\n".join(texts))
         begins = np.cumsum([0] + [len(text) + 1 for text in texts])
         cuts = np.searchsorted(starts, begins)
         spans = [slice(first, last) for first, last in zip(cuts, cuts[1:])]
-        return [Pieces(ids[s], starts[s] - begin, ends[s] - begin) for s, begin in zip(spans, begins)]
+        return [TokenizedText(ids[s], starts[s] - begin, ends[s] - begin) for s, begin in zip(spans, begins)]
 
-    def pieces(self, text: str) -> Pieces:
+    def pieces(self, text: str) -> TokenizedText:
         """Cut ``text`` into n pieces, in their order in the text: ids, starts and ends, each int32 [n]."""
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
         kinds = _ruling(self.lower_case).kinds[points]
@@ -132,20 +132,20 @@ class WordPiece:
             return self._pieces_of_composites(text)
         alone = np.flatnonzero(kinds == ALONE).astype(np.int32)
         words = self._cut_words(text, kinds)
-        singles = Pieces(self._ids_alone[points[alone]], alone, alone + np.int32(1))
+        singles = TokenizedText(self._ids_alone[points[alone]], alone, alone + np.int32(1))
         if not len(words.ids):
             return singles
         order = np.argsort(np.concatenate([singles.starts, words.starts]), kind="stable")
-        return Pieces(*(np.concatenate(pair)[order] for pair in zip(singles, words)))
+        return TokenizedText(*(np.concatenate(pair)[order] for pair in zip(singles, words)))
 
-    def _pieces_of_composites(self, text: str) -> Pieces:
+    def _pieces_of_composites(self, text: str) -> TokenizedText:
         """Cut a text with one of the dozen musical notes that are a symbol and a letter in one character."""
         parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
         origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
         ids, starts, ends = self.pieces("".join(parts))
-        return Pieces(ids, origin[starts], origin[ends - 1] + np.int32(1))
+        return TokenizedText(ids, origin[starts], origin[ends - 1] + np.int32(1))
 
-    def _cut_words(self, text: str, kinds: np.ndarray) -> Pieces:
+    def _cut_words(self, text: str, kinds: np.ndarray) -> TokenizedText:
         """Cut the words of a text into pieces; each different word is cut once, the rest is numpy's."""
         begins, ends = _spans_of_words(kinds)
         words = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist())]
@@ -158,7 +158,7 @@ class WordPiece:
         place = np.repeat(firsts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         ids, starts, ends = (column[place] for column in columns or [np.zeros(0, np.int32)] * 3)
         begin_of_piece = np.repeat(begins.astype(np.int32), counts)
-        return Pieces(ids, begin_of_piece + starts, begin_of_piece + ends)
+        return TokenizedText(ids, begin_of_piece + starts, begin_of_piece + ends)
 
     def _remember(self, word: str) -> Tuple[List[int], List[int], List[int]]:
         if len(self._remembered) >= _REMEMBERED_WORDS:
@@ -213,14 +213,14 @@ def _read_tokens(path: Path) -> List[str]:
 
 
 def _twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.ndarray]:
-    twin_of = np.full(len(tokens), -1, dtype=np.int32)
-    plain_of = np.arange(len(tokens), dtype=np.int32)
+    continuation_ids = np.full(len(tokens), -1, dtype=np.int32)
+    base_ids = np.arange(len(tokens), dtype=np.int32)
     for index, token in enumerate(tokens):
         if len(token) == 1 and is_cjk(token):
-            twin_of[index] = vocab.get(CONTINUATION + token, -1)
+            continuation_ids[index] = vocab.get(CONTINUATION + token, -1)
         elif len(token) == 3 and token.startswith(CONTINUATION) and is_cjk(token[2]):
-            plain_of[index] = vocab.get(token[2], index)
-    return twin_of, plain_of
+            base_ids[index] = vocab.get(token[2], index)
+    return continuation_ids, base_ids
 
 
 def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bool) -> np.ndarray:

@@ -26,17 +26,20 @@ def word_begins(words: Sequence[str]) -> np.ndarray:
     return begins
 
 
-def mark_words(begins: np.ndarray, ids: np.ndarray, starts: np.ndarray, twin_of: np.ndarray) -> np.ndarray:
+def mark_words(
+    begins: np.ndarray, ids: np.ndarray, starts: np.ndarray, continuation_ids: np.ndarray
+) -> np.ndarray:
     """Put continuation ids ('##' twins) in place of ids inside the words of a text: int32 [n].
 
     ``begins`` bool [characters + 1]: where words begin (`word_begins`). ``ids`` int32 [n] and ``starts``
-    int32 [n] are the pieces of that text in order (`WordPiece.pieces`), ``twin_of`` int32 [vocab_size] is
-    the vocabulary's. A piece is inside a word when the piece before it belongs to the same word.
+    int32 [n] are the pieces of that text in order (`WordPiece.tokenize`), ``continuation_ids`` int32
+    [vocab_size] is the vocabulary's. A piece is inside a word when the piece before it belongs to the same
+    word.
     """
     word_of_piece = np.cumsum(begins, dtype=np.int32)[starts]
     inside = np.zeros(len(ids), dtype=bool)
     inside[1:] = word_of_piece[1:] == word_of_piece[:-1]
-    twins = twin_of[ids]
+    twins = continuation_ids[ids]
     return np.where(inside & (twins >= 0), twins, ids)
 
 

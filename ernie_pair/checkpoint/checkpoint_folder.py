@@ -115,7 +115,7 @@ def write_synced(path: Path, *parts: Buffer) -> Dict[str, object]:
         sha256 = another.submit(sha256_of, *parts)
         kept = _force_to_disk(path, parts, size)
     if kept != size:
-        raise MachineError(f"{path}: the disk kept {kept} of {size} bytes; mend it and start again")
+        raise MachineError(f"{path}: the disk kept {kept} of {size} bytes; fix it and start again")
     return {"name": path.name, "size": size, "sha256": sha256.result()}
 
 

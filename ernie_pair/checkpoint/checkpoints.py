@@ -54,7 +54,7 @@ from ernie_pair.checkpoint.used_folder import (
     refuse_lost_checkpoints,
     set_aside_run,
 )
-from ernie_pair.processes.collectives import Add, together
+from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.watchdog import clear_heartbeats
 from ernie_pair.processes.world import World
 
@@ -80,7 +80,7 @@ class Checkpoints:
         self,
         output_dir: Path,
         world: World,
-        add: Add,
+        all_reduce: AllReduce,
         keep: int = 3,
         every: int = 0,
         local: Optional[World] = None,
@@ -89,7 +89,7 @@ class Checkpoints:
         if keep < 2:
             raise InputError("keep at least two checkpoints: the newest may turn out to be damaged")
         self.output_dir, self.folder = Path(output_dir), Path(output_dir) / CHECKPOINTS
-        self.world, self.local, self.add = world, local or world, add
+        self.world, self.local, self.all_reduce = world, local or world, all_reduce
         self.keep, self.every, self.fresh_start = keep, every, fresh_start
         self.changes: List[Dict] = []
         self._damaged: Dict[Path, str] = {}
@@ -182,7 +182,7 @@ class Checkpoints:
             self._lock = None
 
     def _together(self, action: Callable[[], object]) -> List:
-        return together(self.add, self.world, action)
+        return gather_results(self.all_reduce, self.world, action)
 
     def _first_does(self, action: Callable, *arguments) -> None:
         if self.local.is_first:

@@ -20,7 +20,7 @@ from data_tools.base.errors import CheckpointError
 from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json_object
 from ernie_pair.checkpoint.train_state import TrainState
 
-FORMAT = 2
+MANIFEST_FORMAT = 2
 FILE_KEYS = {"evaluation_pending": "owes_evaluation"}  # fields of TrainState with another name in state.json
 MOST_FILES = 100_000
 LARGEST_COUNT = 2**63 - 1
@@ -39,7 +39,7 @@ class DamagedError(CheckpointError):
 
 def manifest_bytes(manifest: Dict[str, object]) -> bytes:
     """Return the bytes of MANIFEST.json; ``manifest`` has everything but its format and its checksum."""
-    data = as_json({"format": FORMAT, **manifest, "checksum": NO_CHECKSUM})
+    data = as_json({"format": MANIFEST_FORMAT, **manifest, "checksum": NO_CHECKSUM})
     return _with_checksum(data, sha256_of(data), NO_CHECKSUM)
 
 
@@ -80,9 +80,10 @@ def parse_manifest(data: bytes, path: Path) -> Dict:
     """
     manifest = _parse_object(data, path)
     written_by = manifest.get("format")
-    if isinstance(written_by, int) and written_by > FORMAT and _whole(manifest, data):
+    if isinstance(written_by, int) and written_by > MANIFEST_FORMAT and _whole(manifest, data):
         raise CheckpointError(
-            f"{path} is of format {written_by}, this version reads up to {FORMAT}; use the newer version"
+            f"{path} is of format {written_by}, this version reads up to {MANIFEST_FORMAT}; use the newer "
+            "version"
         )
     sound = (
         type(written_by) is int

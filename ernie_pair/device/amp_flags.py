@@ -8,7 +8,7 @@ from data_tools.base.options import Options, option
 
 
 @dataclass(frozen=True)
-class AmpConfig(Options):
+class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
     use_amp: bool = option(False, help="mixed precision, on GPU", group="precision")

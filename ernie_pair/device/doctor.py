@@ -38,7 +38,7 @@ def doctor(config: DoctorConfig) -> None:
     for defect in defects:
         print(f"DEFECT    {defect}")
     if defects:
-        raise InputError(f"{len(defects)} defect(s) found by doctor; mend the lines marked DEFECT")
+        raise InputError(f"{len(defects)} defect(s) found by doctor; fix the lines marked DEFECT")
     _show("launch", _launch_line())
     print("sound")
 

@@ -27,7 +27,7 @@ from ernie_pair.processes.world import World
 logger = logging.getLogger(__name__)
 
 
-class Job(loop.Job, Protocol):
+class ResumableJob(loop.Job, Protocol):
     """A job whose run can be saved and resumed."""
 
     def load_initial_weights(self) -> str:
@@ -75,11 +75,11 @@ class Processes(NamedTuple):
 
     world: World = World()
     local: World = World()
-    add: Callable[[np.ndarray], np.ndarray] = np.asarray  # the sum of an array over the ranks
+    all_reduce: Callable[[np.ndarray], np.ndarray] = np.asarray  # the sum of an array over the ranks
 
 
 def run_training(
-    job: Job,
+    job: ResumableJob,
     data: Data,
     settings: RunSettings,
     hooks: Hooks,
@@ -93,7 +93,7 @@ def run_training(
     checkpoints = Checkpoints(
         settings.output_dir,
         processes.world,
-        processes.add,
+        processes.all_reduce,
         local=processes.local,
         fresh_start=settings.fresh_start,
         **settings.retention,
@@ -111,7 +111,7 @@ class _Run:
 
     def __init__(
         self,
-        job: Job,
+        job: ResumableJob,
         data: Data,
         settings: RunSettings,
         hooks: Hooks,

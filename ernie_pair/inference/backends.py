@@ -9,25 +9,25 @@ import numpy as np
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.optional_import import import_optional
-from ernie_pair.inference.exported_model import FILES_OF, ShippedModel
+from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 
 LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle"}
 
 
-def open_backend(shipped: ShippedModel, name: str, threads: int):
+def open_backend(exported: ExportedModel, name: str, threads: int):
     """Open the model for ``name``: onnx, paddle, or auto for the first that is exported and installed.
 
     ``threads``: of one forward pass. Raises InputError when there is none, CheckpointError when its files are
     damaged.
     """
-    held = [each for each in FILES_OF if shipped.holds(each)]
+    held = [each for each in FILES_OF if exported.holds(each)]
     if not held:
-        raise CheckpointError(f"{shipped.folder} holds no model; export it again")
+        raise CheckpointError(f"{exported.folder} holds no model; export it again")
     if name == "auto":
         name = next((each for each in held if find_spec(LIBRARY_OF[each])), held[0])
     if name not in held:
-        raise InputError(f"{shipped.folder} holds no model for {name}; pass --backend {held[0]}")
-    return {"onnx": OnnxBackend, "paddle": PaddleBackend}[name](shipped, threads)
+        raise InputError(f"{exported.folder} holds no model for {name}; pass --backend {held[0]}")
+    return {"onnx": OnnxBackend, "paddle": PaddleBackend}[name](exported, threads)
 
 
 class OnnxBackend:
@@ -35,9 +35,9 @@ class OnnxBackend:
 
     name = "onnx"
 
-    def __init__(self, shipped: ShippedModel, threads: int):
+    def __init__(self, exported: ExportedModel, threads: int):
         onnxruntime = import_optional("onnxruntime", "onnx")
-        (path,) = map(shipped.file, FILES_OF[self.name])
+        (path,) = map(exported.file, FILES_OF[self.name])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         try:
@@ -61,9 +61,9 @@ class PaddleBackend:
 
     name = "paddle"
 
-    def __init__(self, shipped: ShippedModel, threads: int):
+    def __init__(self, exported: ExportedModel, threads: int):
         inference = import_optional("paddle", "cpu").inference
-        model, parameters = map(shipped.file, FILES_OF[self.name])
+        model, parameters = map(exported.file, FILES_OF[self.name])
         config = inference.Config(str(model), str(parameters))
         config.disable_gpu()
         config.disable_glog_info()

@@ -27,18 +27,18 @@ from ernie_pair.model_files.pair_symmetry import SYMMETRIES
 from ernie_pair.model_files.temperature import Calibration, is_temperature, is_threshold
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
-MANIFEST, FORMAT = "export.json", 2
-READABLE = (1, FORMAT)
+EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 2
+READABLE = (1, EXPORT_FORMAT)
 PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
 ONNX_FILES = ("model.onnx",)
 FILES_OF = {"onnx": ONNX_FILES, "paddle": PADDLE_FILES}
-WRITTEN = (*PADDLE_FILES, *ONNX_FILES, VOCAB, CONFIG, TOKENIZER, MANIFEST)
+WRITTEN = (*PADDLE_FILES, *ONNX_FILES, VOCAB, CONFIG, TOKENIZER, EXPORT_MANIFEST)
 MOST_MANIFEST_BYTES = 1 << 20
 CURE = "export the model again"
 
 
 @dataclass(frozen=True)
-class ShippedModel:
+class ExportedModel:
     """An exported model as its export.json describes it. ``labels``: the name of every class."""
 
     folder: Path
@@ -69,16 +69,16 @@ class ShippedModel:
         return path
 
 
-def read_shipped(folder: Path) -> ShippedModel:
+def read_exported(folder: Path) -> ExportedModel:
     """Read the export.json of a folder.
 
     Raises InputError when ``folder`` is no exported model, CheckpointError when its manifest is damaged.
     """
     if not folder.is_dir():
         raise InputError(f"--model {folder} is not a folder; give the --output_dir of ernie-pair export")
-    path = folder / MANIFEST
+    path = folder / EXPORT_MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder} holds no {MANIFEST}; make a model to ship with ernie-pair export")
+        raise InputError(f"{folder} holds no {EXPORT_MANIFEST}; make a model to ship with ernie-pair export")
     manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
     try:
         return _shipped_of(folder, manifest)
@@ -86,9 +86,9 @@ def read_shipped(folder: Path) -> ShippedModel:
         raise CheckpointError(f"{path}: wrong or missing: {message_of(error)}; {CURE}") from None
 
 
-def _shipped_of(folder: Path, manifest: Dict[str, Any]) -> ShippedModel:
+def _shipped_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
     if manifest["format"] not in READABLE:
-        raise ValueError(f"format {manifest['format']!r}, not {FORMAT}")
+        raise ValueError(f"format {manifest['format']!r}, not {EXPORT_FORMAT}")
     labels, files = manifest["labels"], manifest["files"]
     max_seq_len, temperature = manifest["max_seq_len"], manifest["temperature"]
     threshold, symmetric = manifest.get("threshold"), manifest.get("symmetric", "none")
@@ -102,4 +102,4 @@ def _shipped_of(folder: Path, manifest: Dict[str, Any]) -> ShippedModel:
     }
     if not all(is_sound.values()):
         raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))
-    return ShippedModel(folder, tuple(labels), max_seq_len, float(temperature), files, threshold, symmetric)
+    return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, threshold, symmetric)

@@ -12,7 +12,7 @@ import numpy as np
 from data_tools.base.errors import InputError, NumbersError
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import open_backend
-from ernie_pair.inference.exported_model import read_shipped
+from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.softmax import decide, refuse_threshold
 from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
@@ -51,17 +51,17 @@ class PairPredictor:
         threshold: Optional[float] = None,
         symmetric: str = "auto",
     ):
-        self.shipped = read_shipped(Path(folder))
-        self.class_names = self.shipped.labels
-        self.symmetric = self.shipped.calibration.chosen_symmetry(symmetric, str(folder))
-        self.threshold = self.shipped.threshold if threshold is None else threshold
+        self.exported = read_exported(Path(folder))
+        self.class_names = self.exported.labels
+        self.symmetric = self.exported.calibration.chosen_symmetry(symmetric, str(folder))
+        self.threshold = self.exported.threshold if threshold is None else threshold
         refuse_threshold(threshold, len(self.class_names), str(folder))
-        if TOKENIZER in self.shipped.files:
-            self.shipped.file(TOKENIZER)  # is what was exported; read_spec reads it
-        vocab_file = self.shipped.file(VOCAB)
-        spec = read_spec(self.shipped.file(CONFIG), vocab_file)
-        self._pieces = open_tokenizer(vocab_file, spec, self.shipped.max_seq_len)
-        self._backend = open_backend(self.shipped, backend, threads or cpu_threads())
+        if TOKENIZER in self.exported.files:
+            self.exported.file(TOKENIZER)  # is what was exported; read_spec reads it
+        vocab_file = self.exported.file(VOCAB)
+        spec = read_spec(self.exported.file(CONFIG), vocab_file)
+        self._pieces = open_tokenizer(vocab_file, spec, self.exported.max_seq_len)
+        self._backend = open_backend(self.exported, backend, threads or cpu_threads())
         self.backend = self._backend.name
 
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
@@ -70,9 +70,9 @@ class PairPredictor:
         Raises InputError for what is no pair of texts, NumbersError for logits that are not finite.
         """
         logits = self.logits(pairs)
-        classes, shares = decide(logits, self.shipped.temperature, self.threshold)
+        classes, probabilities = decide(logits, self.exported.temperature, self.threshold)
         names = [self.class_names[number] for number in classes]
-        return Prediction(classes, names, shares.astype(np.float32))
+        return Prediction(classes, names, probabilities.astype(np.float32))
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].
@@ -82,13 +82,13 @@ class PairPredictor:
         return score_pairs(self._logits_of_texts, *self._texts_of(pairs), self.symmetric)
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        rows = encode_texts(left, right, None, self._pieces, self.shipped.max_seq_len)
+        rows = encode_texts(left, right, None, self._pieces, self.exported.max_seq_len)
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
         for picked in evaluation_batches(rows.lengths, BATCH_SIZE):
             batch = rows.batch(picked)
             logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)
         if not np.isfinite(logits).all():
-            raise NumbersError(f"{self.shipped.folder} answers with NaN or infinity; export the model again")
+            raise NumbersError(f"{self.exported.folder} answers with NaN or infinity; export the model again")
         return logits
 
     def logits_of_ids(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:

@@ -27,9 +27,13 @@ def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[flo
     The class is the likeliest one, or with ``threshold`` 1 where the probability of class 1 reaches it, else
     0.
     """
-    shares = probabilities(logits, temperature)
-    classes = logits.argmax(axis=1) if threshold is None else (shares[:, 1] >= threshold).astype(np.int64)
-    return Decisions(classes, shares)
+    class_probabilities = probabilities(logits, temperature)
+    classes = (
+        logits.argmax(axis=1)
+        if threshold is None
+        else (class_probabilities[:, 1] >= threshold).astype(np.int64)
+    )
+    return Decisions(classes, class_probabilities)
 
 
 def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:

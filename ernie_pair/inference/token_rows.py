@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     labels: Optional[np.ndarray]  # [B]
 
 
-class Rows:
+class EncodedPairs:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
     ``ids`` int32 [tokens], ``starts`` int64 [rows + 1], ``heads`` [rows], ``labels`` int64 [rows] or None.
@@ -64,15 +64,15 @@ def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordP
 
     Raises InputError when it and the model do not fit each other, or ``max_seq_len`` exceeds the positions.
     """
-    pieces = WordPiece.from_file(vocab_file, spec.lower_case)
-    if pieces.vocab_size > spec.vocab_size:
+    tokenizer = WordPiece.from_file(vocab_file, spec.lower_case)
+    if tokenizer.vocab_size > spec.vocab_size:
         raise InputError(
-            f"{vocab_file} has {pieces.vocab_size} tokens, its model takes {spec.vocab_size}; "
+            f"{vocab_file} has {tokenizer.vocab_size} tokens, its model takes {spec.vocab_size}; "
             "give the vocabulary of this model"
         )
-    if pieces.pad_id != spec.pad_id:
+    if tokenizer.pad_id != spec.pad_id:
         raise InputError(
-            f"{vocab_file}:{pieces.pad_id + 1}: [PAD] has the id {pieces.pad_id}, config.json says "
+            f"{vocab_file}:{tokenizer.pad_id + 1}: [PAD] has the id {tokenizer.pad_id}, config.json says "
             f"pad_token_id {spec.pad_id}; make them agree"
         )
     if max_seq_len > spec.max_positions:
@@ -80,16 +80,16 @@ def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordP
             f"--max_seq_len {max_seq_len} is more than the model's {spec.max_positions} positions; "
             f"use {spec.max_positions}"
         )
-    return pieces
+    return tokenizer
 
 
 def encode_texts(
     left: Sequence[str],
     right: Sequence[str],
     labels: Optional[np.ndarray],
-    pieces: WordPiece,
+    tokenizer: WordPiece,
     max_seq_len: int,
-) -> Rows:
+) -> EncodedPairs:
     """Encode the pairs (left[i], right[i]) as token ids, cut to ``max_seq_len`` (see ``kept_lengths``).
 
     ``labels`` int64 [N] or None. A text without any token, of a zero-width space for example, becomes [UNK].
@@ -99,16 +99,16 @@ def encode_texts(
     num_cut = 0
     for first in range(0, len(left), CHUNK):
         chunk = slice(first, first + CHUNK)
-        for a, b in zip(pieces.encode_batch(left[chunk]), pieces.encode_batch(right[chunk])):
-            a, b = a or [pieces.unk_id], b or [pieces.unk_id]
+        for a, b in zip(tokenizer.encode_batch(left[chunk]), tokenizer.encode_batch(right[chunk])):
+            a, b = a or [tokenizer.unk_id], b or [tokenizer.unk_id]
             num_a, num_b = kept_lengths(len(a), len(b), max_seq_len - SPECIALS_PER_PAIR)
             num_cut += num_a + num_b < len(a) + len(b)
-            head = [pieces.cls_id, *a[:num_a], pieces.sep_id]
-            rows.append(np.array([*head, *b[:num_b], pieces.sep_id], dtype=np.int32))
+            head = [tokenizer.cls_id, *a[:num_a], tokenizer.sep_id]
+            rows.append(np.array([*head, *b[:num_b], tokenizer.sep_id], dtype=np.int32))
             heads.append(len(head))
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
-    return Rows(ids, starts, np.array(heads, dtype=np.int64), labels, pieces.pad_id, num_cut)
+    return EncodedPairs(ids, starts, np.array(heads, dtype=np.int64), labels, tokenizer.pad_id, num_cut)
 
 
 def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:

@@ -87,7 +87,7 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
     more = config.get("label2id") or {}
     spellings.update((name, number) for name, number in more.items() if number in range(count))
     if set(spellings.values()) != set(range(count)):
-        raise InputError(f"config.json: id2label does not name the {count} classes; mend it, or remove it")
+        raise InputError(f"config.json: id2label does not name the {count} classes; fix it, or remove it")
     return Labels.named(spellings)
 
 

@@ -77,29 +77,29 @@ def new_model(config: NewModelConfig) -> None:
     )
     if results.are_done():
         return
-    pieces = WordPiece.from_file(config.vocab_file, config.do_lower_case)
-    settings = _settings_of(config, pieces)
+    tokenizer = WordPiece.from_file(config.vocab_file, config.do_lower_case)
+    settings = _settings_of(config, tokenizer)
     tokenizer_settings = tokenizer_json(config.model_type, config.do_lower_case, max_seq_len=0)
     with results.published() as (vocab, *drafts):
         vocab.write_bytes(Path(config.vocab_file).read_bytes())
         for draft, value in zip(drafts, (tokenizer_settings, settings)):
             draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {pieces.vocab_size} tokens"
+    size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {tokenizer.vocab_size} tokens"
     print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
 
 
-def _settings_of(config: NewModelConfig, pieces: WordPiece) -> Dict[str, object]:
+def _settings_of(config: NewModelConfig, tokenizer: WordPiece) -> Dict[str, object]:
     """Return the content of config.json."""
     sizes = {name: getattr(config, name) for name in SIZES}
     return {
         "model_type": config.model_type,
         # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
         "initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / config.hidden_size), 4),
-        "vocab_size": pieces.vocab_size,
+        "vocab_size": tokenizer.vocab_size,
         **sizes,
         "hidden_act": config.hidden_act or ("relu" if config.model_type in WITH_RELU else "gelu"),
         "type_vocab_size": 2,
-        "pad_token_id": pieces.pad_id,
+        "pad_token_id": tokenizer.pad_id,
         **_more_settings(config.model_type, config.hidden_size),
     }
 

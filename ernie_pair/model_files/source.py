@@ -245,7 +245,7 @@ def match_parameters(
         key = parameters[name].name
         if key in chosen and not np.array_equal(chosen[key], array):
             raise CheckpointError(
-                f"{where}: {name} is tied to another name but differs from it; mend the file"
+                f"{where}: {name} is tied to another name but differs from it; fix the file"
             )
         chosen[key] = array
     first_names: Dict[str, str] = {}

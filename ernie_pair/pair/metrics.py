@@ -22,19 +22,19 @@ def measure(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
     """
     from sklearn.metrics import accuracy_score, matthews_corrcoef, precision_recall_fscore_support
 
-    guesses = logits.argmax(axis=1)
+    predictions = logits.argmax(axis=1)
     average = "binary" if logits.shape[1] == 2 else "macro"
     precision, recall, f1, _ = precision_recall_fscore_support(
-        labels, guesses, average=average, zero_division=0
+        labels, predictions, average=average, zero_division=0
     )
     values = {
         "loss": np.mean(cross_entropies(logits, labels)),
-        "accuracy": accuracy_score(labels, guesses),
+        "accuracy": accuracy_score(labels, predictions),
         "precision": precision,
         "recall": recall,
         "f1": f1,
         **_ranking(logits, labels),
-        "mcc": matthews_corrcoef(labels, guesses),
+        "mcc": matthews_corrcoef(labels, predictions),
     }
     return {name: float(value) for name, value in values.items()}
 

@@ -15,7 +15,7 @@ from ernie_pair.processes.world import World
 POLL_SECONDS = 0.02
 
 
-class Alone:
+class SingleProcess:
     """The process group of a single process: nothing to wait for."""
 
     rank, size = 0, 1
@@ -24,11 +24,11 @@ class Alone:
         """Return at once: there is no other rank."""
         pass
 
-    def add(self, array: np.ndarray) -> np.ndarray:
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return ``array``, which is the sum over the only rank."""
         return array
 
-    def total(self, array: np.ndarray) -> np.ndarray:
+    def all_reduce_now(self, array: np.ndarray) -> np.ndarray:
         """Return ``array``, which is the all-reduced sum over the only rank."""
         return array
 
@@ -49,7 +49,7 @@ class Alone:
         pass
 
 
-class Peers:
+class ProcessGroup:
     """The process group of several processes. Every method is called by all ranks, in the same order.
 
     A method raises CollectiveError when the connection to the others breaks.
@@ -67,9 +67,9 @@ class Peers:
 
     def barrier(self) -> None:
         """Wait until all ranks have come, however long one of them takes."""
-        self.add(np.zeros(1))
+        self.all_reduce(np.zeros(1))
 
-    def add(self, array: np.ndarray) -> np.ndarray:
+    def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of ``array`` over all ranks, which may come at very different times.
 
         gloo gives up on a rank that is 30 seconds late, and rank 0 may well be: it writes the checkpoints. So
@@ -82,9 +82,9 @@ class Peers:
             while arrived < self.size:
                 time.sleep(POLL_SECONDS)
                 arrived = self._store.add(key, 0)
-        return self.total(array)
+        return self.all_reduce_now(array)
 
-    def total(self, array: np.ndarray) -> np.ndarray:
+    def all_reduce_now(self, array: np.ndarray) -> np.ndarray:
         """All-reduce ``array`` and return its sum over all ranks. Adding zeros changes no bit."""
         import paddle
         import paddle.distributed as dist
@@ -144,6 +144,6 @@ class Peers:
 
 
 @lru_cache(maxsize=1)
-def join_peers(world: World):
+def join_process_group(world: World):
     """Return the process group of this process, joined once however often it is asked for."""
-    return Peers(world) if world.size > 1 else Alone()
+    return ProcessGroup(world) if world.size > 1 else SingleProcess()

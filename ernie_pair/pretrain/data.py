@@ -27,7 +27,7 @@ from ernie_pair.pretrain.loader import Loader
 from ernie_pair.pretrain.vocab_checks import refuse_ids_beyond, refuse_unfit_model
 from ernie_pair.processes.world import World
 
-Batch = Dict[str, np.ndarray]
+MicroBatch = Dict[str, np.ndarray]
 LOOKED_AT = 100_000  # samples, to see how many sentences one holds
 CACHE = "cache"  # below output_dir: the folders of the corpora are never written to
 # Splits have seeds of their own: the masks of validation say nothing about those of training.
@@ -42,7 +42,7 @@ class PretrainData:
     world: World
     corpora: List[Corpus]
     blend: Blend
-    pieces: WordPiece
+    tokenizer: WordPiece
     datasets: Dict[str, Union[ErnieDataset, BlendedDataset, None]]
 
     @property
@@ -65,18 +65,18 @@ class PretrainData:
             per_sample += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
         return sentences / per_sample
 
-    def updates(self, consumed_samples: int) -> Iterator[List[Batch]]:
+    def updates(self, consumed_samples: int) -> Iterator[List[MicroBatch]]:
         """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
 
         Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
         """
         config = self.config
-        updates = range(consumed_samples // config.samples_per_update, config.max_steps)
+        updates = range(consumed_samples // config.samples_per_step, config.max_steps)
         with self._loader("train", (self._rows(update) for update in updates), config.num_workers) as batches:
             while group := [batch for _, batch in zip(range(config.passes), batches)]:
                 yield group
 
-    def evaluation(self, split: str) -> Iterator[Batch]:
+    def evaluation(self, split: str) -> Iterator[MicroBatch]:
         """Yield this rank's share of the global batches of an evaluation, the same ones every time.
 
         Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
@@ -93,35 +93,37 @@ class PretrainData:
         indices = (indices for passes in rows for indices in passes)
         return Loader(self.datasets[split], indices, self._collate, num_workers)
 
-    def _collate(self, samples: List[Sample]) -> Batch:
-        return collate(samples, pad_id=self.pieces.pad_id, max_seq_len=self.config.max_seq_len)
+    def _collate(self, samples: List[Sample]) -> MicroBatch:
+        return collate(samples, pad_id=self.tokenizer.pad_id, max_seq_len=self.config.max_seq_len)
 
     def _rows(self, update: int) -> List[range]:
         """Return the sample numbers of this rank in one step, a range per micro-batch."""
         config, world = self.config, self.world
-        first = update * config.samples_per_update + world.rank * config.micro_batch_size
+        first = update * config.samples_per_step + world.rank * config.micro_batch_size
         stride = world.size * config.micro_batch_size
         starts = [first + number * stride for number in range(config.passes)]
         return [range(start, start + config.micro_batch_size) for start in starts]
 
 
-def open_data(config: PretrainConfig, world: World, pieces: WordPiece, spec: ModelSpec) -> PretrainData:
+def open_pretrain_data(
+    config: PretrainConfig, world: World, tokenizer: WordPiece, spec: ModelSpec
+) -> PretrainData:
     """Open the corpora of ``input_dir`` and map their documents to samples.
 
-    ``pieces``: the model's vocabulary; corpora may have been made with its extension by twins. Raises
+    ``tokenizer``: the model's vocabulary; corpora may have been made with its extension by twins. Raises
     InputError when a folder does not hold exactly one corpus, when its ids do not fit the vocabulary, when
     a split is empty, or when samples are not for the model of ``spec``.
     """
-    refuse_unfit_model(config, pieces, spec)
+    refuse_unfit_model(config, tokenizer, spec)
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
     cache = Path(config.output_dir) / CACHE
     corpora = [open_verified(find_corpus(source.folder, "--input_dir"), cache) for source in sources]
-    pieces = vocabulary_of(corpora, pieces)
-    refuse_ids_beyond(pieces, spec.vocab_size)
-    rule = masking_rule(pieces, **config.rule_settings())
+    tokenizer = vocabulary_of(corpora, tokenizer)
+    refuse_ids_beyond(tokenizer, spec.vocab_size)
+    rule = masking_rule(tokenizer, **config.rule_settings())
     datasets = {split: _dataset(config, corpora, blend, rule, split) for split in SPLIT_NUMBER}
-    return PretrainData(config, world, corpora, blend, pieces, datasets)
+    return PretrainData(config, world, corpora, blend, tokenizer, datasets)
 
 
 def _dataset(config: PretrainConfig, corpora: List[Corpus], blend: Blend, rule: MaskingRule, split: str):
@@ -132,7 +134,7 @@ def _dataset(config: PretrainConfig, corpora: List[Corpus], blend: Blend, rule: 
     updates = config.max_steps if split == "train" else config.iters_of(split)
     masking_fn = load_masking_fn(config.masking_fn)
     parts = []
-    for place, num_samples in enumerate(blend.counts(updates * config.samples_per_update)):
+    for place, num_samples in enumerate(blend.counts(updates * config.samples_per_step)):
         # Corpora have seeds of their own as well: equal texts in two of them get different masks.
         seed = mix_all(config.seed, SPLIT_NUMBER[split], place)
         rows = _sample_map(config, corpora[place], documents[place], num_samples, seed)

@@ -12,7 +12,7 @@ from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.results import Results, settings_of
 from data_tools.samples.mask_report import ORDER_NAMES, MaskReport, marked_text, mask_report
-from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
@@ -22,7 +22,7 @@ JSON_FILE, PICTURE_FILE = "inspect.json", "inspect.png"
 
 
 @dataclass(frozen=True)
-class InspectConfig(MaskingConfig):
+class InspectConfig(MaskingFlags):
     """Show samples of a corpus with their masks marked, and measure them."""
 
     EXAMPLE = "data/baike --vocab_file vocab.txt --output inspected"
@@ -50,23 +50,23 @@ def inspect_data(config: InspectConfig) -> None:
 
     Raises InputError when the corpus or the vocabulary cannot be used.
     """
-    pieces = WordPiece.from_file(config.vocab_file)
+    tokenizer = WordPiece.from_file(config.vocab_file)
     corpus = open_corpus(find_corpus(config.prefix, "PREFIX"))
-    pieces = vocabulary_of([corpus], pieces)
+    tokenizer = vocabulary_of([corpus], tokenizer)
     results = _results(config, corpus)
     are_there = config.output and results.are_done()
-    dataset = _dataset(config, corpus, pieces)
-    report = mask_report(dataset, pieces, range(config.samples), config.max_seq_len)
+    dataset = _dataset(config, corpus, tokenizer)
+    report = mask_report(dataset, tokenizer, range(config.samples), config.max_seq_len)
     for number in range(min(config.show, config.samples)):
         sample = dataset[number]
         order = ORDER_NAMES[sample.sop_label]
-        print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(pieces, sample)}\n")
+        print(f"sample {number}: {len(sample.input_ids)} tokens, {order}\n{marked_text(tokenizer, sample)}\n")
     print("\n".join(report_lines(report, corpus, config)))
     if config.output and not are_there:
         _write(results, report)
 
 
-def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieDataset:
+def _dataset(config: InspectConfig, corpus: Corpus, tokenizer: WordPiece) -> ErnieDataset:
     """Make the first samples of a run over all documents of ``corpus``."""
     rows = build_sample_map(
         corpus.docs,
@@ -76,7 +76,7 @@ def _dataset(config: InspectConfig, corpus: Corpus, pieces: WordPiece) -> ErnieD
         seed=config.seed,
         **config.map_settings(config.max_seq_len),
     )
-    rule = masking_rule(pieces, **config.rule_settings())
+    rule = masking_rule(tokenizer, **config.rule_settings())
     masking_fn = load_masking_fn(config.masking_fn)
     return ErnieDataset(
         corpus, rows, rule, seed=config.seed, binary_head=config.binary_head, masking_fn=masking_fn

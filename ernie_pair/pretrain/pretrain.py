@@ -16,9 +16,9 @@ from ernie_pair.engine.run_log import start_console
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.model_files.source import ModelSource, open_model, refuse_cased, refuse_other_family
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
-from ernie_pair.pretrain.data import PretrainData, open_data
+from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import fingerprint_of, rules_of, topology_of
-from ernie_pair.processes.collectives import together
+from ernie_pair.processes.collectives import gather_results
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
 from ernie_pair.processes.watchdog import all_start
 from ernie_pair.processes.world import World, launched_world, local_world
@@ -49,15 +49,15 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     )
     refuse_other_family(source, config.family)
     refuse_cased(source)
-    pieces = WordPiece.from_file(source.vocab_file)
-    data = open_data(config, world, pieces, source.spec)
+    tokenizer = WordPiece.from_file(source.vocab_file)
+    data = open_pretrain_data(config, world, tokenizer, source.spec)
     device = start_device(config.device, world)
     logger.info("on %s, %d process(es), %s", device, world.size, _describe(data))
     with all_start(world):
-        job, add = build_job(config, world, local, source, data)
+        job, all_reduce = build_job(config, world, local, source, data)
     stop.listen()  # Paddle has taken the handlers away
     settings, hooks = _settings_of(config, world, source, data), PretrainHooks(config, world, data, job)
-    run_training(job, data, settings, hooks, Processes(world, local, add), stop)
+    run_training(job, data, settings, hooks, Processes(world, local, all_reduce), stop)
 
 
 def _settings_of(
@@ -65,7 +65,7 @@ def _settings_of(
 ) -> RunSettings:
     schedule = Schedule(
         max_steps=config.max_steps,
-        global_batch_size=config.samples_per_update,
+        global_batch_size=config.samples_per_step,
         logging_freq=config.logging_freq,
         eval_freq=config.eval_freq,
         checkpoint_steps=config.checkpoint_steps,
@@ -114,8 +114,8 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     )
     program = build_program(config, model_config, world.rank)
     program.start(config.seed)
-    add = RankSums(world.size, program.executor, cpu=config.device == "cpu")
-    return PretrainJob(config, world, local, program, data, add, source), add
+    all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
+    return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
 
 
 class PretrainHooks(Hooks):
@@ -132,7 +132,7 @@ class PretrainHooks(Hooks):
         train = self.data.datasets["train"]
         assert train is not None  # there is no run without it
         samples = (train[number] for number in range(SHOWN_SAMPLES))
-        log.texts("masked samples", (marked_text(self.data.pieces, sample) for sample in samples))
+        log.texts("masked samples", (marked_text(self.data.tokenizer, sample) for sample in samples))
         if not self.data.has("valid"):
             logger.info("no validation: --split %s leaves no documents for it", self.config.split)
 
@@ -151,7 +151,7 @@ class PretrainHooks(Hooks):
                 fill = partial(write_model_folder, source=self.job.source, weights=self.job.weights())
                 publish_of_run(folder, fill, {"step": state.step})
 
-        together(self.job.add, self.world, publish)
+        gather_results(self.job.all_reduce, self.world, publish)
 
     def on_end(self, state: TrainState) -> None:
         """Say where the result lies."""

@@ -43,11 +43,11 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
     )
     return {
         **values,
-        "global_batch_size": config.samples_per_update,
+        "global_batch_size": config.samples_per_step,
         "--decay_steps (0: --max_steps)": config.lr_decay_steps,
         f"{WARM_UP} (--warmup_rate x --max_steps)": config.warmup_steps,
         "corpus (--input_dir)": data.fingerprint,
-        f"vocabulary (vocab.txt {of_model})": data.pieces.sha256,
+        f"vocabulary (vocab.txt {of_model})": data.tokenizer.sha256,
     }
 
 

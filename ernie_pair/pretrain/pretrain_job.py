@@ -15,7 +15,7 @@ from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource, match_parameters
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
-from ernie_pair.pretrain.data import Batch, PretrainData
+from ernie_pair.pretrain.data import MicroBatch, PretrainData
 from ernie_pair.pretrain.graph.dropout_seed import seed_feed
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram, RankSums
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM
@@ -24,7 +24,7 @@ from ernie_pair.processes.world import World, seed_of
 from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
-WEIGHTS = "static_vars.safetensors"
+STATIC_WEIGHTS = "static_vars.safetensors"
 OPTIMIZER, ANY_OPTIMIZER = "optimizer-{part:05d}-of-{parts:05d}.safetensors", "optimizer-*.safetensors"
 MERGE_MARKS = ("@GradientMerge", "gradient_merge")
 
@@ -39,11 +39,11 @@ class PretrainJob:
         local: World,
         program: PretrainProgram,
         data: PretrainData,
-        add: RankSums,
+        all_reduce: RankSums,
         source: ModelSource,
     ):
         self.config, self.world, self.local, self.source = config, world, local, source
-        self.program, self.data, self.add = program, data, add
+        self.program, self.data, self.all_reduce = program, data, all_reduce
         self._skipped = 0
         self._unproven = False  # weights were given, and no validation has yet said whether they fit
 
@@ -59,7 +59,7 @@ class PretrainJob:
         self._unproven = start.has_lm_head
         return f"start from the weights {self.source.weights}"
 
-    def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Dict[str, float]:
+    def step(self, micro_batches: List[MicroBatch], number: int, stop: StopRequests) -> Dict[str, float]:
         """Make one step over this rank's micro-batches and return its metrics.
 
         The losses, in nats, are means over the global batch.
@@ -67,7 +67,7 @@ class PretrainJob:
         rate = self._learning_rate(number)
         self.program.rate(rate)
         counted = np.sum([self._count(batch) for batch in micro_batches], axis=0)
-        labelled, filled = np.split(self.add(counted), 2)
+        labelled, filled = np.split(self.all_reduce(counted), 2)
         # fleet averages over ranks and passes: undo that, and divide by what is really labelled.
         weights = self.world.size * len(micro_batches) / np.maximum(labelled, 1)
         sums = np.zeros(4)
@@ -75,7 +75,7 @@ class PretrainJob:
             seed = seed_of(self.config.seed, self.world.rank, number, place)
             feed = {**batch, LOSS_WEIGHTS: weights.astype(np.float32), **seed_feed(seed)}
             sums += self.program.run(self.program.main, feed)
-        added = self.add(np.append(sums, stop.local()))
+        added = self.all_reduce(np.append(sums, stop.local()))
         stop.set_total(added[-1])
         metrics = {**_means(added[:-1], labelled), "learning_rate": rate, **self._monitored()}
         return {**metrics, "padding_share": 1 - filled[0] / filled[1]}
@@ -86,16 +86,16 @@ class PretrainJob:
         for batch in self.data.evaluation(split):
             sums += self.program.run(self.program.test, batch)
             labelled += _count_labels(batch)
-        means = _means(self.add(sums), self.add(labelled))
+        means = _means(self.all_reduce(sums), self.all_reduce(labelled))
         if self._unproven:
             self._unproven = False
             warn_of_random_weights(means["lm_loss"], self.source)
         return means
 
-    def _count(self, batch: Batch) -> np.ndarray:
+    def _count(self, batch: MicroBatch) -> np.ndarray:
         """Count labelled tokens, labelled samples, tokens and places for tokens: float64 [4]."""
         ids = batch["input_ids"]
-        return np.append(_count_labels(batch), [(ids != self.data.pieces.pad_id).sum(), ids.size])
+        return np.append(_count_labels(batch), [(ids != self.data.tokenizer.pad_id).sum(), ids.size])
 
     @property
     def vocab_size(self) -> int:
@@ -117,12 +117,12 @@ class PretrainJob:
         if self.local.is_first:
             yield CONFIG, json.dumps(self.source.spec.to_config(), indent=2).encode()
             yield VOCAB, self.source.vocab_file.read_bytes()
-            yield WEIGHTS, self.weights()
+            yield STATIC_WEIGHTS, self.weights()
         part, parts = self.local.rank, self.config.sharding_degree
         if part < parts:
             names = self._slot_names()
             names.update((name, name) for name in self._shared_names() if part == 0)
-            state = self.program.lend(self.program.held(names))
+            state = self.program.view_variables(self.program.owned_variables(names))
             named = {names[key]: array for key, array in state.items()}
             yield OPTIMIZER.format(part=part, parts=parts), cut_vocabulary(named, self.vocab_size)
 
@@ -132,8 +132,10 @@ class PretrainJob:
         The parts of a sharded optimizer are put together and cut anew, for any number of processes. Raises
         CheckpointError when they are not those of this model.
         """
-        found = pad_vocabulary(from_safetensors(checkpoint.read(WEIGHTS), WEIGHTS), self.vocab_size)
-        weights = match_parameters(self.program.parameters, found, f"{checkpoint.folder}/{WEIGHTS}")
+        found = pad_vocabulary(
+            from_safetensors(checkpoint.read(STATIC_WEIGHTS), STATIC_WEIGHTS), self.vocab_size
+        )
+        weights = match_parameters(self.program.parameters, found, f"{checkpoint.folder}/{STATIC_WEIGHTS}")
         state: Arrays = {}
         for name in sorted(name for name in checkpoint.files if fnmatch(name, ANY_OPTIMIZER)):
             state.update(from_safetensors(checkpoint.read(name), name))
@@ -143,7 +145,7 @@ class PretrainJob:
         wanted = {stored: shapes[key] for key, stored in names.items()}
         refuse_mismatch(wanted, state, f"{checkpoint.folder}/{ANY_OPTIMIZER}")
         self.program.set_weights(weights)
-        self.program.set({key: state[names[key]] for key in self.program.held(names)})
+        self.program.set({key: state[names[key]] for key in self.program.owned_variables(names)})
         # What skips updates in float32 may be switched on and off (--on_nan): then it starts afresh.
         self.program.set({name: shared[name] for name in self._shared_names() if name in shared})
         self._monitored()
@@ -185,7 +187,7 @@ def _first_names(parameters: Mapping[str, Parameter]) -> Dict[str, str]:
     return names
 
 
-def _count_labels(batch: Batch) -> np.ndarray:
+def _count_labels(batch: MicroBatch) -> np.ndarray:
     """Count labelled tokens and labelled samples: float64 [2]."""
     return np.array(
         [(batch[name] >= 0).sum() for name in ("masked_lm_labels", "next_sentence_labels")], np.float64

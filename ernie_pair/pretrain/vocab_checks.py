@@ -13,7 +13,7 @@ from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 
-def refuse_unfit_model(config: PretrainConfig, pieces: WordPiece, spec: ModelSpec) -> None:
+def refuse_unfit_model(config: PretrainConfig, tokenizer: WordPiece, spec: ModelSpec) -> None:
     """Raise InputError when the samples that ``config`` asks for are not for the model of ``spec``."""
     if config.max_seq_len > spec.max_positions:
         raise InputError(
@@ -24,19 +24,19 @@ def refuse_unfit_model(config: PretrainConfig, pieces: WordPiece, spec: ModelSpe
         raise InputError(
             f"{CONFIG}: type_vocab_size 1 cannot tell two segments apart; use --binary_head false"
         )
-    if pieces.pad_id != spec.pad_id:
+    if tokenizer.pad_id != spec.pad_id:
         raise InputError(
-            f"[PAD] is token {pieces.pad_id} of vocab.txt, but the model masks its pad_token_id "
-            f"{spec.pad_id}; mend {CONFIG}, or give the model's own vocab.txt"
+            f"[PAD] is token {tokenizer.pad_id} of vocab.txt, but the model masks its pad_token_id "
+            f"{spec.pad_id}; fix {CONFIG}, or give the model's own vocab.txt"
         )
 
 
-def refuse_ids_beyond(pieces: WordPiece, vocab_size: int) -> None:
+def refuse_ids_beyond(tokenizer: WordPiece, vocab_size: int) -> None:
     """Raise InputError when a token would reach the model whose id is beyond its ``vocab_size`` rows."""
-    beyond = np.flatnonzero(pieces.plain_of >= vocab_size)
+    beyond = np.flatnonzero(tokenizer.base_ids >= vocab_size)
     if len(beyond):
         raise InputError(
-            f"vocab.txt has {pieces.vocab_size} tokens and the model {vocab_size} rows: "
-            f"{pieces.tokens[beyond[0]]!r}, line {beyond[0] + 1}, has none; give the model's own vocab.txt, "
-            "which may be longer only by the ## twins of its characters"
+            f"vocab.txt has {tokenizer.vocab_size} tokens and the model {vocab_size} rows: "
+            f"{tokenizer.tokens[beyond[0]]!r}, line {beyond[0] + 1}, has none; give the model's own "
+            "vocab.txt, which may be longer only by the ## twins of its characters"
         )

@@ -1,6 +1,6 @@
 """What the processes of a run tell each other in words: results, and the error that all of them raise.
 
-``add`` is the one collective that is needed: float64 [n] -> its sum over the ranks. With one process
+``all_reduce`` is the one collective that is needed: float64 [n] -> its sum over the ranks. With one process
 it hands back what it is given.
 """
 
@@ -12,10 +12,10 @@ import numpy as np
 from data_tools.base.errors import ErniePairError, InputError, LostProcessError, MachineError
 from ernie_pair.processes.world import World
 
-Add = Callable[[np.ndarray], np.ndarray]
+AllReduce = Callable[[np.ndarray], np.ndarray]
 
 
-def gather(add: Add, world: World, text: str) -> List[str]:
+def gather_texts(all_reduce: AllReduce, world: World, text: str) -> List[str]:
     """Return the texts of all ranks, in their order; called by every rank.
 
     Costs two all-reduces.
@@ -25,14 +25,14 @@ def gather(add: Add, world: World, text: str) -> List[str]:
     data = text.encode()
     lengths = np.zeros(world.size)
     lengths[world.rank] = len(data)
-    ends = np.cumsum(add(lengths)).astype(np.int64)
+    ends = np.cumsum(all_reduce(lengths)).astype(np.int64)
     letters = np.zeros(ends[-1])
     letters[ends[world.rank] - len(data) : ends[world.rank]] = np.frombuffer(data, np.uint8)
-    joined = add(letters).astype(np.uint8).tobytes()
+    joined = all_reduce(letters).astype(np.uint8).tobytes()
     return [joined[begin:end].decode() for begin, end in zip([0, *ends], ends)]
 
 
-def together(add: Add, world: World, action: Callable[[], object]) -> List:
+def gather_results(all_reduce: AllReduce, world: World, action: Callable[[], object]) -> List:
     """Run ``action`` on every rank and return the results of all, as JSON values.
 
     Nobody leaves before all have come. When it fails on one rank, every rank raises the same error, and the
@@ -49,7 +49,7 @@ def together(add: Add, world: World, action: Callable[[], object]) -> List:
     except Exception as error:
         bug = error
         answer = {"exit_code": LostProcessError.exit_code, "error": f"{type(error).__name__}: {error}"}
-    answers = [json.loads(text) for text in gather(add, world, json.dumps(answer))]
+    answers = [json.loads(text) for text in gather_texts(all_reduce, world, json.dumps(answer))]
     if bug is not None:
         raise bug
     for rank, answer in enumerate(answers):
@@ -61,7 +61,7 @@ def together(add: Add, world: World, action: Callable[[], object]) -> List:
 
 def _words_of(error: OSError) -> str:
     where = f" at {error.filename}" if error.filename else ""
-    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: mend it"
+    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: fix it"
 
 
 def _class_of(exit_code: int) -> type:

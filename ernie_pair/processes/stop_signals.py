@@ -13,7 +13,7 @@ from typing import Any, Dict, NoReturn, Optional
 from data_tools.base.errors import Stopped
 
 # A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
-WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
+SIGNAL_WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
 PR_SET_PDEATHSIG = 1
 
 
@@ -35,7 +35,7 @@ class StopSignals:
         self._before: Dict[signal.Signals, Any] = {}  # what signal.getsignal returns
 
     def __enter__(self) -> "StopSignals":
-        self._before = {number: signal.getsignal(number) for number in WEIGHTS}
+        self._before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
         self.listen()
         return self
 
@@ -50,7 +50,7 @@ class StopSignals:
 
         To be called again once Paddle and PaddleNLP are imported: they take SIGTERM away.
         """
-        for number in () if self._is_deaf else WEIGHTS:
+        for number in () if self._is_deaf else SIGNAL_WEIGHTS:
             signal.signal(number, self._note)
             # Once signals are only noted, the system calls of a collective go on: Paddle's store takes a
             # receive that a signal interrupts for a lost connection, and launchers send several signals.
@@ -63,7 +63,7 @@ class StopSignals:
 
     def local(self) -> int:
         """Return what this rank has heard, a number to be summed up over the ranks; 0: nothing."""
-        return 0 if self._seen is None else WEIGHTS[self._seen]
+        return 0 if self._seen is None else SIGNAL_WEIGHTS[self._seen]
 
     def set_total(self, total: float) -> None:
         """Take the sum of the ``local()`` of all ranks."""
@@ -86,7 +86,10 @@ class StopSignals:
 
 def raise_stopped(total: int, when: str) -> NoReturn:
     """Raise Stopped for the sum of what all ranks have heard."""
-    number = max((number for number in WEIGHTS if total >= WEIGHTS[number]), key=WEIGHTS.__getitem__)
+    number = max(
+        (number for number in SIGNAL_WEIGHTS if total >= SIGNAL_WEIGHTS[number]),
+        key=SIGNAL_WEIGHTS.__getitem__,
+    )
     exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
     raise Stopped(f"stopped by {number.name} {when}; run the same command to go on", exit_code)
 

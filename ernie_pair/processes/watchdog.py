@@ -155,7 +155,7 @@ class Watchdog:
         return None
 
     def _is_the_cause_of(self, peer: "_Peer") -> bool:
-        """Return whether ``peer`` has ended because this rank told it to (see `together`).
+        """Return whether ``peer`` has ended because this rank told it to (see `gather_results`).
 
         This rank is about to say why itself.
         """

@@ -65,7 +65,7 @@ def whole_number_in(name: str, default: int) -> int:
     return int(text)
 
 
-def passes_per_update(global_batch_size: int, micro_batch_size: int, data_ranks: int) -> int:
+def count_accumulation_steps(global_batch_size: int, micro_batch_size: int, data_ranks: int) -> int:
     """Return how many micro-batches each rank takes before the weights move.
 
     Raises InputError when ``global_batch_size`` is no multiple of one micro-batch on every rank.

@@ -77,13 +77,13 @@ class Service:
 
     async def health(self) -> JSONResponse:
         """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""
-        shipped, alive = self.predictor.shipped, self.batcher.is_alive
+        exported, alive = self.predictor.exported, self.batcher.is_alive
         content = {
             "status": "ok" if alive else "stopping",
             "backend": self.predictor.backend,
-            "labels": list(shipped.labels),
-            "max_seq_len": shipped.max_seq_len,
-            "temperature": shipped.temperature,
+            "labels": list(exported.labels),
+            "max_seq_len": exported.max_seq_len,
+            "temperature": exported.temperature,
             "threshold": self.predictor.threshold,
             "symmetric": self.predictor.symmetric,
             "waiting_pairs": self.batcher.waiting,

@@ -119,7 +119,7 @@ class BoundedProtocol(H11Protocol):
         super().resume_writing()
 
     @property
-    def is_idle(self) -> bool:
+    def is_unused(self) -> bool:
         """Return whether there is no request to answer."""
         return self.cycle is None or self.cycle.response_complete
 
@@ -182,7 +182,7 @@ class PatientServer(uvicorn.Server):
 
     def _has_idle_connections(self) -> bool:
         connections = self.server_state.connections
-        return any(isinstance(known, BoundedProtocol) and known.is_idle for known in connections)
+        return any(isinstance(known, BoundedProtocol) and known.is_unused for known in connections)
 
     async def _accept_all(self, sockets: List) -> None:
         """Take whoever stands in the system's queues, and let nobody join them."""

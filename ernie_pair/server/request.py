@@ -86,4 +86,4 @@ def _refuse_bad_pair(place: int, pair, limits: Limits) -> None:
         if len(text) > limits.max_chars:
             raise RefusedError(413, f"{where} has {len(text)} characters, above {limits.max_chars}; cut it")
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise RefusedError(422, f"{where} has half of a character; mend it")
+            raise RefusedError(422, f"{where} has half of a character; fix it")

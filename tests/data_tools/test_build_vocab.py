@@ -9,7 +9,7 @@ from places import ROOT
 
 from data_tools.base.errors import InputError
 from data_tools.build_vocab import VocabConfig, build_vocab
-from data_tools.corpus.encoder import DocumentEncoder, Rules
+from data_tools.corpus.encoder import DocumentEncoder, EncodingRules
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece, is_cjk
 
 TEXT = "我爱北京，我爱学习。\nLearning is fun, learning learns 2022 2022.\n我的Learner学习\n罕\n"
@@ -34,10 +34,10 @@ def test_characters_come_by_frequency(tmp_path):
 
 
 def test_every_chinese_character_has_its_twin(tmp_path):
-    pieces = make(tmp_path)
-    for index, token in enumerate(pieces.tokens):
+    tokenizer = make(tmp_path)
+    for index, token in enumerate(tokenizer.tokens):
         if len(token) == 1 and is_cjk(token):
-            assert pieces.tokens[pieces.twin_of[index]] == "##" + token
+            assert tokenizer.tokens[tokenizer.continuation_ids[index]] == "##" + token
 
 
 def test_letters_and_digits_can_go_on_and_marks_cannot(tmp_path):
@@ -56,8 +56,8 @@ def test_what_is_rarer_than_min_count_has_no_token(tmp_path):
 
 
 def test_the_text_is_spelled_without_unknowns_when_everything_fits(tmp_path):
-    pieces = make(tmp_path, min_count=1)
-    assert pieces.unk_id not in pieces.encode(TEXT)
+    tokenizer = make(tmp_path, min_count=1)
+    assert tokenizer.unk_id not in tokenizer.encode(TEXT)
 
 
 @pytest.mark.parametrize("vocab_size", [6, 9, 20, 45, 1000])
@@ -135,11 +135,11 @@ def test_with_its_twins_a_vocabulary_marks_words_and_the_model_reads_what_it_did
     twinned = add_twins(tmp_path, without)
     rules = {"segmenter": None, "separator": " "}
     with pytest.raises(InputError, match=r"plain\.txt has no '##' twin"):
-        DocumentEncoder(Rules(str(tmp_path / "plain.txt"), **rules))
-    ids = DocumentEncoder(Rules(str(tmp_path / "vocab.txt"), **rules)).encode(["我爱 北 a"]).ids
+        DocumentEncoder(EncodingRules(str(tmp_path / "plain.txt"), **rules))
+    ids = DocumentEncoder(EncodingRules(str(tmp_path / "vocab.txt"), **rules)).encode(["我爱 北 a"]).ids
     assert [twinned.tokens[i] for i in ids] == ["我", "##爱", "北", "a"]
-    assert twinned.plain_of[ids].tolist() == plain.encode("我爱 北 a")
-    assert twinned.plain_of.max() < plain.vocab_size
+    assert twinned.base_ids[ids].tolist() == plain.encode("我爱 北 a")
+    assert twinned.base_ids.max() < plain.vocab_size
 
 
 def test_a_vocabulary_with_all_its_twins_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from tiny_corpus import TOKENS, documents, leftovers, lines_of, make, write_voca
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
 from data_tools.base.process_pool import ordered_map
-from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
+from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 from data_tools.corpus.format import Corpus, corpus_paths
 from data_tools.corpus.shards import shard_jobs
 from data_tools.create_pretraining_data import CreateConfig, rules_of
@@ -225,7 +225,7 @@ def test_the_vocabulary_may_come_from_a_model_folder(tmp_path, vocab_file):
 def test_words_cannot_be_marked_without_twins(tmp_path):
     path = write(tmp_path / "plain.txt", "\n".join([*TOKENS[:25], "[UNK]"]).encode("utf-8"))
     with pytest.raises(InputError, match=r"plain\.txt has no '##' twin"):
-        DocumentEncoder(Rules(str(path), segmenter="rjieba"))
+        DocumentEncoder(EncodingRules(str(path), segmenter="rjieba"))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_every_flag_of_the_recipe_decides_something():
     def rules(**flags):
         return rules_of(CreateConfig(input_path="a", output_prefix="b", vocab_file="v", **flags))
 
-    assert rules() == Rules("v")
+    assert rules() == EncodingRules("v")
     assert rules(split_sentences=True).ends == f"{LINE_END}|{CHINESE_END}|{LATIN_END}"
     words = {"chinese": True, "cn_whole_word_segment": True}
     assert rules(**words).segmenter == "rjieba" and rules(cn_seg_func="jieba", **words).segmenter == "jieba"

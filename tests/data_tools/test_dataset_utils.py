@@ -120,10 +120,12 @@ def test_long_ngrams_can_be_favoured():
 
 
 def test_random_replacements_are_ordinary_tokens():
-    pieces = WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", "中", "##中", "ab", "##b", "[unused1]", "[UNK]"])
-    made = masking_rule(pieces)
-    assert [pieces.tokens[index] for index in made.random_ids] == ["中", "ab"]
-    assert made.plain_of[5] == 4 and made.plain_of[7] == 7
+    tokenizer = WordPiece(
+        ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "中", "##中", "ab", "##b", "[unused1]", "[UNK]"]
+    )
+    made = masking_rule(tokenizer)
+    assert [tokenizer.tokens[index] for index in made.random_ids] == ["中", "ab"]
+    assert made.base_ids[5] == 4 and made.base_ids[7] == 7
 
 
 def test_a_vocabulary_without_ordinary_tokens_is_refused():

@@ -145,7 +145,7 @@ def test_a_missing_input_is_one_line_and_exit_code_2(tmp_path, capsys):
     config = TransConfig(input_path=str(tmp_path / "no"), output_path=str(tmp_path / "out"))
     assert exit_code_of(lambda: trans_to_json(config)) == 2
     error = capsys.readouterr().err
-    assert error == f"error: {tmp_path}/no: no such file or folder; mend --input_path\n"
+    assert error == f"error: {tmp_path}/no: no such file or folder; fix --input_path\n"
 
 
 def test_a_folder_without_text_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.engine.hooks import NoStop
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_data
+from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.pretrain.graph.model import ernie_config
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, RankSums, build_program
 from ernie_pair.pretrain.graph.strategy import start_fleet
@@ -41,7 +41,7 @@ class PoisonedJob(PretrainJob):
 
 
 def run(config, world, source):
-    data = open_data(config, world, WordPiece.from_file(source.vocab_file), source.spec)
+    data = open_pretrain_data(config, world, WordPiece.from_file(source.vocab_file), source.spec)
     settings = ernie_config(
         source.spec,
         hidden_dropout_prob=config.hidden_dropout_prob,
@@ -49,8 +49,8 @@ def run(config, world, source):
     )
     program = build_program(config, settings, world.rank)
     program.start(config.seed)
-    add = RankSums(world.size, program.executor, cpu=True)
-    job = PoisonedJob(config, world, world, program, data, add, source)
+    all_reduce = RankSums(world.size, program.executor, cpu=True)
+    job = PoisonedJob(config, world, world, program, data, all_reduce, source)
     metrics, sums = [], []
     for step, batches in enumerate(data.updates(0), start=1):
         metrics.append(job.step(batches, step, NoStop()))

@@ -17,11 +17,11 @@ from tiny_pair_job import run, tiny_job, weights
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.pair.process_group import join_peers
+from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.processes.world import World, launched_world
 
 
-def run_job(folder, peers, out, flags, updates, first=1, resume=None, infinite=(), offload=False):
+def run_job(folder, process_group, out, flags, updates, first=1, resume=None, infinite=(), offload=False):
     """Updates ``first`` to ``updates``, after the checkpoint ``resume``.
 
     In those that are ``infinite`` a gradient of the last rank is. ``offload`` goes with sharding, whose
@@ -30,12 +30,14 @@ def run_job(folder, peers, out, flags, updates, first=1, resume=None, infinite=(
     sharded = flags.get("sharding", "none") != "none"
     with group_sharding_on_cpu(offload) if sharded else nullcontext():
         on_gpu = {"device": "gpu"} if sharded else {}
-        tiny = tiny_job(folder, peers, consumed=(first - 1) * 16, **{**flags, **on_gpu})
+        tiny = tiny_job(folder, process_group, consumed=(first - 1) * 16, **{**flags, **on_gpu})
         if resume:
             tiny.job.restore(Checkpoint(Path(resume)))
-        metrics = [poisoned(tiny, peers, step in infinite, step) for step in range(first, updates + 1)]
-        world = World(peers.rank, peers.size)
-        checkpoints = Checkpoints(Path(out), world, peers.add)
+        metrics = [
+            poisoned(tiny, process_group, step in infinite, step) for step in range(first, updates + 1)
+        ]
+        world = World(process_group.rank, process_group.size)
+        checkpoints = Checkpoints(Path(out), world, process_group.all_reduce)
         state = TrainState(updates, updates * 16, skipped_updates=tiny.job.skipped_updates)
         checkpoints.save(state, {}, tiny.job.state_files(), {})
         checkpoints.close()
@@ -44,12 +46,12 @@ def run_job(folder, peers, out, flags, updates, first=1, resume=None, infinite=(
     return {**curves, **valid, **weights(tiny.job)}
 
 
-def poisoned(tiny, peers, is_poisoned, step):
-    forward = tiny.job.shared.forward
-    if is_poisoned and peers.rank == peers.size - 1:
-        tiny.job.shared.forward = with_infinite_gradient(forward)
+def poisoned(tiny, process_group, is_poisoned, step):
+    forward = tiny.job.parallel.forward
+    if is_poisoned and process_group.rank == process_group.size - 1:
+        tiny.job.parallel.forward = with_infinite_gradient(forward)
     (metrics,) = run(tiny, step, first=step)
-    tiny.job.shared.forward = forward
+    tiny.job.parallel.forward = forward
     return metrics
 
 
@@ -65,10 +67,10 @@ class with_infinite_gradient:
 
 def main(jobs_file, out):
     jobs = json.loads(Path(jobs_file).read_text())
-    peers = join_peers(launched_world())
+    process_group = join_process_group(launched_world())
     for name, about in jobs["jobs"].items():
-        result = run_job(Path(jobs["folder"]), peers, f"{out}.{name}", **about)
-        np.savez(f"{out}.{name}.{peers.rank}.npz", **result)
+        result = run_job(Path(jobs["folder"]), process_group, f"{out}.{name}", **about)
+        np.savez(f"{out}.{name}.{process_group.rank}.npz", **result)
 
 
 if __name__ == "__main__":

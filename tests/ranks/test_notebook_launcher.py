@@ -164,7 +164,7 @@ def train_until_killed(flags, folder):
     step_of = PairJob.step
 
     def killed(self, batches, step, stop):
-        if step == 5 and self.peers.rank == 1:
+        if step == 5 and self.process_group.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return step_of(self, batches, step, stop)
 

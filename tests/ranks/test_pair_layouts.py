@@ -12,7 +12,7 @@ from places import ROOT, SUPPORT
 from run_pair_layouts import run_job
 from tiny_pair_job import write_files
 
-from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.weights.weight_files import from_safetensors
 
 pytestmark = pytest.mark.ranks
@@ -69,7 +69,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def one(folder):
     """One process that passes once: {variant: what it ended with}."""
-    return {name: run_job(folder, Alone(), str(folder / f"one.{name}"), **job_of(name)) for name in VARIANTS}
+    return {
+        name: run_job(folder, SingleProcess(), str(folder / f"one.{name}"), **job_of(name))
+        for name in VARIANTS
+    }
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +94,7 @@ def two(folder, one):
     dropout = {"dropout": 0.1, "rdrop_alpha": 1.0, **LAYOUTS["4x2"]}
     jobs["rdrop-4x2"] = {"flags": dropout, "updates": UPDATES}
     half = str(folder / "half" / "checkpoints" / "step_00000003")
-    run_job(folder, Alone(), str(folder / "half"), {**PLAIN, **VARIANTS["clipped"]}, updates=3)
+    run_job(folder, SingleProcess(), str(folder / "half"), {**PLAIN, **VARIANTS["clipped"]}, updates=3)
     resumed = {"first": 4, "resume": half}
     jobs["clipped-4x2-resumed"] = job_of("clipped", flags=LAYOUTS["4x2"], **resumed)
     jobs["clipped-4x2-stage2-resumed"] = job_of("clipped", flags=sharded, **resumed)
@@ -166,9 +169,9 @@ def test_each_process_writes_the_state_of_what_it_owns(folder, two, name):
 def test_one_process_goes_on_from_the_state_of_several(folder, one, two, name):
     variant = name.split("-")[0]
     job = {**job_of(variant), "updates": UPDATES + 2}
-    whole = run_job(folder, Alone(), str(folder / f"{name}.whole"), **job)
+    whole = run_job(folder, SingleProcess(), str(folder / f"{name}.whole"), **job)
     resume = str(folder / f"two.{name}" / "checkpoints" / f"step_{UPDATES:08d}")
     out = str(folder / f"{name}.rest")
-    rest = run_job(folder, Alone(), out, **{**job, "first": UPDATES + 1, "resume": resume})
+    rest = run_job(folder, SingleProcess(), out, **{**job, "first": UPDATES + 1, "resume": resume})
     assert difference(rest, whole) < BOUND
     assert rest["learning_rate"].tolist() == whole["learning_rate"][UPDATES:].tolist()

@@ -36,13 +36,13 @@ class Job(run.PairJob):
     def step(self, batches, number, stop):
         if number == stop_at:
             os._exit(9)
-        is_poisoned = number == poisoned and self.peers.rank == 1
+        is_poisoned = number == poisoned and self.process_group.rank == 1
         objective.F.cross_entropy = lambda *given: entropy(*given) * (float("nan") if is_poisoned else 1.0)
         return super().step(batches, number, stop)
 
     def evaluate(self, split):
         weights = b"".join(parameter.numpy().tobytes() for parameter in self.model.parameters())
-        open(f"{told}.{self.peers.rank}", "w").write(hashlib.sha256(weights).hexdigest())
+        open(f"{told}.{self.process_group.rank}", "w").write(hashlib.sha256(weights).hexdigest())
         return super().evaluate(split)
 
 run.PairJob = Job
@@ -67,16 +67,16 @@ sys.exit(exit_code_of(ask))
 LOST = """
 import os, sys
 from data_tools.base.cli import exit_code_of
-from ernie_pair.pair.process_group import join_peers
+from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.processes.world import launched_world
 
 def meet():
-    peers = join_peers(launched_world())
-    peers.barrier()
-    if peers.rank == 0:
+    process_group = join_process_group(launched_world())
+    process_group.barrier()
+    if process_group.rank == 0:
         os._exit(9)
     while True:
-        peers.barrier()
+        process_group.barrier()
 
 sys.exit(exit_code_of(meet))
 """

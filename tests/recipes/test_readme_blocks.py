@@ -22,7 +22,7 @@ import yaml
 from pages import PAGES, ROOT, blocks, text_of
 
 from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.train.train_pair import train_pair
 
 pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
@@ -83,7 +83,7 @@ def template(tmp_path_factory):
         shutil.copytree(best, here / name, dirs_exist_ok=True)
     gram = open_model(str(here / "gram"), model_type="ernie_gram", from_scratch=True)
     (here / "ernie-gram-zh").mkdir()
-    new_model(gram, "ernie_gram", seed=3, dropout=0.1).write(here / "ernie-gram-zh", gram.vocab_file)
+    build_classifier(gram, "ernie_gram", seed=3, dropout=0.1).write(here / "ernie-gram-zh", gram.vocab_file)
     shutil.rmtree(here / "out")
     write_texts(here)
     return here

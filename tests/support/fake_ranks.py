@@ -8,7 +8,7 @@ from ernie_pair.processes.world import World
 
 
 class Sum:
-    """``add`` of one of ``size`` ranks that all call it."""
+    """``all_reduce`` of one of ``size`` ranks that all call it."""
 
     def __init__(self, size: int):
         self._barrier = threading.Barrier(size, timeout=20)
@@ -27,12 +27,12 @@ class Sum:
 
 
 def on_ranks(size, action):
-    """``action(world, add)`` on every rank: what each returned, or the exception it raised."""
-    add, answers = Sum(size), [None] * size
+    """``action(world, all_reduce)`` on every rank: what each returned, or the exception it raised."""
+    all_reduce, answers = Sum(size), [None] * size
 
     def run(rank):
         try:
-            answers[rank] = action(World(rank, size), add)
+            answers[rank] = action(World(rank, size), all_reduce)
         except Exception as error:
             answers[rank] = error
 

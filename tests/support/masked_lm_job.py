@@ -30,12 +30,12 @@ BATCH, LENGTH = 4, 32
 class MaskedLMData:
     """The samples of a corpus, each of one segment, in the order of a seed."""
 
-    def __init__(self, prefix: Path, pieces: WordPiece, seed: int):
-        corpus, self.pad_id = Corpus(prefix), pieces.pad_id
+    def __init__(self, prefix: Path, tokenizer: WordPiece, seed: int):
+        corpus, self.pad_id = Corpus(prefix), tokenizer.pad_id
         cut = {"target_length": LENGTH - 2, "short_seq_prob": 0.1, "min_sentences": 1, "num_samples": 400}
         documents = range(corpus.num_documents)
         rows = build_sample_map(corpus.docs, corpus.lens, documents, seed=seed, **cut)
-        self.samples = ErnieDataset(corpus, rows, masking_rule(pieces), seed=seed, binary_head=False)
+        self.samples = ErnieDataset(corpus, rows, masking_rule(tokenizer), seed=seed, binary_head=False)
 
     def updates(self, consumed_samples: int) -> Iterator[List[Dict[str, np.ndarray]]]:
         for first in range(consumed_samples, len(self.samples) - BATCH, BATCH):

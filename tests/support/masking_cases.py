@@ -17,7 +17,7 @@ GOES_ON = np.arange(210) >= 110
 
 def rule(**changes):
     settings = {"cls_id": 1, "sep_id": 2, "mask_id": 3, "random_ids": np.arange(10, 110), **changes}
-    return MaskingRule(plain_of=PLAIN_OF, goes_on=GOES_ON, **settings)
+    return MaskingRule(base_ids=PLAIN_OF, goes_on=GOES_ON, **settings)
 
 
 def random_case(seed):

@@ -8,14 +8,14 @@ from tiny_pair import write_model, write_pairs
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.engine.hooks import NoStop
-from ernie_pair.inference.token_rows import Batch, Rows
+from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.class_weights import class_weights_of
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_updates
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
-from ernie_pair.pair.model.classifier import new_model
-from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.processes.world import World
@@ -27,7 +27,7 @@ SETTINGS = {"model_type": "ernie", "batch_size": 16, "learning_rate": 5e-3, "dro
 
 class Tiny(NamedTuple):
     job: PairJob
-    rows: Rows  # to train on
+    rows: EncodedPairs  # to train on
     updates: Iterator[List[Batch]]
 
 
@@ -43,26 +43,28 @@ def tiny_config(folder: Path, **flags) -> TrainConfig:
     return TrainConfig(**PLACES, model_name_or_path=str(folder / "model"), **{**SETTINGS, **flags})
 
 
-def tiny_job(folder: Path, peers=None, consumed: int = 0, prepare=None, measure=None, **flags) -> Tiny:
+def tiny_job(
+    folder: Path, process_group=None, consumed: int = 0, prepare=None, measure=None, **flags
+) -> Tiny:
     """A new job and the updates from ``consumed`` on; ``prepare`` sees its model before it is made."""
-    config, peers = tiny_config(folder, **flags), peers or Alone()
-    pieces = WordPiece.from_file(folder / "model" / "vocab.txt")
+    config, process_group = tiny_config(folder, **flags), process_group or SingleProcess()
+    tokenizer = WordPiece.from_file(folder / "model" / "vocab.txt")
     train, dev = (
-        encode_pairs(read_pairs(folder / f"{name}.tsv", 2), pieces, 64) for name in ("train", "dev")
+        encode_pairs(read_pairs(folder / f"{name}.tsv", 2), tokenizer, 64) for name in ("train", "dev")
     )
     source = open_model(str(folder / "model"), model_type=config.model_type, from_scratch=True)
-    model = new_model(source, config.model_type, config.seed, config.dropout)
+    model = build_classifier(source, config.model_type, config.seed, config.dropout)
     recompute_layers(model, config.use_recompute)
     if prepare:
         prepare(model)
     weights = class_weights_of(config.class_weights, 2, train.labels, "train.tsv")
     more = {"measure": measure} if measure else {}
-    job = PairJob(config, model, dev, STEPS, peers, class_weights=weights, **more)
-    updates = training_updates(
+    job = PairJob(config, model, dev, STEPS, process_group, class_weights=weights, **more)
+    updates = training_steps(
         train,
         config.seed,
         config.batch_size,
-        World(peers.rank, peers.size),
+        World(process_group.rank, process_group.size),
         consumed,
         config.bucket,
         passes=config.gradient_accumulation_steps,

@@ -31,16 +31,16 @@ def write_model(folder: Path, **changes) -> Path:
 
 def write_corpus(folder: Path, model: Path, documents: int = 60, seed: int = 0) -> Path:
     """Documents of 1 to 6 sentences in which each character is followed by the next of the list."""
-    rng, pieces = np.random.default_rng(seed), WordPiece.from_file(model / "vocab.txt")
+    rng, tokenizer = np.random.default_rng(seed), WordPiece.from_file(model / "vocab.txt")
     with CorpusWriter(
-        folder / "text", vocab_size=pieces.vocab_size, about={"vocab_sha256": pieces.sha256}
+        folder / "text", vocab_size=tokenizer.vocab_size, about={"vocab_sha256": tokenizer.sha256}
     ) as writer:
         for _ in range(documents):
             sentences = []
             for _ in range(rng.integers(1, 7)):
                 start, length = rng.integers(len(CHARACTERS)), rng.integers(3, 12)
                 text = "".join(CHARACTERS[(start + i) % len(CHARACTERS)] for i in range(length))
-                sentences.append(pieces.encode(text))
+                sentences.append(tokenizer.encode(text))
             writer.add(sentences)
     return folder
 

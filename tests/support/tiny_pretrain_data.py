@@ -6,7 +6,7 @@ from data_tools.base.cli import parse_config
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.spec import parse_spec
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_data
+from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.processes.world import World
 
 SPEC = parse_spec({"vocab_size": len(VOCAB), "max_position_embeddings": 40, "type_vocab_size": 2})
@@ -14,5 +14,7 @@ SPEC = parse_spec({"vocab_size": len(VOCAB), "max_position_embeddings": 40, "typ
 
 def opened(world, input_dir=None, spec=None, **changes):
     words = flags(world / "model", input_dir or world / "a", world / "output", **changes)
-    pieces = WordPiece.from_file(world / "model" / "vocab.txt")
-    return open_data(parse_config(PretrainConfig, list(map(str, words))), World(0, 1), pieces, spec or SPEC)
+    tokenizer = WordPiece.from_file(world / "model" / "vocab.txt")
+    return open_pretrain_data(
+        parse_config(PretrainConfig, list(map(str, words))), World(0, 1), tokenizer, spec or SPEC
+    )

@@ -10,9 +10,9 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import encode_texts
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model.classifier import load_trained, new_model
+from ernie_pair.pair.model.classifier import build_classifier, load_classifier
 from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.process_group import SingleProcess
 
 MAX_SEQ_LEN = 40
 
@@ -23,7 +23,7 @@ def write_trained(folder: Path, family: str = "ernie", **changes) -> Path:
     source_folder = write_model(folder.with_name(f"{folder.name}-source"), **changes)
     source = open_model(str(source_folder), model_type=family, from_scratch=True)
     folder.mkdir(parents=True)
-    new_model(source, family, seed=3, dropout=0.1).write(folder, source.vocab_file)
+    build_classifier(source, family, seed=3, dropout=0.1).write(folder, source.vocab_file)
     return folder
 
 
@@ -45,7 +45,7 @@ def random_texts(count: int, seed: int = 0, longest: int = 60) -> List[Tuple[str
 
 def logits_of_trained(model_path: Path, pairs) -> np.ndarray:
     """What evaluation and prediction see."""
-    model, vocab_file = load_trained(str(model_path))
+    model, vocab_file = load_classifier(str(model_path))
     left, right = zip(*pairs)
     rows = encode_texts(left, right, None, WordPiece.from_file(vocab_file), MAX_SEQ_LEN)
-    return logits_of(model, rows, 64, Alone())
+    return logits_of(model, rows, 64, SingleProcess())

@@ -110,7 +110,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
     }
     if config.drop_leaks != "none":
         _refuse_uncleanable(sources["train"], Path(config.output))
-    pieces = WordPiece.from_file(config.vocab_file) if config.vocab_file else None
+    tokenizer = WordPiece.from_file(config.vocab_file) if config.vocab_file else None
     results = _results(config)
     are_there = config.output and results.are_done()
     read = {split: source.read() for split, source in sources.items()}
@@ -118,7 +118,7 @@ def audit_pairs(config: AuditPairsConfig) -> None:
         path = Path(config.output) / f"{split}{ENDING}" if config.output else None
         tell_rejected(pairs.path, pairs.bad, len(pairs), path)
     files = coded(read)
-    audit = audit_of(files, labels, _same(config.same, labels), pieces, config.max_seq_len)
+    audit = audit_of(files, labels, _same(config.same, labels), tokenizer, config.max_seq_len)
     lines: List[Iterable[bytes]] = []
     if config.drop_leaks != "none":
         cleaned, kept = _clean(files, Path(config.output), config.drop_leaks)
@@ -132,20 +132,20 @@ def audit_of(
     files: Dict[str, Coded],
     labels: Labels,
     same: Optional[int],
-    pieces: Optional[WordPiece],
+    tokenizer: Optional[WordPiece],
     max_seq_len: int,
 ) -> PairAudit:
     """Return the facts and findings of the files, train first.
 
-    ``same``: the class of texts that mean the same. Without ``pieces`` lengths are in characters.
+    ``same``: the class of texts that mean the same. Without ``tokenizer`` lengths are in characters.
     """
     facts = {}
     for name, file in files.items():
-        lengths = _lengths(file.pairs, pieces)
+        lengths = _lengths(file.pairs, tokenizer)
         too_long = int((lengths > max_seq_len).sum())
         counts = _counts(file.pairs, labels)
         facts[name] = FileFacts(file.pairs.path, len(file.pairs), counts, quantiles(lengths), too_long)
-    unit = "tokens" if pieces else "characters"
+    unit = "tokens" if tokenizer else "characters"
     return PairAudit(unit, max_seq_len, facts, findings_of(files, same))
 
 
@@ -162,11 +162,11 @@ def _same(name: str, labels: Labels) -> Optional[int]:
     return labels.classes[name]
 
 
-def _lengths(pairs: Pairs, pieces: Optional[WordPiece]) -> np.ndarray:
+def _lengths(pairs: Pairs, tokenizer: Optional[WordPiece]) -> np.ndarray:
     """Return the length of each pair with its special tokens, int64 [rows]."""
     sides = []
     for texts in pairs[:2]:
-        found = pieces.encode_batch(texts) if pieces else texts
+        found = tokenizer.encode_batch(texts) if tokenizer else texts
         sides.append(np.fromiter(map(len, found), dtype=np.int64, count=len(texts)))
     return sides[0] + sides[1] + SPECIALS_PER_PAIR
 

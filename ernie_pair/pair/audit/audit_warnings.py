@@ -48,7 +48,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
 def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
     labels = sources["train"].labels
     files = coded({split: source.read() for split, source in sources.items()})
-    return warnings_of(audit_of(files, labels, same_of(labels), pieces=None, max_seq_len=0))
+    return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
 
 
 def _note_of(warnings: List[str]) -> Dict[str, object]:

@@ -25,7 +25,7 @@ from ernie_pair.pair.compare.comparison_report import (
     write_comparison,
 )
 from ernie_pair.pair.compare.domain_loss import domain_loss
-from ernie_pair.pair.compare.runs import TEST, Runs, Start
+from ernie_pair.pair.compare.runs import TEST, Candidate, Runs
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
@@ -142,11 +142,11 @@ def _train_config(path: str) -> TrainConfig:
     return parse_config(TrainConfig, [f"--config={path}", "--model_name_or_path=start", "--output_dir=run"])
 
 
-def _labels_of(start: Start, train: TrainConfig) -> Labels:
+def _labels_of(start: Candidate, train: TrainConfig) -> Labels:
     return parse_label_map(train.label_map) if train.label_map else start.source.spec.labels
 
 
-def _test_pairs(config: CompareConfig, train: TrainConfig, start: Start) -> Pairs:
+def _test_pairs(config: CompareConfig, train: TrainConfig, start: Candidate) -> Pairs:
     labels = _labels_of(start, train)
     columns = Columns(train.text_a, train.text_b, train.label)
     flag, name, split = "dev_file", train.dev_file, "dev"
@@ -157,7 +157,7 @@ def _test_pairs(config: CompareConfig, train: TrainConfig, start: Start) -> Pair
     return pairs
 
 
-def _open_starts(text: str, train: TrainConfig) -> List[Start]:
+def _open_starts(text: str, train: TrainConfig) -> List[Candidate]:
     paths: Dict[str, str] = {}
     for word in text.split():
         name, equals, path = word.partition("=")
@@ -169,14 +169,14 @@ def _open_starts(text: str, train: TrainConfig) -> List[Start]:
     return [_open_start(name, path, train.from_scratch) for name, path in paths.items()]
 
 
-def _open_start(name: str, path: str, from_scratch: bool) -> Start:
+def _open_start(name: str, path: str, from_scratch: bool) -> Candidate:
     from_scratch = from_scratch or path.startswith(RANDOM)
     path = path[len(RANDOM) :] if path.startswith(RANDOM) else path
-    return Start(name, path, open_model(path, model_type="", from_scratch=from_scratch))
+    return Candidate(name, path, open_model(path, model_type="", from_scratch=from_scratch))
 
 
 def _domain_losses(
-    starts: List[Start], corpus: Corpus, config: CompareConfig, train: TrainConfig
+    starts: List[Candidate], corpus: Corpus, config: CompareConfig, train: TrainConfig
 ) -> Dict[str, Dict[str, object]]:
     """Return what ``domain_loss`` measures for every start, or {"reason": why it cannot}."""
     quiet_libraries()

@@ -10,7 +10,7 @@ from data_tools.corpus.format import Corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.samples.collate import NO_LABEL, collate
-from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.source import ModelSource, match_parameters
@@ -61,8 +61,8 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
 
 def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):
     """Return the samples, and the id of their padding."""
-    pieces = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file))
-    flags = MaskingConfig()
+    tokenizer = vocabulary_of([corpus], WordPiece.from_file(source.vocab_file))
+    flags = MaskingFlags()
     rows = build_sample_map(
         corpus.docs,
         corpus.lens,
@@ -71,8 +71,8 @@ def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
         seed=SEED,
         **flags.map_settings(max_seq_len),
     )
-    rule = masking_rule(pieces, **flags.rule_settings())
-    return ErnieDataset(corpus, rows, rule, seed=SEED), pieces.pad_id
+    rule = masking_rule(tokenizer, **flags.rule_settings())
+    return ErnieDataset(corpus, rows, rule, seed=SEED), tokenizer.pad_id
 
 
 def _masked_word_model(source: ModelSource):

@@ -54,7 +54,7 @@ class BrokenRunError(ErniePairError):
     exit_code = 1
 
 
-class Start(NamedTuple):
+class Candidate(NamedTuple):
     """A start of the comparison; ``source`` has no weights when its runs begin with random ones."""
 
     name: str
@@ -82,7 +82,7 @@ class Runs:
         self.num_classes, self.symmetric = num_classes, symmetric
         self.seeds = range(train.seed, train.seed + seeds)
 
-    def make(self, starts: List[Start], test: Pairs) -> None:
+    def make(self, starts: List[Candidate], test: Pairs) -> None:
         """Train and predict what is not there yet. Raises an ErniePairError as a run that fails does."""
         self._keep_plan(self._plan(starts, test), test)
         wanted = [(start, seed) for seed in self.seeds for start in starts]
@@ -99,11 +99,11 @@ class Runs:
         """Return whether a plan has been kept in the folder."""
         return (self.output_dir / PLAN).is_file()
 
-    def folder(self, start: Start, seed: int) -> Path:
+    def folder(self, start: Candidate, seed: int) -> Path:
         """Return the output_dir of the run from ``start`` with ``seed``."""
         return self.output_dir / f"{start.name}-seed-{seed}"
 
-    def logits(self, start: Start, seed: int, num_rows: int) -> np.ndarray:
+    def logits(self, start: Candidate, seed: int, num_rows: int) -> np.ndarray:
         """Return log p of every row of a run, float64 [N, C], which serve as logits.
 
         Raises CheckpointError when its predictions are damaged.
@@ -117,7 +117,7 @@ class Runs:
             raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
         return logs
 
-    def _make(self, start: Start, seed: int, folder: Path) -> None:
+    def _make(self, start: Candidate, seed: int, folder: Path) -> None:
         log = _log_of(folder)
         log.parent.mkdir(parents=True, exist_ok=True)
         run = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
@@ -146,7 +146,7 @@ class Runs:
             pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             draft.write_text(json.dumps(plan, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
-    def _plan(self, starts: List[Start], test: Pairs) -> Dict[str, object]:
+    def _plan(self, starts: List[Candidate], test: Pairs) -> Dict[str, object]:
         flags = {name: value for name, value in asdict(self.train).items() if name not in OF_A_RUN}
         files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]
         hashes = {f"{file.flag} (sha256)": file.sha256() for file in files}

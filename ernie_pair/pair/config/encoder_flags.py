@@ -9,7 +9,7 @@ from ernie_pair.model_files.config_json import FAMILIES
 
 
 @dataclass(frozen=True)
-class EncoderConfig(Options):
+class EncoderFlags(Options):
     """A part of `PairConfig`."""
 
     model_type: Literal[tuple(FAMILIES)] = option("ernie_gram", help="the family of the model", group="model")

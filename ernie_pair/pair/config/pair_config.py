@@ -9,8 +9,8 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
-from ernie_pair.pair.config.encoder_flags import EncoderConfig
-from ernie_pair.pair.config.step_flags import UpdateConfig
+from ernie_pair.pair.config.encoder_flags import EncoderFlags
+from ernie_pair.pair.config.step_flags import StepFlags
 from ernie_pair.pair.data.class_weights import BALANCED
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 from ernie_pair.pair.metrics import LOWER_IS_BETTER, METRICS
@@ -33,7 +33,7 @@ class OutputConfig(Options):
 
 
 @dataclass(frozen=True)
-class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
+class PairConfig(EncoderFlags, StepFlags, OutputConfig):
     """The settings of training a pair classifier; its data are those of `TrainConfig` or `PairTrainer`."""
 
     from_scratch: bool = option(
@@ -185,7 +185,7 @@ class PairConfig(EncoderConfig, UpdateConfig, OutputConfig):
                 f"{self.layer_decay} asks for several; leave one of them out"
             )
 
-    def pairs_per_update(self, processes: int) -> int:
+    def pairs_per_step(self, processes: int) -> int:
         """Return the global batch size: the pairs of one step, of all ``processes``."""
         return self.batch_size * self.gradient_accumulation_steps * processes
 

@@ -5,18 +5,18 @@ from typing import Literal
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option
-from ernie_pair.device.amp_flags import AmpConfig
+from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.pair.data.class_weights import class_weights_in
 
 # What must not change between a checkpoint and the run that goes on from it.
-SAME_UPDATE = (
+SAME_STEP = (
     *("grad_clip", "class_weights", "rdrop_alpha", "fgm_epsilon", "use_amp", "amp_dtype", "amp_level"),
     *("init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio"),
 )
 
 
 @dataclass(frozen=True)
-class UpdateConfig(AmpConfig):
+class StepFlags(AmpFlags):
     """A part of `PairConfig`."""
 
     gradient_accumulation_steps: int = option(

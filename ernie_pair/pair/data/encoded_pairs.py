@@ -11,7 +11,7 @@ import numpy as np
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import (  # noqa: F401 - one place to import them from
     Batch,
-    Rows,
+    EncodedPairs,
     encode_texts,
     evaluation_batches,
     kept_lengths,
@@ -22,15 +22,21 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.processes.world import World
 
 
-def encode_pairs(pairs: Pairs, pieces: WordPiece, max_seq_len: int) -> Rows:
+def encode_pairs(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
     """Encode every pair as token ids, cut to ``max_seq_len`` tokens (see ``kept_lengths``)."""
-    rows = encode_texts(pairs.left, pairs.right, pairs.labels, pieces, max_seq_len)
+    rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
     rows.bad = pairs.bad
     return rows
 
 
-def training_updates(
-    rows: Rows, seed: int, batch_size: int, world: World, consumed: int, bucket: bool = True, passes: int = 1
+def training_steps(
+    rows: EncodedPairs,
+    seed: int,
+    batch_size: int,
+    world: World,
+    consumed: int,
+    bucket: bool = True,
+    passes: int = 1,
 ) -> Iterator[List[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 

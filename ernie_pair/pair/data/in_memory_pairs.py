@@ -23,9 +23,9 @@ from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (
     BadRow,
     Cells,
+    Pair,
     Pairs,
     Reject,
-    Row,
     good_rows,
     pairs_of,
     row_of,
@@ -66,7 +66,7 @@ class GivenPairs:
         """
         return _hash_of(islice(self.rows(), BEGINNING))
 
-    def rows(self, reject: Reject = lambda row: None) -> Iterator[Row]:
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
         """Iterate over the good rows, read one at a time; call ``reject`` with each bad row left out.
 
         Raises InputError naming the row when bad rows are not left out, or when no row is good.
@@ -91,7 +91,7 @@ class GivenPairs:
         rows = list(self.rows(bad.append))
         return pairs_of(rows, bad, self.labels is not None, _hash_of(rows), self.flag)
 
-    def _rows(self) -> Iterator[Union[Row, BadRow]]:
+    def _rows(self) -> Iterator[Union[Pair, BadRow]]:
         keys = None
         for number, example in enumerate(examples_of(self.flag, self.examples)):
             where = f"{self.flag}[{number}]"
@@ -100,7 +100,7 @@ class GivenPairs:
             try:
                 cells = _cells(where, example, keys)
                 _refuse_half_characters(where, cells[:2])
-                row: Union[Row, BadRow] = row_of(where, number, cells, self.labels)
+                row: Union[Pair, BadRow] = row_of(where, number, cells, self.labels)
             except InputError as error:
                 row = BadRow(number, error.message)
             yield row
@@ -146,7 +146,7 @@ def _rows_of_frame(flag: str, frame) -> Iterator:
     return (dict(zip(names, row)) for row in rows)
 
 
-def _hash_of(rows: Iterable[Row]) -> str:
+def _hash_of(rows: Iterable[Pair]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row.left, row.right, row.label]).encode() + b"\n")

@@ -93,7 +93,7 @@ def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool)
             both = ", ".join(cells[place] for place in found)
             raise InputError(f"{where}: both columns {both} may be {role}; name one with {_flag(role)}")
         if named and must_be_there and not found:
-            raise InputError(f"{where}: no column {named!r} in {', '.join(cells)}; mend {_flag(role)}")
+            raise InputError(f"{where}: no column {named!r} in {', '.join(cells)}; fix {_flag(role)}")
         if found:
             places[role] = found[0]
     return places

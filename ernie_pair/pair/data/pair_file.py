@@ -34,7 +34,7 @@ PACKED = (".gz", ".zst")
 Cells = Tuple[object, object, object]  # text, text, label: as they stand, None where there is none
 
 
-class Row(NamedTuple):
+class Pair(NamedTuple):
     """A pair in line ``number``; ``label`` is its class, or None when nobody asked for it."""
 
     number: int
@@ -122,7 +122,7 @@ def read_file(
     return pairs
 
 
-def pairs_of(found: Iterable[Row], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
+def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
     """Collect rows into `Pairs`, with labels and line numbers as int64 [rows].
 
     ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.
@@ -138,7 +138,7 @@ def pairs_of(found: Iterable[Row], bad: List[BadRow], labelled: bool, sha256: st
     return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad))
 
 
-def chunks_of(rows: Iterator[Row], size: int, path: str) -> Iterator[Pairs]:
+def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
     """Yield ``rows`` in chunks of ``size``, the last one shorter, read when asked for.
 
     A chunk is labelled as its first row is.
@@ -151,8 +151,8 @@ def chunks_of(rows: Iterator[Row], size: int, path: str) -> Iterator[Pairs]:
 
 
 def good_rows(
-    found: Iterator[Union[Row, BadRow]], skips: bool, path: str, reject: Reject = lambda row: None
-) -> Iterator[Row]:
+    found: Iterator[Union[Pair, BadRow]], skips: bool, path: str, reject: Reject = lambda row: None
+) -> Iterator[Pair]:
     """Yield the rows that are pairs, at least one; call ``reject`` with each bad row that is left out.
 
     Bad rows are left out when ``skips`` says so, and known ones always. Raises InputError with the reason of
@@ -160,7 +160,7 @@ def good_rows(
     """
     num_good, first_bad = 0, None
     for place, row in enumerate(found):
-        if isinstance(row, Row):
+        if isinstance(row, Pair):
             num_good += 1
             yield row
             continue
@@ -194,10 +194,10 @@ def rows_of(
     labels: Optional[Labels],
     columns: Columns,
     rules: RowRules = RowRules(),  # noqa: B008
-) -> Iterator[Union[Row, BadRow]]:
-    """Yield every row of a file as a `Row`, or as a `BadRow` that says what is wrong; reads a line at a time.
+) -> Iterator[Union[Pair, BadRow]]:
+    """Yield every row of a file as a `Pair`, or as a `BadRow` that says what is wrong.
 
-    Raises InputError when the first line does not tell how the others are to be read.
+    A line at a time. Raises InputError when the first line does not tell how the others are to be read.
     """
     ending = ending_of(path)
     if ending in JSON_ENDINGS:
@@ -213,15 +213,15 @@ def rows_of(
         yield BadRow(number, cells.reason) if isinstance(cells, BadRecord) else row
 
 
-def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Row:
-    """Return the cells as a `Row`.
+def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
+    """Return the cells as a `Pair`.
 
     Raises InputError when a text is missing or blank, or the label is none of ``labels``.
     """
     left, right, label = cells
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
         raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
-    return Row(number, left, right, None if labels is None else _class_of(where, label, labels))
+    return Pair(number, left, right, None if labels is None else _class_of(where, label, labels))
 
 
 def _cells_of_table(

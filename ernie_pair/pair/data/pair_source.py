@@ -14,9 +14,9 @@ from ernie_pair.pair.data.named_set import SetFile, open_set
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (
     BadRow,
+    Pair,
     Pairs,
     Reject,
-    Row,
     good_rows,
     pairs_of,
     read_file,
@@ -83,7 +83,7 @@ class PairSource:
         bad: List[BadRow] = []
         return pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
 
-    def rows(self, reject: Reject = lambda row: None) -> Iterator[Row]:
+    def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
         """Iterate over the good rows, a file read line by line; call ``reject`` with each row left out.
 
         Raises InputError naming file:line, or the row of a set.
@@ -105,7 +105,7 @@ class PairSource:
             raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
         return found.path
 
-    def _rows_of_set(self) -> Iterator[Union[Row, BadRow]]:
+    def _rows_of_set(self) -> Iterator[Union[Pair, BadRow]]:
         found = self._set()
         if isinstance(found, SetFile):
             named = any(self.columns.by_role.values())
@@ -130,7 +130,7 @@ def _with_spellings(labels: Labels, spellings: Sequence[str]) -> Labels:
     return replace(labels, classes={"-": _NO_CLASS, **more, **labels.classes})
 
 
-def _without_class(row: Union[Row, BadRow]) -> Union[Row, BadRow]:
+def _without_class(row: Union[Pair, BadRow]) -> Union[Pair, BadRow]:
     if isinstance(row, BadRow) or row.label != _NO_CLASS:
         return row
     return BadRow(row.number, "label '-': those who were asked did not agree on one", is_known=True)

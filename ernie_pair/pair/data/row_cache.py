@@ -1,6 +1,6 @@
 """Encoded pairs on disk: tokenised once, memory mapped, checked whenever they are opened.
 
-CACHE/pairs-NAME.arrow   a table of Hugging Face datasets: input_ids, head (see `token_rows.Rows`), label
+CACHE/pairs-NAME.arrow   a table of Hugging Face datasets: input_ids, head (see `EncodedPairs`), label
 CACHE/pairs-NAME.json    its sha256 and the key it was made for; written last, so the two are whole
 CACHE/pairs-NAME.lock    held by the process that makes them
 
@@ -20,7 +20,7 @@ from data_tools.files.json_file import is_whole_number
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.inference.token_rows import Rows
+from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import BadRow, Pairs, ending_of
 from ernie_pair.pair.data.pair_source import PairSource
@@ -36,10 +36,10 @@ Check = Callable[[List[Optional[np.ndarray]]], None]
 def cached_rows(
     cache_dir: Path,
     sources: Sequence[PairSource],
-    pieces: WordPiece,
+    tokenizer: WordPiece,
     max_seq_len: int,
     check: Check = lambda labels: None,
-) -> List[Rows]:
+) -> List[EncodedPairs]:
     """Return the pairs of each source as token ids, memory mapped; encode those not in ``cache_dir``.
 
     ``check`` is given the labels of each, int64 [rows] or None, before anything is written. Any number of
@@ -47,23 +47,23 @@ def cached_rows(
     when the first dies. Raises InputError for a bad row of any source, before anything is written;
     MachineError when the disk does not keep what is written.
     """
-    keys = [key_of(source, pieces, max_seq_len) for source in sources]
-    caches = [_cache_of(cache_dir, key, pieces.pad_id) for key in keys]
+    keys = [key_of(source, tokenizer, max_seq_len) for source in sources]
+    caches = [_cache_of(cache_dir, key, tokenizer.pad_id) for key in keys]
     found = [cache.read() for cache in caches]
     read = [source.read() if rows is None else None for source, rows in zip(sources, found)]
     check([(rows if pairs is None else pairs).labels for rows, pairs in zip(found, read)])
     for pairs in read:
         if pairs is not None and len(pairs.bad) > MOST_BAD:
             raise _too_many_bad(pairs)
-    encode = partial(_encode, pieces, max_seq_len)
+    encode = partial(_encode, tokenizer, max_seq_len)
     return [
         rows if pairs is None else cache.get(partial(encode, source, pairs), LOCK_SECONDS)
         for cache, source, rows, pairs in zip(caches, sources, found, read)
     ]
 
 
-def _encode(pieces: WordPiece, max_seq_len: int, source: PairSource, pairs: Pairs) -> Rows:
-    encoded = encode_pairs(pairs, pieces, max_seq_len)
+def _encode(tokenizer: WordPiece, max_seq_len: int, source: PairSource, pairs: Pairs) -> EncodedPairs:
+    encoded = encode_pairs(pairs, tokenizer, max_seq_len)
     if encoded.starts[-1] > MOST_TOKENS:
         raise InputError(f"--{source.flag} {source.name}: too large to be held; pass --streaming true")
     return encoded
@@ -76,7 +76,7 @@ def _too_many_bad(pairs: Pairs) -> InputError:
     )
 
 
-def key_of(source: PairSource, pieces: WordPiece, max_seq_len: int) -> Dict[str, object]:
+def key_of(source: PairSource, tokenizer: WordPiece, max_seq_len: int) -> Dict[str, object]:
     """Return all that the encoded rows depend on, as a dictionary that JSON can hold. Raises InputError."""
     return {
         "version": VERSION,
@@ -85,22 +85,22 @@ def key_of(source: PairSource, pieces: WordPiece, max_seq_len: int) -> Dict[str,
         "columns": asdict(source.columns),
         "rules": asdict(source.rules),
         "labels": source.labels.classes if source.labels else None,
-        "vocabulary": pieces.sha256,
+        "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,
     }
 
 
-def _cache_of(cache_dir: Path, key: Dict[str, object], pad_id: int) -> KeyedCache[Rows]:
+def _cache_of(cache_dir: Path, key: Dict[str, object], pad_id: int) -> KeyedCache[EncodedPairs]:
     return KeyedCache(cache_dir, key, _write, partial(_load, pad_id), kind="pairs-", ending=".arrow")
 
 
-def _write(rows: Rows, draft: Path) -> Dict[str, object]:
+def _write(rows: EncodedPairs, draft: Path) -> Dict[str, object]:
     _write_table(draft, rows)
     note = {"sha256": sha256_of_file(draft), "rows": len(rows), "num_cut": rows.num_cut}
     return {**note, "bad": [list(row) for row in rows.bad]}
 
 
-def _write_table(path: Path, rows: Rows) -> None:
+def _write_table(path: Path, rows: EncodedPairs) -> None:
     """Write the rows as one Arrow record batch, so that their ids lie side by side in the file."""
     import pyarrow as pa
     from datasets import Features, Value
@@ -119,14 +119,14 @@ def _write_table(path: Path, rows: Rows) -> None:
         writer.finalize()
 
 
-def _load(pad_id: int, note: Dict, path: Path) -> Optional[Rows]:
+def _load(pad_id: int, note: Dict, path: Path) -> Optional[EncodedPairs]:
     if not is_whole_number(note.get("num_cut"), 0):
         return None
     bad = tuple(BadRow(*row) for row in note["bad"])
     return _mapped(path, pad_id, note["num_cut"], bad)
 
 
-def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> Rows:
+def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> EncodedPairs:
     from datasets import Dataset
 
     table = Dataset.from_file(str(path)).data
@@ -134,4 +134,4 @@ def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> R
     heads = table.column("head").to_numpy()
     labels = table.column("label").to_numpy() if "label" in table.column_names else None
     starts = lists.offsets.to_numpy().astype(np.int64)
-    return Rows(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut, bad)
+    return EncodedPairs(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut, bad)

@@ -16,7 +16,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, encode_texts
 from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
 from ernie_pair.pair.data.encoded_pairs import dealt
-from ernie_pair.pair.data.pair_file import Row
+from ernie_pair.pair.data.pair_file import Pair
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import StreamedRejects
 from ernie_pair.processes.world import World
@@ -44,9 +44,9 @@ class StreamRules(NamedTuple):
         return self.batch_size * (POOL_BATCHES if self.bucket else 1)
 
 
-def streamed_updates(
+def streamed_steps(
     source: PairSource,
-    pieces: WordPiece,
+    tokenizer: WordPiece,
     rules: StreamRules,
     world: World,
     consumed: int,
@@ -63,7 +63,7 @@ def streamed_updates(
         rows = list(islice(stream, rules.pool_size))
         labels = np.array([row.label for row in rows], dtype=np.int64)
         texts = [row.left for row in rows], [row.right for row in rows]
-        encoded = encode_texts(*texts, labels, pieces, rules.max_seq_len)
+        encoded = encode_texts(*texts, labels, tokenizer, rules.max_seq_len)
         for picked in _batches(encoded.lengths, rules, pool)[done // rules.batch_size :]:
             yield [encoded.batch(part) for part in dealt(picked, world, rules.passes)]
         done = 0
@@ -71,14 +71,14 @@ def streamed_updates(
 
 def shuffled(
     source: PairSource, rules: StreamRules, rejects: Optional[StreamedRejects] = None
-) -> Iterator[Row]:
+) -> Iterator[Pair]:
     """Yield the rows of all epochs without end, shuffled within a buffer; an epoch holds every row once.
 
     ``rejects`` is called with the rows that the first epoch leaves out.
     """
     for epoch in count():
         rng = np.random.default_rng([rules.seed, epoch])
-        waiting: List[Row] = []
+        waiting: List[Pair] = []
         for row in source.rows() if epoch or rejects is None else source.rows(rejects):
             if len(waiting) < rules.buffer:
                 waiting.append(row)

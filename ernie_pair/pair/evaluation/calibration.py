@@ -40,7 +40,7 @@ def is_at_the_end(temperature: float) -> bool:
     return not SMALLEST * 1.01 < temperature < LARGEST / 1.01
 
 
-def said_and_true(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+def confidences_and_hits(probabilities: np.ndarray, labels: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
     """Return the stated probability of every row, float64 [N], and whether it came true, bool [N].
 
     ``probabilities`` float64 [N, C]. Of two classes: the probability of class 1, and whether it is the label.

@@ -13,7 +13,7 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
-from ernie_pair.pair.evaluation.inference_model import Trained
+from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.evaluation.tuning import (
     refuse_judged_file,
@@ -38,7 +38,7 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     if results.are_done():
         _print_metrics(json.loads(Path(config.output_file).read_text(encoding="utf-8")))
         return
-    trained = Trained(config)
+    trained = InferenceModel(config)
     answers = _ask(trained, config)
     thresholds = thresholds_of(answers, config.at_precision)
     calibration = with_threshold(answers.saved, thresholds, config)
@@ -52,7 +52,7 @@ def evaluate_pair(config: EvaluateConfig) -> None:
             if report:
                 write_report(report, evaluation, answers, config.worst_rows)
         _tell(evaluation, config)
-    trained.peers.barrier()
+    trained.process_group.barrier()
 
 
 def _results(config: EvaluateConfig) -> Results:
@@ -61,7 +61,7 @@ def _results(config: EvaluateConfig) -> Results:
     return results_of("evaluate", config, report, but)
 
 
-def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
+def _ask(trained: InferenceModel, config: EvaluateConfig) -> Answers:
     saved, symmetric = _saved_for(trained.calibration, config)
     refuse_unsavable(config, saved, trained.num_classes)
     pairs, calibrating, tuning = _read(trained, config)
@@ -85,7 +85,7 @@ def _ask(trained: Trained, config: EvaluateConfig) -> Answers:
     )
 
 
-def _read(trained: Trained, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
+def _read(trained: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
     """Read the pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
     pairs = trained.read(config.input_file, labelled=True)
     calibrating = tuning = None

@@ -13,10 +13,10 @@ from ernie_pair.pair.evaluation.calibration import (
     BINS,
     Bin,
     calibration_error,
+    confidences_and_hits,
     equal_mass_bins,
     equal_width_bins,
     is_at_the_end,
-    said_and_true,
     top_label,
 )
 from ernie_pair.pair.evaluation.intervals import intervals
@@ -82,7 +82,7 @@ class Answers(NamedTuple):
         return self.pairs.known_labels
 
     @property
-    def guesses(self) -> np.ndarray:
+    def predictions(self) -> np.ndarray:
         """Return the predictions: the likeliest class of each row, int64 [N]."""
         return self.logits.argmax(axis=1)
 
@@ -100,7 +100,7 @@ class Answers(NamedTuple):
 
     def bins(self, temperature: float) -> List[Bin]:
         """Return the equal-mass bins of the probabilities at ``temperature``, see ``equal_mass_bins``."""
-        return equal_mass_bins(*said_and_true(probabilities(self.logits, temperature), self.labels))
+        return equal_mass_bins(*confidences_and_hits(probabilities(self.logits, temperature), self.labels))
 
     def top_label_error(self, temperature: float) -> float:
         """Return the expected calibration error as papers give it, see ECE_TOP_LABEL."""
@@ -127,7 +127,7 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         "confusion": _confusion(answers),
         "calibration": _calibration(answers),
         "slices": slice_table(
-            answers.pairs.left, answers.pairs.right, labels, answers.guesses, answers.num_classes
+            answers.pairs.left, answers.pairs.right, labels, answers.predictions, answers.num_classes
         ),
     }
     if config.bootstrap:
@@ -185,7 +185,7 @@ def _judged(answers: Answers, threshold: float) -> Dict[str, object]:
 def _confusion(answers: Answers) -> List[List[int]]:
     """Return the confusion matrix: counts by label, then by prediction."""
     size = answers.num_classes
-    cells = answers.labels * size + answers.guesses
+    cells = answers.labels * size + answers.predictions
     return np.bincount(cells, minlength=size * size).reshape(size, size).tolist()
 
 
@@ -214,10 +214,10 @@ def _swap(answers: Answers, swapped: np.ndarray) -> Dict[str, float]:
     ``accuracy_both_orders``: of the mean of the logits, as --symmetric average takes it.
     """
     differences = np.abs(answers.shown - probabilities(swapped, answers.in_use)).sum(axis=1) / 2
-    guesses, both = swapped.argmax(axis=1), (answers.logits + swapped).argmax(axis=1)
+    predictions, both = swapped.argmax(axis=1), (answers.logits + swapped).argmax(axis=1)
     return {
-        "flip_rate": float(np.mean(guesses != answers.guesses)),
+        "flip_rate": float(np.mean(predictions != answers.predictions)),
         "mean_difference": float(differences.mean()),
-        "accuracy_swapped": float(np.mean(guesses == answers.labels)),
+        "accuracy_swapped": float(np.mean(predictions == answers.labels)),
         "accuracy_both_orders": float(np.mean(both == answers.labels)),
     }

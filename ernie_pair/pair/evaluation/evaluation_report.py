@@ -39,7 +39,7 @@ def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
     """
     of_label = answers.shown[np.arange(len(answers.labels)), answers.labels]
     order = np.argsort(of_label, kind="stable")
-    wrong = order[answers.guesses[order] != answers.labels[order]][:most]
+    wrong = order[answers.predictions[order] != answers.labels[order]][:most]
     return [
         dict(
             zip(
@@ -49,7 +49,7 @@ def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
                     -math.log(max(of_label[row], 1e-300)),
                     float(of_label[row]),
                     answers.names[answers.labels[row]],
-                    answers.names[answers.guesses[row]],
+                    answers.names[answers.predictions[row]],
                     answers.pairs.left[row],
                     answers.pairs.right[row],
                 ),
@@ -81,7 +81,7 @@ def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[st
         charts=charts_of(answers, evaluation),
         slices=_slices_by_kind(evaluation),
         worst=worst[:ON_THE_PAGE],
-        num_wrong=int(np.sum(answers.guesses != answers.labels)),
+        num_wrong=int(np.sum(answers.predictions != answers.labels)),
         single_class=_single_class(evaluation),
         are_named=are_names(answers.names),
     )

@@ -18,13 +18,13 @@ from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.evaluation.result_file import refuse_unusable
-from ernie_pair.pair.model.classifier import load_trained
+from ernie_pair.pair.model.classifier import load_classifier
 from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.process_group import join_peers
+from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.processes.world import launched_world
 
 
-class Trained:
+class InferenceModel:
     """A trained model, opened by every process of the run.
 
     Raises InputError when the flags cannot be followed.
@@ -37,9 +37,9 @@ class Trained:
         refuse_unusable(Path(config.output_file))
         start_device(config.device, self.world)
         self.config = config
-        self.model, vocab_file = load_trained(config.model_path)
+        self.model, vocab_file = load_classifier(config.model_path)
         self.max_seq_len = config.max_seq_len or self.model.spec.inference_length
-        self.pieces = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
+        self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
         self.calibration = read_calibration(Path(config.model_path), self.num_classes)
 
     @property
@@ -53,9 +53,9 @@ class Trained:
         return self.model.spec.labels
 
     @property
-    def peers(self):
+    def process_group(self):
         """Return the process group, joined when first asked for, after what each process reads by itself."""
-        return join_peers(self.world)
+        return join_process_group(self.world)
 
     def read(self, name: str, labelled: bool) -> Pairs:
         """Read the pairs of a file, or those of a set: `dev` when ``labelled``, otherwise `test`.
@@ -80,5 +80,5 @@ class Trained:
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
-        rows = encode_texts(left, right, None, self.pieces, self.max_seq_len)
-        return logits_of(self.model, rows, self.config.batch_size, self.peers)
+        rows = encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
+        return logits_of(self.model, rows, self.config.batch_size, self.process_group)

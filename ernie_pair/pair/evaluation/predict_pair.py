@@ -5,7 +5,7 @@ import logging
 from ernie_pair.inference.softmax import decide, refuse_threshold
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.evaluation.inference_model import Trained
+from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.prediction_file import prediction_lines, with_bad_rows
 from ernie_pair.pair.evaluation.result_file import results_of
 
@@ -17,7 +17,7 @@ def predict_pair(config: PredictConfig) -> None:
     results = results_of("predict", config)
     if results.are_done():
         return
-    trained = Trained(config)
+    trained = InferenceModel(config)
     refuse_threshold(config.threshold, trained.num_classes, config.model_path)
     saved = trained.calibration
     symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
@@ -30,6 +30,6 @@ def predict_pair(config: PredictConfig) -> None:
         lines = with_bad_rows(lines, pairs.bad)
         with results.published() as (draft,):
             draft.write_text("".join(lines), encoding="utf-8")
-    trained.peers.barrier()
+    trained.process_group.barrier()
     logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
     logger.info("%d predictions: %s", len(logits), config.output_file)

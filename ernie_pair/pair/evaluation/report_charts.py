@@ -112,7 +112,7 @@ def _histogram(answers: Answers) -> Chart:
         shown, split, names = answers.shown[:, 1], answers.labels == 1, ("label 0", "label 1")
         said, note = "probability of class 1", "The less the two overlap, the better they are told apart."
     else:
-        shown, split = answers.shown.max(axis=1), answers.guesses == answers.labels
+        shown, split = answers.shown.max(axis=1), answers.predictions == answers.labels
         names, said = ("wrong", "right"), "probability of the predicted class"
         note = "The surer the model, the rarer it should be wrong."
 

@@ -21,9 +21,9 @@ Group = Tuple[Name, np.ndarray]  # and which rows are of it, bool [N]
 
 
 def slice_table(
-    left: Sequence[str], right: Sequence[str], labels: np.ndarray, guesses: np.ndarray, num_classes: int
+    left: Sequence[str], right: Sequence[str], labels: np.ndarray, predictions: np.ndarray, num_classes: int
 ) -> List[Dict[str, object]]:
-    """Return a dictionary per slice that has rows; ``labels`` and ``guesses`` are int64 [N].
+    """Return a dictionary per slice that has rows; ``labels`` and ``predictions`` are int64 [N].
 
     Its keys: by, slice, rows, accuracy, f1, and of two classes share_positive. The slices of one ``by`` hold
     every row once.
@@ -36,21 +36,21 @@ def slice_table(
         "digits": _by_digits,
     }
     return [
-        {"by": kind, "slice": name, **_measured(labels[inside], guesses[inside], num_classes)}
+        {"by": kind, "slice": name, **_measured(labels[inside], predictions[inside], num_classes)}
         for kind, groups in kinds.items()
         for name, inside in groups(pairs)
         if inside.any()
     ]
 
 
-def _measured(labels: np.ndarray, guesses: np.ndarray, num_classes: int) -> Dict[str, object]:
+def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> Dict[str, object]:
     from sklearn.metrics import accuracy_score, f1_score
 
     average = "binary" if num_classes == 2 else "macro"
     values: Dict[str, object] = {
         "rows": len(labels),
-        "accuracy": float(accuracy_score(labels, guesses)),
-        "f1": float(f1_score(labels, guesses, average=average, zero_division=0)),
+        "accuracy": float(accuracy_score(labels, predictions)),
+        "f1": float(f1_score(labels, predictions, average=average, zero_division=0)),
     }
     return {**values, "share_positive": float(labels.mean())} if num_classes == 2 else values
 

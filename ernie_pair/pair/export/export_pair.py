@@ -19,7 +19,13 @@ from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import open_backend
-from ernie_pair.inference.exported_model import FORMAT, MANIFEST, PADDLE_FILES, WRITTEN, ShippedModel
+from ernie_pair.inference.exported_model import (
+    EXPORT_FORMAT,
+    EXPORT_MANIFEST,
+    PADDLE_FILES,
+    WRITTEN,
+    ExportedModel,
+)
 from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
@@ -28,7 +34,7 @@ from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.config.ask_config import refuse_short_pairs
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
-from ernie_pair.pair.model.classifier import PairClassifier, load_trained
+from ernie_pair.pair.model.classifier import PairClassifier, load_classifier
 from ernie_pair.processes.world import World
 
 VERSIONED = (
@@ -100,7 +106,7 @@ def export_pair(config: ExportConfig) -> None:
     if "onnx" in config.backends:
         import_optional("onnxruntime", "onnx")
     start_device("cpu", World())
-    model, vocab_file = load_trained(config.model_path)
+    model, vocab_file = load_classifier(config.model_path)
     calibration = _calibration(config, model.num_classes)
     publish_folder(
         output_dir,
@@ -127,7 +133,7 @@ def _refuse_loss(output_dir: Path) -> None:
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"--output_dir {output_dir} is a file; give a folder")
     found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - {*WRITTEN, MADE} if MANIFEST in found else found
+    others = found - {*WRITTEN, MADE} if EXPORT_MANIFEST in found else found
     if others:
         raise InputError(
             f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
@@ -148,8 +154,8 @@ def _fill(
 ) -> None:
     folder = vocab_file.parent
     max_seq_len = config.max_seq_len or model.spec.inference_length
-    pieces = open_tokenizer(vocab_file, model.spec, max_seq_len)
-    batches = parity_batches(pieces, max_seq_len)
+    tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
+    batches = parity_batches(tokenizer, max_seq_len)
     expected = answers_of(model, batches)
     shutil.copyfile(vocab_file, draft / VOCAB)
     config_file = find_config(folder)
@@ -162,7 +168,7 @@ def _fill(
         write_onnx(draft)
     for name in PADDLE_FILES if "paddle" not in config.backends else ():
         (draft / name).unlink()
-    shipped = ShippedModel(
+    exported = ExportedModel(
         draft,
         model.spec.labels.names,
         max_seq_len,
@@ -173,19 +179,19 @@ def _fill(
     )
     differences = {}
     for name in config.backends:
-        backend = open_backend(shipped, name, cpu_threads())
+        backend = open_backend(exported, name, cpu_threads())
         differences[name] = largest_difference(backend, batches, expected)
         logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
     manifest = _manifest(
-        shipped,
+        exported,
         parity=differences,
         model=Path(config.model_path).name,
-        vocab_sha256=pieces.sha256,
+        vocab_sha256=tokenizer.sha256,
         versions=installed_versions(VERSIONED),
     )
-    (draft / MANIFEST).write_text(manifest, encoding="utf-8")
+    (draft / EXPORT_MANIFEST).write_text(manifest, encoding="utf-8")
 
 
-def _manifest(shipped: ShippedModel, **facts) -> str:
-    said = {name: value for name, value in asdict(shipped).items() if name != "folder"}
-    return json.dumps({"format": FORMAT, **said, **facts}, indent=2, ensure_ascii=False) + "\n"
+def _manifest(exported: ExportedModel, **facts) -> str:
+    said = {name: value for name, value in asdict(exported).items() if name != "folder"}
+    return json.dumps({"format": EXPORT_FORMAT, **said, **facts}, indent=2, ensure_ascii=False) + "\n"

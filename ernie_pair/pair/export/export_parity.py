@@ -15,31 +15,31 @@ SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than th
 NUM_PAIRS, PAIRS_PER_BATCH = 24, 6
 
 
-def parity_batches(pieces: WordPiece, max_seq_len: int) -> List[Batch]:
+def parity_batches(tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
     """Return batches of several lengths: random ids with padding, and texts, some longer than fits."""
     rng = np.random.default_rng(0)
     shapes = [(rows, min(length, max_seq_len)) for rows, length in SHAPES]
     return [
-        *(_random_batch(rng, pieces, *shape) for shape in shapes),
-        *_text_batches(rng, pieces, max_seq_len),
+        *(_random_batch(rng, tokenizer, *shape) for shape in shapes),
+        *_text_batches(rng, tokenizer, max_seq_len),
     ]
 
 
-def _random_batch(rng: np.random.Generator, pieces: WordPiece, rows: int, length: int) -> Batch:
+def _random_batch(rng: np.random.Generator, tokenizer: WordPiece, rows: int, length: int) -> Batch:
     kept = rng.integers(2, length + 1, rows)
     kept[0] = length
     inside = np.arange(length) < kept[:, None]
-    ids, types = (rng.integers(0, most, (rows, length)) for most in (pieces.vocab_size, 2))
-    return Batch(np.where(inside, ids, pieces.pad_id), np.where(inside, types, 0), None)
+    ids, types = (rng.integers(0, most, (rows, length)) for most in (tokenizer.vocab_size, 2))
+    return Batch(np.where(inside, ids, tokenizer.pad_id), np.where(inside, types, 0), None)
 
 
-def _text_batches(rng: np.random.Generator, pieces: WordPiece, max_seq_len: int) -> List[Batch]:
-    words = [token for token in pieces.tokens if not token.startswith(("[", CONTINUATION))]
+def _text_batches(rng: np.random.Generator, tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
+    words = [token for token in tokenizer.tokens if not token.startswith(("[", CONTINUATION))]
     left, right = (
         ["".join(rng.choice(words, size)) for size in rng.integers(1, max_seq_len + 1, NUM_PAIRS)]
         for _ in "ab"
     )
-    rows = encode_texts(left, right, None, pieces, max_seq_len)
+    rows = encode_texts(left, right, None, tokenizer, max_seq_len)
     return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, PAIRS_PER_BATCH)]
 
 

@@ -77,7 +77,7 @@ class RunConfig(Options):
         refuse_empty(self, "output_file")
 
 
-def run_shipped(config: RunConfig) -> None:
+def predict_exported(config: RunConfig) -> None:
     """Write a header, then the prediction of every input row, in their order. Raises an ErniePairError."""
     start_console(World())
     results = results_of("run", config)

@@ -33,7 +33,7 @@ from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
 
-WEIGHTS = "model_state.pdparams"
+MODEL_STATE = "model_state.pdparams"
 HEADS = ("classifier.", "pre_classifier.")
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
 MEAN_CLASS = "MeanPooledPairClassifier"
@@ -59,8 +59,8 @@ class PairClassifier(nn.Layer):
         self.dropout = nn.Dropout(_head_dropout(self.spec, self.encoder.config))
         self._add_head()
         for name, parameter in self.named_parameters():
-            parameter.stop_gradient = self.is_idle(name)
-        self.resting: List[nn.Layer] = []  # what stays in evaluation mode
+            parameter.stop_gradient = self.is_unused(name)
+        self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
 
     @property
     def encoder(self):
@@ -89,7 +89,7 @@ class PairClassifier(nn.Layer):
         init_like(self.encoder, linear)
         self.classifier = linear
 
-    def is_idle(self, name: str) -> bool:
+    def is_unused(self, name: str) -> bool:
         """Return whether the parameter of this name is unused: no logit depends on it."""
         unused = self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
         return name.startswith(tuple(f"{self.attribute}.{part}" for part in unused))
@@ -116,7 +116,7 @@ class PairClassifier(nn.Layer):
     def train(self) -> None:
         """Set training mode, except for what is frozen."""
         super().train()
-        for layer in self.resting:
+        for layer in self.frozen_modules:
             layer.eval()
 
     def layers(self) -> List[nn.Layer]:
@@ -148,13 +148,13 @@ class PairClassifier(nn.Layer):
                 set_weight(parameter, arrays[parameter.name])
 
     def write(self, folder: Path, vocab_file: Path, max_seq_len: int = 0) -> None:
-        """Fill ``folder`` so that PaddleNLP's from_pretrained, and ``load_trained``, read it.
+        """Fill ``folder`` so that PaddleNLP's from_pretrained, and ``load_classifier``, read it.
 
         ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
         """
         tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
         # As plain arrays: tensors would carry along names that differ from process to process.
-        paddle.save(widen_tensors(self.state_dict()), str(folder / WEIGHTS))
+        paddle.save(widen_tensors(self.state_dict()), str(folder / MODEL_STATE))
         shutil.copyfile(vocab_file, folder / VOCAB)
         for name, value in ((CONFIG, self.spec.to_config()), (TOKENIZER, tokenizer)):
             (folder / name).write_text(
@@ -162,7 +162,7 @@ class PairClassifier(nn.Layer):
             )
 
 
-def new_model(
+def build_classifier(
     source: ModelSource, family: str, seed: int, dropout: float, pooling: str = ""
 ) -> PairClassifier:
     """Return a classifier with random weights, the same for the same ``seed``.
@@ -178,7 +178,7 @@ def new_model(
         raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({reason}); correct it") from None
 
 
-def load_start(model: PairClassifier, source: ModelSource) -> str:
+def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     """Give ``model`` the weights of ``source`` where there are any, and return in words what it starts from.
 
     A file without classifier leaves the classifier as it is, and so does one whose classifier was given
@@ -201,7 +201,7 @@ def load_start(model: PairClassifier, source: ModelSource) -> str:
     return f"start from the weights {source.weights}: {', '.join(notes)}"
 
 
-def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
+def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
     """Load a trained classifier, in evaluation mode, and return it with the path of its vocabulary.
 
     Every weight must be in the file. Raises InputError when ``model_path`` is no folder of a model,
@@ -217,7 +217,7 @@ def load_trained(model_path: str) -> Tuple[PairClassifier, Path]:
         raise InputError(
             f"{model_path}/{CONFIG}: neither model_type nor architectures names one of {', '.join(FAMILIES)}"
         )
-    model = new_model(source, family, seed=0, dropout=0.0)
+    model = build_classifier(source, family, seed=0, dropout=0.0)
     assert source.weights is not None  # a model that is not from scratch has some
     _set_matching(model, read_weights(source.weights), source.weights)
     model.eval()

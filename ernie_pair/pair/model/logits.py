@@ -7,11 +7,11 @@ import paddle
 from tqdm import tqdm
 
 from data_tools.base.errors import NumbersError
-from ernie_pair.pair.data.encoded_pairs import Rows, evaluation_batches
+from ernie_pair.pair.data.encoded_pairs import EncodedPairs, evaluation_batches
 from ernie_pair.pair.model.classifier import PairClassifier
 
 
-def logits_of(model: PairClassifier, rows: Rows, batch_size: int, peers) -> np.ndarray:
+def logits_of(model: PairClassifier, rows: EncodedPairs, batch_size: int, process_group) -> np.ndarray:
     """Return the logits of every row, float32 [N, C], in the order of the file, on every rank.
 
     The batches follow from the file and ``batch_size`` alone and are dealt to the ranks one by one, so a row
@@ -20,14 +20,14 @@ def logits_of(model: PairClassifier, rows: Rows, batch_size: int, peers) -> np.n
     """
     model.eval()
     logits = np.zeros((len(rows), model.num_classes), dtype=np.float32)
-    batches = evaluation_batches(rows.lengths, batch_size)[peers.rank :: peers.size]
-    hidden = peers.rank > 0 or not sys.stderr.isatty()
+    batches = evaluation_batches(rows.lengths, batch_size)[process_group.rank :: process_group.size]
+    hidden = process_group.rank > 0 or not sys.stderr.isatty()
     with paddle.no_grad():
         for picked in tqdm(batches, unit="batch", disable=hidden, leave=False):
             batch = rows.batch(picked)
             answer = model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
             logits[picked] = answer.astype("float32").numpy()
-    logits = peers.total(logits)
+    logits = process_group.all_reduce_now(logits)
     if not np.isfinite(logits).all():
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise NumbersError(

@@ -7,7 +7,7 @@ import numpy as np
 import paddle
 
 from data_tools.base.errors import InputError
-from ernie_pair.device.amp_flags import AmpConfig
+from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
 from ernie_pair.weights.weight_files import Arrays
 
@@ -17,13 +17,13 @@ LEAST_CAPABILITY = {"float16": 7, "bfloat16": 8}
 SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 
 
-class Precision:
+class AmpContext:
     """The precision of a model: its forward pass is cast as ``config`` says, at O2 its weights once for all.
 
     Raises InputError for a GPU that cannot compute in the type.
     """
 
-    def __init__(self, config: AmpConfig, model):
+    def __init__(self, config: AmpFlags, model):
         self.dtype = config.amp_dtype if config.use_amp else "float32"
         self.level = config.amp_level
         if self.dtype != "float32":
@@ -41,7 +41,7 @@ class Precision:
 class LossScale(AnyDeviceGradScaler):
     """Paddle's loss scale; the caller, who has heard all processes, says what is to be skipped."""
 
-    def __init__(self, config: AmpConfig):
+    def __init__(self, config: AmpFlags):
         super().__init__(
             init_loss_scaling=config.init_loss_scaling,
             incr_ratio=config.incr_ratio,
@@ -68,7 +68,7 @@ class LossScale(AnyDeviceGradScaler):
         )
 
 
-def loss_scale_of(config: AmpConfig) -> Optional[LossScale]:
+def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:
     """Return a loss scale where ``config`` asks for one, otherwise None."""
     return LossScale(config) if config.scales_loss else None
 

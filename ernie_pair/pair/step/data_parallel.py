@@ -12,21 +12,21 @@ from ernie_pair.weights.weight_files import Arrays
 OPTIMIZER_FILE = "optimizer.safetensors"
 
 
-class Replicas:
+class DataParallel:
     """Data parallelism over one rank, or over several that average gradients in the last pass of a step."""
 
-    def __init__(self, model, optimizer, peers):
-        self.model, self.optimizer, self.peers = model, optimizer, peers
-        self.forward = peers.share_gradients(model)
-        self.loss_factor = peers.size  # of a process's part of the loss: Paddle divides the sum by it
+    def __init__(self, model, optimizer, process_group):
+        self.model, self.optimizer, self.process_group = model, optimizer, process_group
+        self.forward = process_group.share_gradients(model)
+        self.loss_factor = process_group.size  # of a process's part of the loss: Paddle divides the sum by it
 
     @contextmanager
     def passing(self, is_last: bool) -> Iterator[None]:
         """Wrap a pass: the gradients add up on this rank, and in the last one of a step over all ranks."""
-        with self.peers.passing(self.forward, is_last):
+        with self.process_group.passing(self.forward, is_last):
             yield
         if is_last:
-            self.peers.average_gradients(self.model)
+            self.process_group.average_gradients(self.model)
 
     def unscale(self, loss_scale) -> None:
         """Divide the gradients by the loss scale."""
@@ -34,7 +34,7 @@ class Replicas:
 
     def squares(self) -> float:
         """Return what this rank adds to the squared norm of the gradient: all of it on rank 0, else 0."""
-        return squares_of(p.grad for p in self.model.parameters()) if self.peers.rank == 0 else 0.0
+        return squares_of(p.grad for p in self.model.parameters()) if self.process_group.rank == 0 else 0.0
 
     def step(self, rate: float) -> None:
         """Move the weights at the learning rate ``rate``."""
@@ -47,7 +47,7 @@ class Replicas:
 
     def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
         """Yield (name, arrays) of the checkpoint file of rank 0, with ``more``, which all ranks have."""
-        if self.peers.rank == 0:
+        if self.process_group.rank == 0:
             yield OPTIMIZER_FILE, {**optimizer_arrays(self.model, self.optimizer), **more}
 
     def restore(self, arrays: Arrays, where: str) -> None:

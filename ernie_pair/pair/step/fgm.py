@@ -15,7 +15,7 @@ import paddle
 from data_tools.base.errors import InputError
 
 
-class Perturbation:
+class Fgm:
     """The perturbation of ``embedding``; ``average`` makes a tensor the mean over all ranks, in place.
 
     Raises InputError when the embedding is frozen.

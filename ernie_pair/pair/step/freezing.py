@@ -7,22 +7,22 @@ backward pass. They run as in evaluation: what comes out of them is the same in 
 from typing import Optional
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.config.encoder_flags import EncoderConfig
+from ernie_pair.pair.config.encoder_flags import EncoderFlags
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.step.optimizer import trained_parameters
 
 
-def freeze(model: PairClassifier, config: EncoderConfig) -> str:
+def freeze(model: PairClassifier, config: EncoderFlags) -> str:
     """Freeze what the flags name, and return how many parameters train, as a line for the log.
 
     The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.
     """
     layers = model.layers()
     num_frozen = num_frozen_layers(config, len(layers))
-    model.resting = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
+    model.frozen_modules = [] if num_frozen is None else [*model.embeddings(), *layers[:num_frozen]]
     for name, parameter in model.named_parameters():
         is_frozen = num_frozen is not None and model.depth_of(name) <= num_frozen
-        parameter.stop_gradient = is_frozen or model.is_idle(name)
+        parameter.stop_gradient = is_frozen or model.is_unused(name)
     every = sum(int(parameter.size) for parameter in model.parameters())
     trained = sum(int(parameter.size) for parameter in trained_parameters(model).values())
     share = f"{trained:,} of {every:,} parameters train ({trained / every:.1%})"
@@ -33,7 +33,7 @@ def freeze(model: PairClassifier, config: EncoderConfig) -> str:
     )
 
 
-def num_frozen_layers(config: EncoderConfig, num_layers: int) -> Optional[int]:
+def num_frozen_layers(config: EncoderFlags, num_layers: int) -> Optional[int]:
     """Return how many layers above the embeddings are frozen; None: not even these. Raises InputError."""
     if config.freeze_layers > num_layers:
         raise InputError(

@@ -16,15 +16,15 @@ from ernie_pair.pair.data.encoded_pairs import Batch
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
 
 
-class Answer(NamedTuple):
+class LossParts(NamedTuple):
     """The loss of one micro-batch as a tensor with its graph, and numbers for the log."""
 
     loss: paddle.Tensor  # its mean over the rows, each counted by its weight
     divergence: float
-    share_correct: float
+    accuracy: float
 
 
-class Objective:
+class PairLoss:
     """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same."""
 
     def __init__(self, rdrop_alpha: float = 0.0, class_weights: Optional[np.ndarray] = None):
@@ -34,7 +34,7 @@ class Objective:
         """Return what the batch counts among others of its size; without class weights all count the same."""
         return 1.0 if self.class_weights is None else _sum(self.class_weights[batch.labels])
 
-    def __call__(self, forward: Forward, batch: Batch) -> Answer:
+    def __call__(self, forward: Forward, batch: Batch) -> LossParts:
         """Return the loss of a micro-batch, computed in float32.
 
         ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; R-Drop gives it
@@ -48,7 +48,7 @@ class Objective:
         if self.rdrop_alpha:
             divergence = self._mean(_divergences(*logits_BC.chunk(2)), batch.labels)
             loss, divergence = loss + self.rdrop_alpha * divergence, float(divergence)
-        return Answer(loss, divergence, np.mean(logits_BC.numpy().argmax(axis=1) == labels_B))
+        return LossParts(loss, divergence, np.mean(logits_BC.numpy().argmax(axis=1) == labels_B))
 
     def _mean_entropy(self, logits_BC: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
         if self.class_weights is None:

@@ -33,24 +33,24 @@ from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
 PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"
 
 
-class Shards:
-    """ZeRO stage 2, with the methods of `Replicas`; ``optimizer`` is Paddle's own, without a wrapper.
+class Zero2:
+    """ZeRO stage 2, with the methods of `DataParallel`; ``optimizer`` is Paddle's own, without a wrapper.
 
     Raises InputError for a single process.
     """
 
     loss_factor = 1  # Paddle adds up what the processes have
 
-    def __init__(self, model, optimizer, peers, *, offload: bool, weight_decay: float):
-        if peers.size == 1:
+    def __init__(self, model, optimizer, process_group, *, offload: bool, weight_decay: float):
+        if process_group.size == 1:
             raise InputError(
                 "--sharding stage2 splits the state over several processes, and this is one; launch with "
                 "--gpus 0,1, or use --sharding none"
             )
-        self.model, self.inner, self.peers = model, optimizer, peers
+        self.model, self.inner, self.process_group = model, optimizer, process_group
         self.forward, self.optimizer = shard(model, optimizer, offload)
         owners = owners_of(self.optimizer)
-        mine = {n: p for n, p in trained_parameters(model).items() if owners[p.name] == peers.rank}
+        mine = {n: p for n, p in trained_parameters(model).items() if owners[p.name] == process_group.rank}
         self.state = _Offloaded(self.optimizer, mine, weight_decay) if offload else _Held(optimizer, mine)
 
     def passing(self, is_last: bool) -> ContextManager:
@@ -83,8 +83,8 @@ class Shards:
     def files(self, more: Arrays) -> Iterator[Tuple[str, Arrays]]:
         """Yield (name, arrays) of this rank's part of the state; rank 0 has ``more`` too."""
         arrays = self.state.arrays(self.model)
-        name = PART_FILE.format(part=self.peers.rank, parts=self.peers.size)
-        yield name, {**arrays, **(more if self.peers.rank == 0 else {})}
+        name = PART_FILE.format(part=self.process_group.rank, parts=self.process_group.size)
+        yield name, {**arrays, **(more if self.process_group.rank == 0 else {})}
 
     def restore(self, arrays: Arrays, where: str) -> None:
         """Take this rank's part of the state of all parameters, however it was split before.
@@ -117,7 +117,7 @@ class _Held:
         restore_optimizer(model, self.optimizer, arrays, where, self.mine)
 
 
-class Place(NamedTuple):
+class FlatSlice(NamedTuple):
     """Where a parameter lies in a flat tensor."""
 
     start: int
@@ -198,21 +198,21 @@ def _master_of(parameter, name: str, arrays: Arrays) -> np.ndarray:
     return parameter.numpy() if kept is None else kept
 
 
-def places_of(shapes: Dict[str, Tuple[int, ...]], gaps: Sequence[int]) -> Dict[str, Place]:
+def places_of(shapes: Dict[str, Tuple[int, ...]], gaps: Sequence[int]) -> Dict[str, FlatSlice]:
     """Return the places of parameters that lie one after another, each with a gap behind it."""
     places, start = {}, 0
     for (name, shape), gap in zip(shapes.items(), gaps):
-        places[name] = Place(start, shape)
+        places[name] = FlatSlice(start, shape)
         start = places[name].inside.stop + gap
     return places
 
 
-def cut_flat(flat: np.ndarray, places: Dict[str, Place]) -> Arrays:
+def cut_flat(flat: np.ndarray, places: Dict[str, FlatSlice]) -> Arrays:
     """Return the part of ``flat`` [size] at each place, in the shape of its parameter, not copied."""
     return {name: flat[place.inside].reshape(place.shape) for name, place in places.items()}
 
 
-def lay_flat(arrays: Arrays, places: Dict[str, Place], size: int) -> np.ndarray:
+def lay_flat(arrays: Arrays, places: Dict[str, FlatSlice], size: int) -> np.ndarray:
     """Return a flat float32 [size] array with each of ``arrays`` at its place; the gaps are 0."""
     flat = np.zeros(size, np.float32)
     for name, place in places.items():

@@ -10,7 +10,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 from data_tools.files.atomic_folder import clear_leftovers, remove_made
 from ernie_pair.checkpoint.run_note import folders_of_run, publish_of_run
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.collectives import Add, together
+from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
 
 PREFIX = "best-"
@@ -22,7 +22,7 @@ class BestModel:
     """The best model of a run: one that beats those before it is published; of equal ones the first stays.
 
     ``write`` fills a folder. Called by every rank of ``world``; rank 0 writes, and all wait, or raise the
-    same error; see ``together``.
+    same error; see ``gather_results``.
     """
 
     def __init__(
@@ -30,12 +30,12 @@ class BestModel:
         output_dir: Path,
         write: Callable[[Path], None],
         world: World,
-        add: Add,
+        all_reduce: AllReduce,
         metric: str = "accuracy",
         lower_is_better: bool = False,
     ):
         self.output_dir, self.write, self.metric = Path(output_dir), write, metric
-        self.world, self.add, self.lower_is_better = world, add, lower_is_better
+        self.world, self.all_reduce, self.lower_is_better = world, all_reduce, lower_is_better
 
     def judge(self, state: TrainState, metrics: Dict[str, float]) -> bool:
         """Publish the model if this evaluation is the best so far, and return whether it is.
@@ -46,7 +46,9 @@ class BestModel:
         if state.best_metric is not None and not self._is_better(value, state.best_metric):
             return False
         state.best_metric, state.best_step = value, state.step
-        together(self.add, self.world, lambda: self._publish(value) if self.world.is_first else None)
+        gather_results(
+            self.all_reduce, self.world, lambda: self._publish(value) if self.world.is_first else None
+        )
         return True
 
     def _is_better(self, value: float, best: float) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Dict, Sequence
 
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.collectives import Add, together
+from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
 
 
@@ -38,8 +38,8 @@ class PairCallback:
 class Callbacks:
     """The callbacks of a run; all ranks call them, at the same places."""
 
-    def __init__(self, callbacks: Sequence[PairCallback], world: World, add: Add):
-        self.callbacks, self.world, self.add = list(callbacks), world, add
+    def __init__(self, callbacks: Sequence[PairCallback], world: World, all_reduce: AllReduce):
+        self.callbacks, self.world, self.all_reduce = list(callbacks), world, all_reduce
         self.stop_is_asked = False  # by the first rank, known to all
         for callback in self.callbacks:
             callback.stop_is_asked = False
@@ -47,7 +47,7 @@ class Callbacks:
     def call(self, event: str, state: TrainState, *more) -> None:
         """Call the method named ``event`` of every callback. Raises on all ranks what rank 0 raises."""
         if self.callbacks:
-            heard = together(self.add, self.world, lambda: self._call(event, state, *more))
+            heard = gather_results(self.all_reduce, self.world, lambda: self._call(event, state, *more))
             self.stop_is_asked = heard[0]
 
     def _call(self, event: str, state: TrainState, *more) -> bool:

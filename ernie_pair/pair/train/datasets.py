@@ -9,20 +9,20 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.inference.token_rows import Batch, Rows
+from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.class_weights import class_weights_of
-from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_updates
+from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_steps
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.data.row_stream import StreamRules, streamed_updates
+from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
 from ernie_pair.pair.metrics import refuse_undefined
 from ernie_pair.processes.world import World
 
@@ -38,12 +38,12 @@ class PairData(NamedTuple):
 
     updates: Callable[[int], Iterator[List[Batch]]]
     num_rows: int
-    dev: Rows
+    dev: EncodedPairs
     hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
-    class_weights: Optional[np.ndarray] = None  # float32 [C]; see `Objective`
+    class_weights: Optional[np.ndarray] = None  # float32 [C]; see `PairLoss`
 
 
-def open_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
+def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
     """Open the training and the dev file of ``config``; see ``open_pairs``."""
     labels, columns = source.spec.labels, Columns(config.text_a, config.text_b, config.label)
     rules = RowRules.of(config)
@@ -61,20 +61,20 @@ def open_pairs(
 
     Raises InputError when a row, a label or a flag cannot be used.
     """
-    pieces = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
     labels = source.spec.labels
     make = _stream if config.streaming else _hold
-    data = make(config, sources, pieces, labels, world)
-    return data._replace(hashes={**data.hashes, "vocabulary": pieces.sha256})
+    data = make(config, sources, tokenizer, labels, world)
+    return data._replace(hashes={**data.hashes, "vocabulary": tokenizer.sha256})
 
 
 def _hold(
-    config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+    config: PairConfig, sources: Dict[str, PairSource], tokenizer: WordPiece, labels: Labels, world: World
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     in_order = [sources["train"], sources["dev"]]
     check = partial(_refuse_labels, config, len(labels.names), in_order)
-    train, dev = cached_rows(cache_dir, in_order, pieces, config.max_seq_len, check)
+    train, dev = cached_rows(cache_dir, in_order, tokenizer, config.max_seq_len, check)
     for (split, source), rows in zip(sources.items(), (train, dev)):
         _describe(source, rows, labels)
         told = _rejected(config, split) if world.is_first else None
@@ -82,7 +82,7 @@ def _hold(
     if world.is_first:
         warn_before_training(cache_dir, sources)
     updates = partial(
-        training_updates,
+        training_steps,
         train,
         config.seed,
         config.batch_size,
@@ -98,7 +98,7 @@ def _hold(
 
 
 def _stream(
-    config: PairConfig, sources: Dict[str, PairSource], pieces: WordPiece, labels: Labels, world: World
+    config: PairConfig, sources: Dict[str, PairSource], tokenizer: WordPiece, labels: Labels, world: World
 ) -> PairData:
     train, dev = sources["train"], sources["dev"]
     if isinstance(train, GivenPairs):
@@ -109,20 +109,20 @@ def _stream(
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     check = partial(_refuse_labels, config, len(labels.names), [dev])
     weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
-    (dev_rows,) = cached_rows(cache_dir, [dev], pieces, config.max_seq_len, check)
+    (dev_rows,) = cached_rows(cache_dir, [dev], tokenizer, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
     _describe(dev, dev_rows, labels)
     tell_rejected(dev.name, dev_rows.bad, len(dev_rows), _rejected(config, "dev") if world.is_first else None)
     rules = StreamRules(
         config.seed,
-        config.pairs_per_update(world.size),
+        config.pairs_per_step(world.size),
         config.shuffle_buffer,
         config.bucket,
         config.max_seq_len,
         config.gradient_accumulation_steps,
     )
     rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
-    updates = partial(streamed_updates, train, pieces, rules, world, rejects=rejects)
+    updates = partial(streamed_steps, train, tokenizer, rules, world, rejects=rejects)
     hashes = {train.flag: train.sha256_of_ends(), dev.flag: dev.sha256()}
     return PairData(updates, 0, dev_rows, hashes, weights)
 
@@ -143,7 +143,7 @@ def _rejected(config: PairConfig, split: str) -> Path:
     return Path(config.output_dir) / f"{split}{ENDING}"
 
 
-def _describe(source: PairSource, rows: Rows, labels: Labels) -> None:
+def _describe(source: PairSource, rows: EncodedPairs, labels: Labels) -> None:
     counts = np.bincount(rows.known_labels, minlength=len(labels.names)).tolist()
     shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.model.classifier import PairClassifier, load_start, new_model
+from ernie_pair.pair.model.classifier import PairClassifier, build_classifier, load_initial_weights
 from ernie_pair.pair.step.freezing import num_frozen_layers
 
 
-class Start(NamedTuple):
+class InitialModel(NamedTuple):
     """The model that a run begins with; ``beginning`` says in words what its weights are."""
 
     model: PairClassifier
@@ -19,7 +19,7 @@ class Start(NamedTuple):
     beginning: str
 
 
-def open_start(config: PairConfig, name_or_path: str) -> Start:
+def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
     """Open the model that ``name_or_path`` names, with its initial weights.
 
     Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
@@ -27,13 +27,13 @@ def open_start(config: PairConfig, name_or_path: str) -> Start:
     source = open_model(name_or_path, model_type=config.model_type, from_scratch=config.from_scratch)
     if config.label_map:
         source = replace(source, spec=source.spec.with_labels(parse_label_map(config.label_map)))
-    model = new_model(source, config.model_type, config.seed, config.dropout, config.pooling)
+    model = build_classifier(source, config.model_type, config.seed, config.dropout, config.pooling)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
-    return Start(model, source, load_start(model, source))
+    return InitialModel(model, source, load_initial_weights(model, source))
 
 
-def given_start(model: PairClassifier, vocab_file: Path) -> Start:
+def wrap_model(model: PairClassifier, vocab_file: Path) -> InitialModel:
     """Return a start from a model that is in memory already; it keeps its labels and its own dropout."""
-    return Start(
+    return InitialModel(
         model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
     )

@@ -21,9 +21,9 @@ SCALE_STATE = (SCALE, FINITE, INFINITE)
 
 def state_files(job) -> Iterator[Tuple[str, Arrays]]:
     """Yield (name, arrays) of the checkpoint files of this rank; the names differ between the ranks."""
-    if job.peers.rank == 0:
+    if job.process_group.rank == 0:
         yield MODEL_FILE, widen_tensors(dict(job.model.named_parameters()))
-    yield from job.shared.files({} if job.loss_scale is None else job.loss_scale.arrays())
+    yield from job.parallel.files({} if job.loss_scale is None else job.loss_scale.arrays())
 
 
 def restore(job, checkpoint: Checkpoint) -> None:
@@ -45,6 +45,6 @@ def restore(job, checkpoint: Checkpoint) -> None:
     refuse_mismatch(state_shapes(job.model, job.optimizer), state, where)
     job.skipped_updates = checkpoint.state().skipped_updates
     job.model.set(chosen)
-    job.shared.restore(state, where)
+    job.parallel.restore(state, where)
     if job.loss_scale is not None and len(scale) == len(SCALE_STATE):
         job.loss_scale.restore(scale)

@@ -9,7 +9,7 @@ from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.step_flags import SAME_UPDATE
+from ernie_pair.pair.config.step_flags import SAME_STEP
 from ernie_pair.pair.metrics import LOWER_IS_BETTER
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.processes.world import World
@@ -24,14 +24,14 @@ def fingerprint_of(
 ) -> Dict[str, object]:
     """Return what must not change between a checkpoint and the run that resumes from it."""
     flags = ["model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout"]
-    flags += ["text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_UPDATE]
+    flags += ["text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_STEP]
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         **{name: getattr(config, name) for name in flags},
         **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
         "best_metric": config.best_metric + _if_turned_round(config),
         "pooling": job.model.pooling,
-        "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_update(world.size),
+        "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_step(world.size),
         "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
         f"{STEPS} ({flags_of_steps})": job.total_steps,
         "config.json (sha256, of --model_name_or_path)": source.spec.sha256,

@@ -10,28 +10,28 @@ from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.engine.hooks import StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.data.encoded_pairs import Batch, Rows
+from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.metrics import find_single_class, measure
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.step.amp import Precision, loss_scale_of
-from ernie_pair.pair.step.data_parallel import Replicas
-from ernie_pair.pair.step.fgm import Perturbation
-from ernie_pair.pair.step.loss import Objective
+from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
+from ernie_pair.pair.step.data_parallel import DataParallel
+from ernie_pair.pair.step.fgm import Fgm
+from ernie_pair.pair.step.loss import PairLoss
 from ernie_pair.pair.step.optimizer import new_optimizer
-from ernie_pair.pair.step.zero2 import Shards
+from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.pair.train import job_state
 from ernie_pair.processes.world import seed_of
 
-Measure = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
+MeasureFunction = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
 
 
-class Sums(NamedTuple):
+class StepSums(NamedTuple):
     """Sums over the micro-batches of a step, to be all-reduced over the ranks."""
 
     loss: float = 0.0  # each pass counted by the weight of its rows
     divergence: float = 0.0  # the same
-    share_correct: float = 0.0
+    accuracy: float = 0.0
     adversarial_loss: float = 0.0
     tokens: int = 0
     places: int = 0
@@ -49,22 +49,22 @@ class PairJob:
         self,
         config: PairConfig,
         model: PairClassifier,
-        valid: Rows,
+        valid: EncodedPairs,
         total_steps: int,
-        peers,
+        process_group,
         *,
-        measure: Measure = measure,
+        measure: MeasureFunction = measure,
         class_weights: Optional[np.ndarray] = None,
         beginning: str = "start from the model as given",
     ):
-        self.config, self.model, self.peers, self.measure = config, model, peers, measure
+        self.config, self.model, self.process_group, self.measure = config, model, process_group, measure
         self.total_steps, self.splits = total_steps, {"valid": valid}
-        self.precision, self.loss_scale = Precision(config, model), loss_scale_of(config)
+        self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
         clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
         self.optimizer = new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
-        self.shared = _shared(config, model, self.optimizer, peers)
-        self.objective = Objective(config.rdrop_alpha, class_weights)
-        self.perturbation = _perturbation(config, model, peers)
+        self.parallel = _parallel(config, model, self.optimizer, process_group)
+        self.loss = PairLoss(config.rdrop_alpha, class_weights)
+        self.fgm = _fgm(config, model, process_group)
         self.beginning, self.skipped_updates = beginning, 0
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
@@ -101,10 +101,12 @@ class PairJob:
         weight = self._weight_of_all(micro_batches)
         sums = self._all_passes(micro_batches, number, weight)
         if self.loss_scale is not None:
-            self.shared.unscale(self.loss_scale)
-        *sums, squares, heard = self.peers.total(np.array([*sums, self.shared.squares(), stop.local()]))
+            self.parallel.unscale(self.loss_scale)
+        *sums, squares, heard = self.process_group.all_reduce_now(
+            np.array([*sums, self.parallel.squares(), stop.local()])
+        )
         stop.set_total(heard)
-        metrics = self._metrics(Sums(*sums), len(micro_batches), weight)
+        metrics = self._metrics(StepSums(*sums), len(micro_batches), weight)
         norm = math.sqrt(squares)
         self._move(rate, metrics["loss"], norm)
         metrics.update(learning_rate=rate, gradient_norm=norm)
@@ -116,17 +118,17 @@ class PairJob:
 
     def _weight_of_all(self, batches: List[Batch]) -> float:
         """Return what the rows of the global batch count; known before the first forward pass."""
-        if self.objective.class_weights is None:
-            return float(len(batches) * self.peers.size)
-        mine = sum(map(self.objective.weight_of, batches))
-        return float(self.peers.total(np.array([mine]))[0]) or 1.0
+        if self.loss.class_weights is None:
+            return float(len(batches) * self.process_group.size)
+        mine = sum(map(self.loss.weight_of, batches))
+        return float(self.process_group.all_reduce_now(np.array([mine]))[0]) or 1.0
 
-    def _all_passes(self, batches: List[Batch], step: int, weight: float) -> Sums:
+    def _all_passes(self, batches: List[Batch], step: int, weight: float) -> StepSums:
         """Run forward and backward over the micro-batches; with FGM once more, the embedding moved."""
-        if self.perturbation is None:
+        if self.fgm is None:
             return self._go_through(batches, step, weight)
         sums = self._go_through(batches, step, weight, is_last_round=False)
-        with self.perturbation.applied():
+        with self.fgm.applied():
             moved = self._go_through(batches, step, weight, first_pass=len(batches))
         return sums._replace(adversarial_loss=moved.loss)
 
@@ -137,55 +139,55 @@ class PairJob:
         weight_of_all: float,
         first_pass: int = 0,
         is_last_round: bool = True,
-    ) -> Sums:
+    ) -> StepSums:
         """Run forward and backward over the micro-batches, and return their sums on this rank.
 
         Dropout is drawn anew in every pass; the gradients add up to that of the mean over all rows.
         """
-        sums = np.zeros(len(Sums._fields))
+        sums = np.zeros(len(StepSums._fields))
         for number, batch in enumerate(batches):
-            paddle.seed(seed_of(self.config.seed, self.peers.rank, step, first_pass + number))
-            weight = self.objective.weight_of(batch)
-            with self.shared.passing(is_last_round and number == len(batches) - 1):
-                answer = self.objective(self._forward, batch)
-                part = weight * self.shared.loss_factor / weight_of_all
+            paddle.seed(seed_of(self.config.seed, self.process_group.rank, step, first_pass + number))
+            weight = self.loss.weight_of(batch)
+            with self.parallel.passing(is_last_round and number == len(batches) - 1):
+                answer = self.loss(self._forward, batch)
+                part = weight * self.parallel.loss_factor / weight_of_all
                 loss = answer.loss if part == 1.0 else answer.loss * part
                 (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
             tokens = np.count_nonzero(batch.input_ids != self.model.pad_id)
-            sums += Sums(
+            sums += StepSums(
                 loss=weight * float(answer.loss),
                 divergence=weight * answer.divergence,
-                share_correct=answer.share_correct,
+                accuracy=answer.accuracy,
                 tokens=tokens,
                 places=batch.input_ids.size,
             )
-        return Sums(*sums)
+        return StepSums(*sums)
 
     def _forward(self, input_ids, token_type_ids):
         with self.precision.casting():
-            return self.shared.forward(input_ids, token_type_ids)
+            return self.parallel.forward(input_ids, token_type_ids)
 
     def _move(self, rate: float, loss: float, norm: float) -> None:
         is_sound = math.isfinite(norm) or (self.loss_scale is None and self.config.on_nan == "stop")
         if self.config.on_nan == "skip":
             is_sound = is_sound and math.isfinite(loss)
         if is_sound:
-            self.shared.step(rate)
+            self.parallel.step(rate)
         else:
             self.skipped_updates += 1
         if self.loss_scale is not None:
             self.loss_scale.judge(is_sound)
-        self.shared.clear()
+        self.parallel.clear()
 
-    def _metrics(self, sums: Sums, num_batches: int, weight: float) -> Dict[str, float]:
+    def _metrics(self, sums: StepSums, num_batches: int, weight: float) -> Dict[str, float]:
         metrics = {
             "loss": sums.loss / weight,
-            "accuracy": sums.share_correct / (num_batches * self.peers.size),
+            "accuracy": sums.accuracy / (num_batches * self.process_group.size),
             "padding_share": 1 - sums.tokens / sums.places,
         }
-        if self.objective.rdrop_alpha:
+        if self.loss.rdrop_alpha:
             metrics["divergence"] = sums.divergence / weight
-        if self.perturbation is not None:
+        if self.fgm is not None:
             metrics["adversarial_loss"] = sums.adversarial_loss / weight
         return {name: float(value) for name, value in metrics.items()}
 
@@ -196,7 +198,7 @@ class PairJob:
         """
         rows = self.splits[split]
         with self.precision.casting():
-            logits = logits_of(self.model, rows, self.config.batch_size, self.peers)
+            logits = logits_of(self.model, rows, self.config.batch_size, self.process_group)
         self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)
 
@@ -209,13 +211,15 @@ class PairJob:
         job_state.restore(self, checkpoint)
 
 
-def _shared(config: PairConfig, model: PairClassifier, optimizer, peers):
+def _parallel(config: PairConfig, model: PairClassifier, optimizer, process_group):
     if config.sharding == "none":
-        return Replicas(model, optimizer, peers)
-    return Shards(model, optimizer, peers, offload=config.sharding_offload, weight_decay=config.weight_decay)
+        return DataParallel(model, optimizer, process_group)
+    return Zero2(
+        model, optimizer, process_group, offload=config.sharding_offload, weight_decay=config.weight_decay
+    )
 
 
-def _perturbation(config: PairConfig, model: PairClassifier, peers) -> Optional[Perturbation]:
+def _fgm(config: PairConfig, model: PairClassifier, process_group) -> Optional[Fgm]:
     if not config.fgm_epsilon:
         return None
-    return Perturbation(model.encoder.embeddings.word_embeddings.weight, config.fgm_epsilon, peers.average)
+    return Fgm(model.encoder.embeddings.word_embeddings.weight, config.fgm_epsilon, process_group.average)

@@ -14,17 +14,17 @@ from ernie_pair.engine.run_log import start_console
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.metrics import describe_single_class
-from ernie_pair.pair.process_group import join_peers
+from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.callbacks import Callbacks, PairCallback
-from ernie_pair.pair.train.datasets import PairData, open_data
+from ernie_pair.pair.train.datasets import PairData, open_pair_data
 from ernie_pair.pair.train.early_stopping import EarlyStopping
-from ernie_pair.pair.train.initial_model import Start, open_start
+from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
-from ernie_pair.pair.train.user_metrics import ComputeMetrics, Measure
+from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
 from ernie_pair.processes.world import World, launched_world
 
@@ -43,8 +43,8 @@ def train_pair(config: TrainConfig) -> None:
             stop_with_the_launcher()
         quiet_libraries()
         device = start_device(config.device, world)
-        start = open_start(config, config.model_name_or_path)
-        PairRun(config, start, open_data(config, start.source, world), world, device).train(stop)
+        start = open_initial_model(config, config.model_name_or_path)
+        PairRun(config, start, open_pair_data(config, start.source, world), world, device).train(stop)
 
 
 class PairRun:
@@ -56,7 +56,7 @@ class PairRun:
     def __init__(
         self,
         config: PairConfig,
-        start: Start,
+        start: InitialModel,
         data: PairData,
         world: World,
         device: str,
@@ -64,8 +64,8 @@ class PairRun:
         callbacks: Sequence[PairCallback] = (),
     ):
         self.config, self.start, self.data, self.world = config, start, data, world
-        self.peers = join_peers(world)
-        self.peers.barrier()  # reading and tokenising take each process its own time
+        self.process_group = join_process_group(world)
+        self.process_group.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %d process(es)", device, world.size)
         logger.info("%s", freeze(start.model, config))
         if start.model.pooling == "mean":
@@ -79,16 +79,16 @@ class PairRun:
             start.model,
             data.dev,
             total_steps(config, data.num_rows, world),
-            self.peers,
-            measure=Measure(compute_metrics, config.best_metric, world, self.peers.add),
+            self.process_group,
+            measure=UserMetrics(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
             class_weights=data.class_weights,
             beginning=start.beginning,
         )
-        self.hooks = PairHooks(self, Callbacks(callbacks, world, self.peers.add))
+        self.hooks = PairHooks(self, Callbacks(callbacks, world, self.process_group.all_reduce))
 
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
-        processes = Processes(self.world, self.world, self.peers.add)
+        processes = Processes(self.world, self.world, self.process_group.all_reduce)
         state = run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
         if state.best_metric is not None:
             self.hooks.tell_the_best(state)
@@ -98,7 +98,7 @@ class PairRun:
         config, job = self.config, self.job
         schedule = Schedule(
             max_steps=job.total_steps,
-            global_batch_size=config.pairs_per_update(self.world.size),
+            global_batch_size=config.pairs_per_step(self.world.size),
             logging_freq=config.logging_freq,
             eval_freq=config.eval_freq,
             checkpoint_steps=config.checkpoint_steps,
@@ -130,7 +130,7 @@ class PairHooks(Hooks):
             Path(config.output_dir),
             write,
             run.world,
-            run.peers.add,
+            run.process_group.all_reduce,
             metric=config.best_metric,
             lower_is_better=config.lower_is_better,
         )
@@ -201,4 +201,4 @@ class PairHooks(Hooks):
 
 def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
     """Return the number of optimizer steps of the whole run."""
-    return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_update(world.size))
+    return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_step(world.size))

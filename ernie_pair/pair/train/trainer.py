@@ -41,14 +41,14 @@ from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.metrics import METRICS
-from ernie_pair.pair.model.classifier import PairClassifier, load_start
+from ernie_pair.pair.model.classifier import PairClassifier, load_initial_weights
 from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.process_group import join_peers
+from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.train.callbacks import PairCallback
 from ernie_pair.pair.train.datasets import open_pairs
-from ernie_pair.pair.train.initial_model import given_start, open_start
+from ernie_pair.pair.train.initial_model import open_initial_model, wrap_model
 from ernie_pair.pair.train.train_pair import PairRun
-from ernie_pair.pair.train.user_metrics import ComputeMetrics, Measure, refuse_unknown
+from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
 from ernie_pair.processes.world import launched_world
 
@@ -227,7 +227,7 @@ class PairTrainer:
         metrics = run.hooks.best_metrics
         if best is not None:
             self._folder = best
-            load_start(self.model, open_model(str(best), model_type="", from_scratch=False))
+            load_initial_weights(self.model, open_model(str(best), model_type="", from_scratch=False))
             metrics = metrics or self._evaluate(self.eval_dataset, "none")  # as in training
         is_done = state.step == run.job.total_steps
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)
@@ -263,16 +263,16 @@ class PairTrainer:
 
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
         source = self._start.source
-        pieces = open_tokenizer(source.vocab_file, source.spec, self.config.max_seq_len)
-        rows = encode_texts(left, right, None, pieces, self.config.max_seq_len)
-        peers = join_peers(self.world)
-        peers.barrier()
+        tokenizer = open_tokenizer(source.vocab_file, source.spec, self.config.max_seq_len)
+        rows = encode_texts(left, right, None, tokenizer, self.config.max_seq_len)
+        process_group = join_process_group(self.world)
+        process_group.barrier()
         with self._casting():
-            return logits_of(self.model, rows, self.config.batch_size, peers)
+            return logits_of(self.model, rows, self.config.batch_size, process_group)
 
-    def _measure(self) -> Measure:
-        add = join_peers(self.world).add
-        return Measure(self.compute_metrics, self.config.best_metric, self.world, add)
+    def _measure(self) -> UserMetrics:
+        all_reduce = join_process_group(self.world).all_reduce
+        return UserMetrics(self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
 
 def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
@@ -284,10 +284,10 @@ def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
 
 def _start_of(model, config: PairConfig, vocab_file):
     if not isinstance(model, PairClassifier):
-        return open_start(config, str(model))
+        return open_initial_model(config, str(model))
     if vocab_file is None:
         raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
-    return given_start(model, Path(vocab_file))
+    return wrap_model(model, Path(vocab_file))
 
 
 def _first_of(dataset: PairDataset):

@@ -8,7 +8,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.pair.metrics import measure
-from ernie_pair.processes.collectives import Add, together
+from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
 
 
@@ -22,23 +22,25 @@ class EvalPrediction(NamedTuple):
 ComputeMetrics = Callable[[EvalPrediction], Dict[str, float]]
 
 
-class Measure:
+class UserMetrics:
     """The metrics of ``measure`` and those that ``compute_metrics`` adds, or puts in place of one of them.
 
     Of several ranks rank 0 asks ``compute_metrics``, and all get its answer. Raises InputError when that is
     no dictionary of numbers, or ``best_metric`` is not in it, or is not finite.
     """
 
-    def __init__(self, compute_metrics: Optional[ComputeMetrics], best_metric: str, world: World, add: Add):
+    def __init__(
+        self, compute_metrics: Optional[ComputeMetrics], best_metric: str, world: World, all_reduce: AllReduce
+    ):
         self.compute_metrics, self.best_metric = compute_metrics, best_metric
-        self.world, self.add = world, add
+        self.world, self.all_reduce = world, all_reduce
 
     def __call__(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
         """Return the metrics of logits float32 [N, C] on labels int64 [N]."""
         metrics = measure(logits, labels)
         if self.compute_metrics is not None:
             compute = partial(self._own, self.compute_metrics, logits, labels)
-            metrics.update(together(self.add, self.world, compute)[0])
+            metrics.update(gather_results(self.all_reduce, self.world, compute)[0])
         refuse_unknown(self.best_metric, metrics)
         return metrics
 

@@ -5,16 +5,16 @@ from typing import Dict, Literal, Optional, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
-from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.samples.masking_flags import MaskingFlags
 from ernie_pair.device.device import default_device
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
-from ernie_pair.processes.world import World, passes_per_update
+from ernie_pair.processes.world import World, count_accumulation_steps
 
 LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class PretrainConfig(MaskingConfig, RecipeFlags):
+class PretrainConfig(MaskingFlags, RecipeFlags):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
@@ -221,7 +221,7 @@ class PretrainConfig(MaskingConfig, RecipeFlags):
         }
 
     @property
-    def samples_per_update(self) -> int:
+    def samples_per_step(self) -> int:
         """Return the global batch size."""
         return self.global_batch_size or self.micro_batch_size * self.processes
 
@@ -233,7 +233,7 @@ class PretrainConfig(MaskingConfig, RecipeFlags):
     @property
     def passes(self) -> int:
         """Return the micro-batches of each process in one step."""
-        return passes_per_update(self.samples_per_update, self.micro_batch_size, self.processes)
+        return count_accumulation_steps(self.samples_per_step, self.micro_batch_size, self.processes)
 
 
 def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:

@@ -5,13 +5,13 @@ from typing import Optional
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option
-from ernie_pair.device.amp_flags import AmpConfig
+from ernie_pair.device.amp_flags import AmpFlags
 
 MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
 
 
 @dataclass(frozen=True)
-class RecipeFlags(AmpConfig):
+class RecipeFlags(AmpFlags):
     """The flags of the recipe that mean nothing here, or have another name; a part of `PretrainConfig`."""
 
     mp_degree: int = option(
@@ -43,7 +43,7 @@ class RecipeFlags(AmpConfig):
                     f"whole model; pass --{name} 1, and use the processes by --dp_degree or --sharding_degree"
                 )
         if self.scale_loss is not None and self.init_loss_scaling not in (
-            AmpConfig.init_loss_scaling,
+            AmpFlags.init_loss_scaling,
             self.scale_loss,
         ):
             raise InputError(

@@ -10,7 +10,7 @@ from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.source import VOCAB, ModelSource
 from ernie_pair.weights.weight_files import Arrays
 
-WEIGHTS = "model_state.pdparams"
+MODEL_STATE = "model_state.pdparams"
 # PaddleNLP has no class for ErnieGram with heads: its encoder finds itself in the same file.
 WHOLE = {"ernie": "ErnieForPretraining", "ernie_gram": "ErnieGramModel"}
 LAST_HEAD = "cls.seq_relationship.bias"
@@ -39,7 +39,7 @@ def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> No
     # Twins beyond the model's rows mark the words of a corpus; no tokenizer makes them of a text.
     lines = source.vocab_file.read_bytes().splitlines(keepends=True)
     (folder / VOCAB).write_bytes(b"".join(lines[: source.spec.vocab_size]))
-    with open(folder / WEIGHTS, "wb") as file:
+    with open(folder / MODEL_STATE, "wb") as file:
         pickle.dump(_with_tied_names(weights, family), file, protocol=4)
 
 

@@ -21,7 +21,7 @@ MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a narrow wei
 
 
 @dataclass(frozen=True)
-class Precision:
+class AmpPlan:
     """The settings of mixed precision.
 
     ``dtype`` float32 casts nothing and keeps the loss-scale machine, which skips what is not finite.
@@ -37,13 +37,13 @@ class Precision:
 
 
 # The machine with a scale that is 1 for ever: of all it does, only skipping is left.
-SKIP_ALONE = Precision("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
+SKIP_ALONE = AmpPlan("float32", "O1", 1.0, NEVER, 2.0, 1, 0.5)
 
 
-def precision_of(config: PretrainConfig) -> Optional[Precision]:
+def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
     """Return what the flags ask for; None is float32 without the machine."""
     if config.use_amp:
-        return Precision(
+        return AmpPlan(
             config.amp_dtype,
             config.amp_level,
             _first_scale(config),
@@ -65,7 +65,7 @@ def _first_scale(config: PretrainConfig) -> float:
     return config.first_loss_scale
 
 
-def fleet_decorates(precision: Optional[Precision], *, for_gpu: bool) -> ContextManager:
+def fleet_decorates(precision: Optional[AmpPlan], *, for_gpu: bool) -> ContextManager:
     """Make fleet's AMP, which knows float16 at two levels alone, do what ``precision`` says meanwhile."""
     return amp_by(lambda optimizer: _decorated(optimizer, precision, for_gpu))
 
@@ -75,7 +75,7 @@ class _EveryOp(frozenset):
         return True
 
 
-def _decorated(optimizer, precision: Precision, for_gpu: bool):
+def _decorated(optimizer, precision: AmpPlan, for_gpu: bool):
     casts = precision.dtype != "float32"
     dtype = precision.dtype if casts else "float16"
     lists = paddle.static.amp.CustomOpLists(custom_black_list=FLOAT32_OPS, dtype=dtype)

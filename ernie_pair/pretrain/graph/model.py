@@ -14,7 +14,7 @@ from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
-from ernie_pair.pretrain.graph.vocab_padding import NEVER, padded_size
+from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 
 NO_LABEL = -1
 TASKS = ("lm", "sop")
@@ -32,7 +32,7 @@ class Outputs(NamedTuple):
     layers: List[str]  # the name of each encoder layer's output
 
 
-class Sums(NamedTuple):
+class LossSums(NamedTuple):
     """Sums over the labelled tokens and samples of one micro-batch; float32 [], losses in nats."""
 
     lm_loss: paddle.Tensor
@@ -93,7 +93,7 @@ def build_padded(config: PretrainedConfig) -> nn.Layer:
     model = build_ernie(config)
     if config.vocab_size > vocab_size:
         values = np.zeros(config.vocab_size, np.float32)
-        values[vocab_size:] = NEVER
+        values[vocab_size:] = NEVER_LOGIT
         _start_from(nn.initializer.Assign(values), model.cls.predictions.decoder.bias)
     return model
 
@@ -138,14 +138,14 @@ def encoder_of(model: nn.Layer) -> nn.Layer:
     return getattr(model, model.base_model_prefix)
 
 
-def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> Sums:
+def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
     """Sum cross entropy and hits over what has a label: filling slots count for nothing.
 
     The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1 is none.
     """
     lm = _sums(outputs.lm_logits_PV, feeds["masked_lm_labels"])
     sop = _sums(outputs.sop_logits_B2, feeds["next_sentence_labels"])
-    return Sums(*lm, *sop)
+    return LossSums(*lm, *sop)
 
 
 def _sums(logits: paddle.Tensor, labels: paddle.Tensor):

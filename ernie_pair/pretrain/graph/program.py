@@ -18,7 +18,7 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.amp import MASTER_MARK, fleet_decorates, precision_of
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED, replace_seed_ops
 from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, needs_gloo
-from ernie_pair.pretrain.graph.model import Outputs, Sums, build_padded, run_ernie, sum_losses
+from ernie_pair.pretrain.graph.model import LossSums, Outputs, build_padded, run_ernie, sum_losses
 from ernie_pair.pretrain.graph.step_monitors import Monitors, add_monitors
 from ernie_pair.pretrain.graph.strategy import distributed_strategy
 from ernie_pair.pretrain.graph.zero1 import shard_optimizer, state_of, updates_of
@@ -48,7 +48,7 @@ class PretrainProgram:
     test: paddle.static.Program
     parameters: Dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
     slots: Dict[str, Dict[str, tuple]]
-    sums: Sums
+    sums: LossSums
     monitors: Monitors
     rate: Callable[[float], None]  # sets the learning rate of the next pass
     device: str
@@ -78,7 +78,7 @@ class PretrainProgram:
             fetched = self.executor.run(program, feed=feed, fetch_list=list(self.sums))
         return np.array([float(value) for value in fetched])
 
-    def held(self, names: Iterable[str]) -> List[str]:
+    def owned_variables(self, names: Iterable[str]) -> List[str]:
         """Return those of ``names`` that this process has."""
         return [name for name in names if self.main.global_block().has_var(name)]
 
@@ -98,9 +98,9 @@ class PretrainProgram:
 
     def get(self, names: Iterable[str]) -> Arrays:
         """Return {variable: array}, copies."""
-        return {name: np.array(array) for name, array in self.lend(names).items()}
+        return {name: np.array(array) for name, array in self.view_variables(names).items()}
 
-    def lend(self, names: Iterable[str]) -> Arrays:
+    def view_variables(self, names: Iterable[str]) -> Arrays:
         """Return {variable: array} without a copy where there need not be one.
 
         The arrays are good until the program runs again.
@@ -108,9 +108,11 @@ class PretrainProgram:
         return {name: view_array(self._tensor(name)) for name in names}
 
     def weights(self) -> Arrays:
-        """Return {parameter: float32 array} without a copy where there need not be one, as ``lend`` does."""
+        """Return {parameter: float32 array}, without a copy where ``view_variables`` makes none."""
         names = (parameter.name for parameter in self.parameters.values())
-        return {name: widen_array(array, self._dtype(name)) for name, array in self.lend(names).items()}
+        return {
+            name: widen_array(array, self._dtype(name)) for name, array in self.view_variables(names).items()
+        }
 
     def set_weights(self, weights: Arrays) -> None:
         """Set the parameters to {parameter: float32 array}.
@@ -119,7 +121,13 @@ class PretrainProgram:
         """
         for name, array in weights.items():
             self.set({name: narrow_array(array, self._dtype(name))})
-            self.set({copy: array for copy in self.held(self.slots.get(name, [])) if MASTER_MARK in copy})
+            self.set(
+                {
+                    copy: array
+                    for copy in self.owned_variables(self.slots.get(name, []))
+                    if MASTER_MARK in copy
+                }
+            )
 
     def set(self, arrays: Arrays) -> None:
         """Put arrays into variables of the same name; names and shapes have been checked."""

@@ -12,7 +12,7 @@ import numpy as np
 from ernie_pair.weights.weight_files import Arrays
 
 MULTIPLE = 8
-NEVER = -1e4
+NEVER_LOGIT = -1e4
 DECODER = "cls.predictions.decoder"
 EMBEDDING = "embeddings.word_embeddings.weight"
 
@@ -58,4 +58,4 @@ def _has_a_row_per_token(name: str) -> bool:
 def _fill_of(name: str) -> float:
     """Return the filling: NEVER for a bias and its float32 copy beside a half-precision one, else 0."""
     parameter, _, slot = name.partition("/")
-    return NEVER if parameter.endswith("bias") and "moment" not in slot else 0.0
+    return NEVER_LOGIT if parameter.endswith("bias") and "moment" not in slot else 0.0

@@ -397,7 +397,7 @@ def test_bad_bytes_can_be_replaced_and_long_lines_refused(tmp_path):
 
 
 def test_a_missing_input_is_named(tmp_path):
-    with pytest.raises(InputError, match="no: no such file or folder; mend INPUT"):
+    with pytest.raises(InputError, match="no: no such file or folder; fix INPUT"):
         audit_text(AuditConfig(input=[str(tmp_path / "no")]))
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny_corpus import TOKENS, write_vocab
 
 from data_tools.corpus import encoder as document_encoder
-from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, Rules
+from data_tools.corpus.encoder import CHINESE_END, LATIN_END, LINE_END, DocumentEncoder, EncodingRules
 
 CHINESE = f"{LINE_END}|{CHINESE_END}"
 LEXICON = "北京。我\tentity\t2\n爱北\tcharacter\nok\nασ"
@@ -31,7 +31,7 @@ def encoders(tmp_path_factory):
     vocab = write_vocab(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return {name: DocumentEncoder(Rules(vocab, **rules)) for name, rules in SETTINGS.items()}
+        return {name: DocumentEncoder(EncodingRules(vocab, **rules)) for name, rules in SETTINGS.items()}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -41,14 +41,14 @@ def encoders(tmp_path_factory):
 def test_texts_are_encoded_together_as_each_by_itself(encoders, name, at_once, texts):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_encoder, "CHARACTERS_AT_ONCE", at_once)
-        together = encoders[name].encode(texts)
+        gather_results = encoders[name].encode(texts)
     alone = [encoders[name].encode([text]) for text in ["", *texts]]
     for field in ("ids", "lens", "sizes", "marks"):
-        parts, whole = [getattr(one, field) for one in alone], getattr(together, field)
+        parts, whole = [getattr(one, field) for one in alone], getattr(gather_results, field)
         parts[0] = parts[0][:0]  # a document without text adds nothing but a type
         assert whole.dtype == parts[0].dtype and np.array_equal(whole, np.concatenate(parts)), field
-    assert together.num_cut == sum(one.num_cut for one in alone)
-    assert together.num_lexicon_words == sum(one.num_lexicon_words for one in alone)
+    assert gather_results.num_cut == sum(one.num_cut for one in alone)
+    assert gather_results.num_lexicon_words == sum(one.num_lexicon_words for one in alone)
 
 
 @settings(max_examples=60, deadline=None)

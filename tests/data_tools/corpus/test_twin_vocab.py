@@ -55,17 +55,17 @@ def ours(path):
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_ids_of_a_vocabulary_without_additions_are_those_of_ErnieTokenizer(name, vocabulary):
-    paddles, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
+    paddles, tokenizer = theirs(vocabulary(name)), ours(vocabulary(name))
     ids = {token: paddles.convert_tokens_to_ids(token) for token in VOCABULARIES[name]}
-    assert ids == {token: pieces.vocab[token] for token in VOCABULARIES[name]}
+    assert ids == {token: tokenizer.vocab[token] for token in VOCABULARIES[name]}
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_twins_are_numbered_as_by_ErnieTokenizer(name, vocabulary):
-    paddles, pieces = theirs(vocabulary(name)), ours(vocabulary(name))
-    extended = with_paddlenlps_twins(pieces)
-    added = {token: i for token, i in paddles.added_tokens_encoder.items() if i >= pieces.vocab_size}
-    assert added == {extended.tokens[i]: i for i in range(pieces.vocab_size, extended.vocab_size)}
+    paddles, tokenizer = theirs(vocabulary(name)), ours(vocabulary(name))
+    extended = with_paddlenlps_twins(tokenizer)
+    added = {token: i for token, i in paddles.added_tokens_encoder.items() if i >= tokenizer.vocab_size}
+    assert added == {extended.tokens[i]: i for i in range(tokenizer.vocab_size, extended.vocab_size)}
 
 
 @pytest.mark.parametrize("name", ["no twins", "some twins", "a character beyond U+9FA5"])
@@ -73,9 +73,9 @@ def test_a_corpus_of_theirs_is_read_as_they_read_it(name, vocabulary, tmp_path):
     path = vocabulary(name)
     paddles = theirs(path)
     corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in TEXT])
-    pieces = vocabulary_of([corpus], ours(path))
-    assert [[pieces.tokens[i] for i in sentence] for sentence in corpus] == TEXT
-    plain = [[pieces.tokens[pieces.plain_of[i]] for i in sentence] for sentence in corpus]
+    tokenizer = vocabulary_of([corpus], ours(path))
+    assert [[tokenizer.tokens[i] for i in sentence] for sentence in corpus] == TEXT
+    plain = [[tokenizer.tokens[tokenizer.base_ids[i]] for i in sentence] for sentence in corpus]
     assert plain == [[token[-1] for token in sentence] for sentence in TEXT]
 
 
@@ -95,15 +95,15 @@ def test_twins_beside_a_token_that_stands_twice_are_right_where_they_are_clear(n
     path = vocabulary(name)
     paddles, text = theirs(path), [["宇", "##宙", "洪", "##荒"]]
     corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in text])
-    pieces = vocabulary_of([corpus], ours(path))
-    assert [[pieces.tokens[i] for i in sentence] for sentence in corpus] == text
+    tokenizer = vocabulary_of([corpus], ours(path))
+    assert [[tokenizer.tokens[i] for i in sentence] for sentence in corpus] == text
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_a_corpus_without_marked_words_is_read_by_the_vocabulary_itself(name, vocabulary, tmp_path):
-    pieces = ours(vocabulary(name))
-    corpus = written(tmp_path, [[pieces.unk_id, pieces.vocab["天"]]])
-    assert vocabulary_of([corpus], pieces) is pieces
+    tokenizer = ours(vocabulary(name))
+    corpus = written(tmp_path, [[tokenizer.unk_id, tokenizer.vocab["天"]]])
+    assert vocabulary_of([corpus], tokenizer) is tokenizer
 
 
 def test_twins_added_here_and_ids_of_theirs_are_not_taken_for_each_other(vocabulary, tmp_path):

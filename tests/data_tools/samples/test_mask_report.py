@@ -20,7 +20,7 @@ def hide(*positions):
     """Masking that hides just these."""
 
     def masking_fn(tokens, rule, rng, marks):
-        plain, where = rule.plain_of[tokens], np.array(positions)
+        plain, where = rule.base_ids[tokens], np.array(positions)
         labels = plain[where]
         plain[where] = rule.mask_id
         return MaskedTokens(plain, where, labels)

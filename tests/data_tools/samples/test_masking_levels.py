@@ -24,7 +24,7 @@ from data_tools.dataset_utils import (
 )
 from data_tools.ernie_dataset import ErnieDataset, join_segments, sample_rng
 from data_tools.samples.mask_report import count_levels
-from data_tools.samples.masking_flags import MaskingConfig
+from data_tools.samples.masking_flags import MaskingFlags
 
 WORDS = {"chinese": True, "cn_whole_word_segment": True, "cn_splited": True}
 MARKED = {"mark_levels": np.array([0, 2, 0]), "mark_weights": np.array([1.0, 5.0, 0.0])}
@@ -362,8 +362,8 @@ def test_levels_are_counted_by_token():
 
 
 def test_level_weights_are_three_numbers():
-    assert MaskingConfig(level_weights=" 1 2.5  4").rule_settings()["level_weights"] == (1.0, 2.5, 4.0)
-    assert MaskingConfig().rule_settings()["level_weights"] == (1.0, 1.0, 1.0)
+    assert MaskingFlags(level_weights=" 1 2.5  4").rule_settings()["level_weights"] == (1.0, 2.5, 4.0)
+    assert MaskingFlags().rule_settings()["level_weights"] == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -371,4 +371,4 @@ def test_level_weights_are_three_numbers():
 )
 def test_level_weights_that_make_no_order_are_refused(text):
     with pytest.raises(InputError, match=f"level_weights '{text}': not three numbers of 0 or more"):
-        MaskingConfig(level_weights=text)
+        MaskingFlags(level_weights=text)

@@ -210,7 +210,7 @@ def test_one_damaged_byte_is_not_taken_for_another_encoding():
     text = "这一行是中文，只有一个字节坏了，后面还有很多很多"
     line = text.encode().replace("只".encode(), b"\x81\x8f\xaa")
     assert line.decode("gb18030")
-    with pytest.raises(InputError, match="byte 22 of the line is 0x81.; mend the line$"):
+    with pytest.raises(InputError, match="byte 22 of the line is 0x81.; fix the line$"):
         decoded("a", 1, line)
     with pytest.raises(InputError, match="looks like GB18030"):
         decoded("a", 1, text.encode("gb18030"))
@@ -385,7 +385,7 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys, too
     monkeypatch.setattr("builtins.open", refusing(tmp_path / name, open))
     monkeypatch.setattr(Path, "write_bytes", lambda self, content: None)
     assert exit_code_of(lambda: tool(tmp_path, GOOD)) == 2
-    message = rf"error: {tmp_path / name}: cannot be read (Permission denied); mend its permissions"
+    message = rf"error: {tmp_path / name}: cannot be read (Permission denied); fix its permissions"
     assert capsys.readouterr().err.startswith(message)
     assert not list(tmp_path.glob("out*"))
 

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools.base.errors import InputError
-from data_tools.text.lexicon import Entry, Lexicon
+from data_tools.text.lexicon import Lexicon, LexiconEntry
 from data_tools.text.words import word_begins
 
 
 def lexicon(*words, **kinds):
-    return Lexicon({**dict.fromkeys(words, Entry()), **{word: Entry(kind) for word, kind in kinds.items()}})
+    return Lexicon(
+        {**dict.fromkeys(words, LexiconEntry()), **{word: LexiconEntry(kind) for word, kind in kinds.items()}}
+    )
 
 
 def cut(lexicon, *words):
@@ -74,8 +76,10 @@ def test_the_case_of_a_letter_does_not_depend_on_what_else_is_in_the_text():
 
 
 def test_pieces_carry_the_mark_of_the_entry_of_their_word():
-    words = Lexicon({"北京": Entry("entity", 2.0), "安": Entry(), "门天": Entry("entity", 2.0)})
-    assert words.marks == [Entry("entity", 2.0), Entry()]
+    words = Lexicon(
+        {"北京": LexiconEntry("entity", 2.0), "安": LexiconEntry(), "门天": LexiconEntry("entity", 2.0)}
+    )
+    assert words.marks == [LexiconEntry("entity", 2.0), LexiconEntry()]
     found = words.find("北京天安门天")
     assert words.marks_of(np.array([0, 1, 2, 3, 4, 5]), found).tolist() == [1, 1, 0, 2, 1, 1]
     assert words.marks_of(np.array([1, 2, 5]), found).tolist() == [1, 0, 1]
@@ -129,10 +133,10 @@ def by_hand(entries, text):
 def test_a_line_may_say_kind_and_weight(tmp_path):
     content = "\ufeff北京大学\tentity\t2.5\r\n\r\n 自然语言 \n甲乙\tcharacter\n丙\t\t0\n自然语言\n"
     assert read(tmp_path, content).entries == {
-        "北京大学": Entry("entity", 2.5),
-        "自然语言": Entry("phrase", 1.0),
-        "甲乙": Entry("character", 1.0),
-        "丙": Entry("phrase", 0.0),
+        "北京大学": LexiconEntry("entity", 2.5),
+        "自然语言": LexiconEntry("phrase", 1.0),
+        "甲乙": LexiconEntry("character", 1.0),
+        "丙": LexiconEntry("phrase", 0.0),
     }
     assert read(tmp_path, gzip.compress("北京".encode()), "words.gz").find("在北京")[0][:2] == (1, 3)
 
@@ -172,5 +176,5 @@ def test_a_lexicon_without_words_is_refused(tmp_path, content):
 
 
 def test_a_missing_lexicon_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no\.txt: no such file; mend user_lexicon"):
+    with pytest.raises(InputError, match=r"no\.txt: no such file; fix user_lexicon"):
         Lexicon.from_file(tmp_path / "no.txt")

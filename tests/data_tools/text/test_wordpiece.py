@@ -69,10 +69,10 @@ def reference(path):
 @pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
 @pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=[path.stem for path in VOCABULARIES])
 def test_every_paragraph_of_real_text_gets_the_ids_of_paddlenlps_tokenizer(vocabulary):
-    expected, pieces = reference(vocabulary), WordPiece.from_file(vocabulary)
+    expected, tokenizer = reference(vocabulary), WordPiece.from_file(vocabulary)
     lines = [line for path in TEXTS for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     assert len(lines) > 90_000
-    differ = [line for line in lines if pieces.encode(line) != expected(line)]
+    differ = [line for line in lines if tokenizer.encode(line) != expected(line)]
     assert not differ, differ[:3]
 
 
@@ -136,16 +136,16 @@ def test_a_batch_is_the_texts_one_by_one(tiny):
     texts = ["我爱", "", " ", "unaffable 中\n爱", "b", "a"]
     assert tiny.encode_batch(texts) == [tiny.encode(text) for text in texts]
     assert tiny.encode_batch([]) == []
-    for pieces, text in zip(tiny.pieces_of_batch(texts), texts):
-        assert all(np.array_equal(one, other) for one, other in zip(pieces, tiny.pieces(text)))
+    for tokenizer, text in zip(tiny.tokenize_batch(texts), texts):
+        assert all(np.array_equal(one, other) for one, other in zip(tokenizer, tiny.tokenize(text)))
 
 
 def test_twins_join_a_character_and_its_continuation(tiny):
     vocab = tiny.vocab
-    assert tiny.twin_of[vocab["中"]] == vocab["##中"] and tiny.twin_of[vocab["恤"]] == -1
-    assert tiny.twin_of[vocab["b"]] == -1, "Latin letters have no twin: their ## form is a piece"
-    assert tiny.plain_of[vocab["##中"]] == vocab["中"] and tiny.plain_of[vocab["##b"]] == vocab["##b"]
-    assert tiny.plain_of.dtype == tiny.twin_of.dtype == np.int32
+    assert tiny.continuation_ids[vocab["中"]] == vocab["##中"] and tiny.continuation_ids[vocab["恤"]] == -1
+    assert tiny.continuation_ids[vocab["b"]] == -1, "Latin letters have no twin: their ## form is a piece"
+    assert tiny.base_ids[vocab["##中"]] == vocab["中"] and tiny.base_ids[vocab["##b"]] == vocab["##b"]
+    assert tiny.base_ids.dtype == tiny.continuation_ids.dtype == np.int32
     assert tiny.is_continuation.tolist() == [token.startswith("##") for token in tiny.tokens]
 
 
@@ -158,10 +158,16 @@ def test_a_token_that_stands_twice_has_its_last_id_as_in_paddlenlp(tiny, tmp_pat
 
 @pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
 def test_every_chinese_character_of_ernie_has_its_twin():
-    pieces = WordPiece.from_file(DATA / "vocab" / "ernie_1.0_zh.txt")
-    characters = [index for index, token in enumerate(pieces.tokens) if len(token) == 1 and is_cjk(token)]
-    assert (pieces.twin_of[characters] >= 0).all() and len(characters) == 5896
-    assert (pieces.pad_id, pieces.cls_id, pieces.sep_id, pieces.mask_id, pieces.unk_id) == (0, 1, 2, 3, 17963)
+    tokenizer = WordPiece.from_file(DATA / "vocab" / "ernie_1.0_zh.txt")
+    characters = [index for index, token in enumerate(tokenizer.tokens) if len(token) == 1 and is_cjk(token)]
+    assert (tokenizer.continuation_ids[characters] >= 0).all() and len(characters) == 5896
+    assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.unk_id) == (
+        0,
+        1,
+        2,
+        3,
+        17963,
+    )
 
 
 def test_crlf_line_ends_give_the_same_vocabulary(tmp_path, tiny):

@@ -20,8 +20,8 @@ PIECES = WordPiece(["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *TWINS, "[
 
 
 def mark(*words):
-    pieces = PIECES.pieces("".join(words))
-    marked = mark_words(word_begins(words), pieces.ids, pieces.starts, PIECES.twin_of)
+    tokenizer = PIECES.tokenize("".join(words))
+    marked = mark_words(word_begins(words), tokenizer.ids, tokenizer.starts, PIECES.continuation_ids)
     assert marked.dtype == np.int32
     return " ".join(PIECES.tokens[i] for i in marked)
 
@@ -70,10 +70,10 @@ WORDS = st.lists(st.text(alphabet="我爱北京天安门，恤a2 㐀\u0301\u200b
 @settings(max_examples=200, deadline=None)
 @given(WORDS)
 def test_taking_the_marks_away_gives_the_ids_of_the_plain_text(words):
-    pieces = PIECES.pieces("".join(words))
-    marked = mark_words(word_begins(words), pieces.ids, pieces.starts, PIECES.twin_of)
-    twins = np.flatnonzero(marked != pieces.ids)
-    assert np.array_equal(PIECES.plain_of[marked[twins]], pieces.ids[twins])
+    tokenizer = PIECES.tokenize("".join(words))
+    marked = mark_words(word_begins(words), tokenizer.ids, tokenizer.starts, PIECES.continuation_ids)
+    twins = np.flatnonzero(marked != tokenizer.ids)
+    assert np.array_equal(PIECES.base_ids[marked[twins]], tokenizer.ids[twins])
 
 
 @pytest.mark.parametrize("name", ["rjieba", "jieba"])

@@ -10,7 +10,7 @@ from data_tools.base.errors import CheckpointError, InputError, LostProcessError
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.processes.collectives import gather, together
+from ernie_pair.processes.collectives import gather_results, gather_texts
 from ernie_pair.processes.world import World
 
 SAME, TOPOLOGY = {"seed": 1}, {"processes": 3}
@@ -54,12 +54,12 @@ def of_names(path):
 
 def test_ranks_hear_each_others_words():
     texts = ["", "a longer text", "天地"]
-    answers = on_ranks(3, lambda world, add: gather(add, world, texts[world.rank]))
+    answers = on_ranks(3, lambda world, add: gather_texts(add, world, texts[world.rank]))
     assert answers == [texts] * 3
 
 
 def test_ranks_see_each_others_results():
-    assert on_ranks(2, lambda world, add: together(add, world, lambda: world.rank)) == [[0, 1]] * 2
+    assert on_ranks(2, lambda world, add: gather_results(add, world, lambda: world.rank)) == [[0, 1]] * 2
 
 
 @pytest.mark.parametrize("error", [InputError, CheckpointError, NumbersError, MachineError, LostProcessError])
@@ -68,12 +68,12 @@ def test_an_error_of_one_rank_is_raised_by_all(error):
         if world.rank == 1:
             raise error("the reason")
 
-    answers = on_ranks(3, lambda world, add: together(add, world, lambda: action(world)))
+    answers = on_ranks(3, lambda world, add: gather_results(add, world, lambda: action(world)))
     assert [(type(answer), str(answer)) for answer in answers] == [(error, "rank 1: the reason")] * 3
 
 
 def test_a_bug_of_one_rank_is_its_own_and_ends_the_others():
-    answers = on_ranks(2, lambda world, add: together(add, world, lambda: 1 // world.rank))
+    answers = on_ranks(2, lambda world, add: gather_results(add, world, lambda: 1 // world.rank))
     assert [type(answer) for answer in answers] == [ZeroDivisionError, LostProcessError]
     assert "rank 0: ZeroDivisionError" in str(answers[1])
 

@@ -18,7 +18,7 @@ from ernie_pair.checkpoint import checkpoint_folder as folder_module
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, STATE
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.fingerprint import RunRules
-from ernie_pair.checkpoint.manifest import FORMAT, as_json, manifest_bytes, sha256_of
+from ernie_pair.checkpoint.manifest import MANIFEST_FORMAT, as_json, manifest_bytes, sha256_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.processes.watchdog import RECORD_BYTES
 from ernie_pair.processes.world import World
@@ -93,7 +93,7 @@ def test_what_was_saved_is_what_is_read(checkpoints):
 def test_a_manifest_says_what_wrote_what(checkpoints):
     save(checkpoints, 5)
     manifest = checkpoints.newest().manifest
-    assert manifest["format"] == FORMAT and manifest["topology"] == TOPOLOGY
+    assert manifest["format"] == MANIFEST_FORMAT and manifest["topology"] == TOPOLOGY
     assert manifest["run_id"] == json.loads((checkpoints.output_dir / "run.json").read_text())["run_id"]
     assert {entry["rank"] for entry in manifest["files"]} == {0} and "numpy" in manifest["versions"]
 

@@ -19,7 +19,7 @@ from ernie_pair.processes.world import World
 
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
 SOURCE = SimpleNamespace(spec=parse_spec({"vocab_size": 9}))
-DATA = SimpleNamespace(fingerprint="abc", pieces=SimpleNamespace(sha256="def"))
+DATA = SimpleNamespace(fingerprint="abc", tokenizer=SimpleNamespace(sha256="def"))
 RECIPE = ["--max_steps", "200000", "--decay_steps", "1980000", "--warmup_rate", "0.01"]
 
 
@@ -34,7 +34,7 @@ def saved_by_the_version_before(config):
     names = (key.partition(" (")[0].replace("--", "") for key in now)
     known = {name: getattr(config, name, None) for name in names if name != of_pretraining.WARM_UP}
     of_model = {f"model {key}": value for key, value in SOURCE.spec.shape.items()}
-    steps = {"decay_steps": config.lr_decay_steps, "global_batch_size": config.samples_per_update}
+    steps = {"decay_steps": config.lr_decay_steps, "global_batch_size": config.samples_per_step}
     told = {"warmup_rate": config.warmup_rate, "corpus": "abc", "vocabulary": "def"}
     return {**known, **of_model, **steps, **told}
 

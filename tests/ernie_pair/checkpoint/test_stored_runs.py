@@ -14,7 +14,7 @@ import pytest
 from places import ROOT, SCRIPTS, SUPPORT
 from tiny_pretrain import flags
 
-from ernie_pair.pair.model.classifier import load_trained
+from ernie_pair.pair.model.classifier import load_classifier
 from ernie_pair.weights.weight_files import from_safetensors
 
 
@@ -58,7 +58,7 @@ def test_a_stored_run_of_pairs_goes_on_and_its_best_model_loads(stored):
     said = run(stored / "pair", "train_pair.py", [*words, "--learning_rate=0.01"])
     assert "resumed output/checkpoints/step_00000004: step 4, 64 samples seen" in said
     assert_as_stored(stored / "pair", "model.safetensors")
-    model, vocab_file = load_trained(str(stored / "pair/output/best-accuracy-0.5122"))
+    model, vocab_file = load_classifier(str(stored / "pair/output/best-accuracy-0.5122"))
     assert (model.num_classes, model.spec.labels.names, vocab_file.name) == (2, ("0", "1"), "vocab.txt")
 
 

@@ -6,7 +6,7 @@ from data_tools.base.errors import InputError
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.engine.lr_schedule import describe_schedule, learning_rate, tell_schedule
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.processes.world import World, launched_world, local_world, passes_per_update, seed_of
+from ernie_pair.processes.world import World, count_accumulation_steps, launched_world, local_world, seed_of
 
 RATES = {"max_lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 10, "decay_steps": 110}
 
@@ -31,12 +31,12 @@ def test_without_warmup_the_first_update_has_nearly_the_full_rate():
 
 @pytest.mark.parametrize("data_ranks, passes", [(1, 8), (2, 4), (8, 1)])
 def test_more_ranks_mean_fewer_passes_for_the_same_update(data_ranks, passes):
-    assert passes_per_update(512, 64, data_ranks) == passes
+    assert count_accumulation_steps(512, 64, data_ranks) == passes
 
 
 def test_a_global_batch_that_does_not_divide_names_the_nearest():
     with pytest.raises(InputError, match="use global_batch_size=24"):
-        passes_per_update(30, 4, 3)
+        count_accumulation_steps(30, 4, 3)
 
 
 def test_a_stray_launcher_variable_is_named(monkeypatch):

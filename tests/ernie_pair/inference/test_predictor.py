@@ -15,18 +15,18 @@ from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.inference import backends
-from ernie_pair.inference.exported_model import read_shipped
+from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
 from ernie_pair.inference.softmax import probabilities
 from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
+from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 
 WITHOUT_PADDLE = """
 import sys
-from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
-run_shipped(RunConfig(*sys.argv[1:4], scores=True, backend="onnx"))
+from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
+predict_exported(RunConfig(*sys.argv[1:4], scores=True, backend="onnx"))
 heavy = [name for name in sys.modules if name.split(".")[0] in ("paddle", "paddlenlp", "sklearn", "visualdl")]
 assert not heavy, heavy
 """
@@ -41,17 +41,17 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shipped(trained, tmp_path_factory):
+def exported(trained, tmp_path_factory):
     """Both formats where ONNX Runtime is installed, otherwise Paddle's alone."""
     format = "both" if backends.find_spec("onnxruntime") else "paddle"
     return ship(trained, tmp_path_factory.mktemp("exported") / "ship", format)
 
 
 @pytest.fixture(params=["paddle", "onnx"])
-def predictor(request, shipped):
+def predictor(request, exported):
     if request.param == "onnx":
         pytest.importorskip("onnxruntime")
-    return PairPredictor(shipped, request.param, threads=1)
+    return PairPredictor(exported, request.param, threads=1)
 
 
 def test_logits_are_those_of_the_trained_model_in_the_order_of_the_pairs(trained, predictor):
@@ -108,26 +108,26 @@ def test_an_answer_that_is_no_number_is_an_error(predictor, monkeypatch):
         predictor.predict([("今", "天")])
 
 
-def test_auto_takes_onnx_where_it_is_installed(shipped, monkeypatch):
+def test_auto_takes_onnx_where_it_is_installed(exported, monkeypatch):
     pytest.importorskip("onnxruntime")
-    assert PairPredictor(shipped).backend == "onnx"
+    assert PairPredictor(exported).backend == "onnx"
     monkeypatch.setattr(backends, "find_spec", lambda name: None if name == "onnxruntime" else 1)
-    assert PairPredictor(shipped).backend == "paddle"
+    assert PairPredictor(exported).backend == "paddle"
 
 
 @pytest.mark.parametrize(
     "library, backend, extra", [("onnxruntime", "onnx", "onnx"), ("paddle", "paddle", "cpu")]
 )
-def test_a_library_that_is_missing_is_named(shipped, monkeypatch, library, backend, extra):
-    if not read_shipped(shipped).holds(backend):
+def test_a_library_that_is_missing_is_named(exported, monkeypatch, library, backend, extra):
+    if not read_exported(exported).holds(backend):
         pytest.skip("ONNX Runtime is not installed")
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(InputError, match=rf"{library} is not installed; pip install 'ernie-pair\[{extra}\]'"):
-        PairPredictor(shipped, backend)
+        PairPredictor(exported, backend)
 
 
-def test_a_format_that_was_not_exported_is_named(shipped):
-    paddle_only = replace(read_shipped(shipped), files={"model.pdmodel": "", "model.pdiparams": ""})
+def test_a_format_that_was_not_exported_is_named(exported):
+    paddle_only = replace(read_exported(exported), files={"model.pdmodel": "", "model.pdiparams": ""})
     with pytest.raises(InputError, match="holds no model for onnx; pass backend paddle"):
         backends.open_backend(paddle_only, "onnx", 1)
     with pytest.raises(CheckpointError, match="holds no model; export it again"):
@@ -138,10 +138,10 @@ def test_a_format_that_was_not_exported_is_named(shipped):
     "name", ["model.pdmodel", "model.pdiparams", "model.onnx", "vocab.txt", "config.json"]
 )
 @pytest.mark.parametrize("damage", ["changed", "lost"])
-def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, shipped, name, damage):
-    if name not in read_shipped(shipped).files:
+def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, exported, name, damage):
+    if name not in read_exported(exported).files:
         pytest.skip("ONNX Runtime is not installed")
-    path = Path(copytree(shipped, tmp_path / "ship")) / name
+    path = Path(copytree(exported, tmp_path / "ship")) / name
     if damage == "lost":
         path.unlink()
     else:
@@ -170,8 +170,8 @@ def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, shipped, name,
         {"files": []},
     ],
 )
-def test_a_manifest_with_nonsense_is_refused(tmp_path, shipped, changes):
-    path = Path(copytree(shipped, tmp_path / "ship")) / "export.json"
+def test_a_manifest_with_nonsense_is_refused(tmp_path, exported, changes):
+    path = Path(copytree(exported, tmp_path / "ship")) / "export.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     named = rf"({next(iter(changes))}|NaN)"
     with pytest.raises(CheckpointError, match=rf"export\.json.*: .*{named}.*; export the model again"):
@@ -183,8 +183,8 @@ def test_a_manifest_with_nonsense_is_refused(tmp_path, shipped, changes):
     [b"", b"{", b"[]", b"\xff", b"{}", b"[" * 100_000, b" " * (1 << 21)],
     ids=["empty", "cut", "list", "bytes", "keyless", "deep", "large"],
 )
-def test_a_manifest_that_is_none_is_refused(tmp_path, shipped, content):
-    (Path(copytree(shipped, tmp_path / "ship")) / "export.json").write_bytes(content)
+def test_a_manifest_that_is_none_is_refused(tmp_path, exported, content):
+    (Path(copytree(exported, tmp_path / "ship")) / "export.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"export\.json.*: .+; export the model again"):
         PairPredictor(tmp_path / "ship")
 
@@ -209,13 +209,13 @@ def columns_of(path):
 
 
 @pytest.mark.parametrize("scores", [False, True])
-def test_the_command_writes_what_predict_writes(tmp_path, trained, shipped, scores):
+def test_the_command_writes_what_predict_writes(tmp_path, trained, exported, scores):
     texts, ours, theirs = (
         write_texts(tmp_path / "pairs.tsv"),
         str(tmp_path / "ours"),
         str(tmp_path / "theirs"),
     )
-    run_shipped(RunConfig(str(shipped), texts, ours, scores=scores))
+    predict_exported(RunConfig(str(exported), texts, ours, scores=scores))
     flags = {"max_seq_len": MAX_SEQ_LEN, "device": "cpu", "scores": scores}
     predict_pair(PredictConfig(model_path=str(trained), input_file=texts, output_file=theirs, **flags))
     (header, *rows), (its_header, *its_rows) = columns_of(ours), columns_of(theirs)
@@ -229,10 +229,10 @@ def test_the_command_writes_what_predict_writes(tmp_path, trained, shipped, scor
     assert np.allclose(*numbers, atol=1e-5)
 
 
-def test_with_onnx_neither_paddle_nor_the_training_code_is_loaded(tmp_path, shipped):
+def test_with_onnx_neither_paddle_nor_the_training_code_is_loaded(tmp_path, exported):
     pytest.importorskip("onnxruntime")
     texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out"
-    words = [sys.executable, "-c", WITHOUT_PADDLE, str(shipped), texts, str(out)]
+    words = [sys.executable, "-c", WITHOUT_PADDLE, str(exported), texts, str(out)]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert len(columns_of(out)) == 31 and "30 predictions by onnx" in ran.stderr
@@ -246,15 +246,15 @@ def test_with_onnx_neither_paddle_nor_the_training_code_is_loaded(tmp_path, ship
         ({"output_file": "no/such/out"}, 2, "does not exist; make it first"),
     ],
 )
-def test_bad_input_of_the_command_is_one_line(tmp_path, shipped, monkeypatch, capfd, changes, code, reason):
+def test_bad_input_of_the_command_is_one_line(tmp_path, exported, monkeypatch, capfd, changes, code, reason):
     monkeypatch.chdir(tmp_path)
     flags = {
-        "model": str(shipped),
+        "model": str(exported),
         "input_file": write_texts(tmp_path / "p.tsv"),
         "output_file": "out",
         **changes,
     }
-    assert exit_code_of(lambda: run_shipped(RunConfig(**flags))) == code
+    assert exit_code_of(lambda: predict_exported(RunConfig(**flags))) == code
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert [path.name for path in tmp_path.iterdir()] == ["p.tsv"]
@@ -266,8 +266,8 @@ def test_threads_below_zero_are_refused():
 
 
 @pytest.mark.parametrize("damage", ["{}", '{"do_lower_case": false}'])
-def test_a_tokenizer_config_that_was_changed_is_refused(shipped, tmp_path, damage):
-    folder = Path(copytree(shipped, tmp_path / "ship"))
+def test_a_tokenizer_config_that_was_changed_is_refused(exported, tmp_path, damage):
+    folder = Path(copytree(exported, tmp_path / "ship"))
     (folder / "tokenizer_config.json").write_text(damage)
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not the file that was exported"):
         PairPredictor(folder, "paddle")

@@ -101,7 +101,7 @@ def test_what_a_notebook_defines_travels_with_the_function():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("error", [ValueError("a bug"), InputError("bad input; mend it")])
+@pytest.mark.parametrize("error", [ValueError("a bug"), InputError("bad input; fix it")])
 def test_an_error_of_any_process_is_raised_with_its_traceback(rank, error):
     with pytest.raises(type(error), match=str(error)) as caught:
         notebook_launcher(fail, (rank, error))

@@ -12,11 +12,11 @@ from ernie_pair.pair.evaluation.calibration import (
     BINS,
     Bin,
     calibration_error,
+    confidences_and_hits,
     equal_mass_bins,
     equal_width_bins,
     fit_temperature,
     is_at_the_end,
-    said_and_true,
     top_label,
 )
 from ernie_pair.pair.evaluation.intervals import CountedRows, intervals, resamples
@@ -78,11 +78,11 @@ def test_f1_of_three_classes_is_the_mean_over_classes():
 def test_metrics_are_those_of_scikit_learn(classes):
     logits, labels = drawn(300, classes)
     shares, metrics = probabilities(logits), measure(logits, labels)
-    guesses, only = shares.argmax(axis=1), shares[:, 1] if classes == 2 else shares
+    predictions, only = shares.argmax(axis=1), shares[:, 1] if classes == 2 else shares
     more = {} if classes == 2 else {"average": "macro"}
     assert math.isclose(metrics["loss"], sk.log_loss(labels, shares), rel_tol=1e-6)
-    assert metrics["mcc"] == sk.matthews_corrcoef(labels, guesses)
-    assert metrics["precision"] == sk.precision_score(labels, guesses, **more)
+    assert metrics["mcc"] == sk.matthews_corrcoef(labels, predictions)
+    assert metrics["precision"] == sk.precision_score(labels, predictions, **more)
     assert math.isclose(metrics["auc"], sk.roc_auc_score(labels, only, multi_class="ovr"), rel_tol=1e-9)
     assert math.isclose(metrics["average_precision"], sk.average_precision_score(labels, only), rel_tol=1e-9)
 
@@ -189,7 +189,7 @@ def test_bins_hold_like_many_rows_and_part_no_equal_ones():
 
 def test_of_more_classes_the_predicted_one_is_judged():
     shares = np.array([[0.2, 0.5, 0.3], [0.7, 0.1, 0.2]])
-    said, true = said_and_true(shares, np.array([1, 2]))
+    said, true = confidences_and_hits(shares, np.array([1, 2]))
     assert said.tolist() == [0.5, 0.7] and true.tolist() == [True, False]
 
 
@@ -205,7 +205,7 @@ def test_the_top_label_error_is_that_of_equal_widths():
             expected += inside.mean() * abs(confidence[inside].mean() - is_right[inside].mean())
     found = calibration_error(equal_width_bins(*top_label(shares, labels)))
     assert math.isclose(found, expected, rel_tol=1e-9)
-    assert abs(found - calibration_error(equal_mass_bins(*said_and_true(shares, labels)))) > 1e-3
+    assert abs(found - calibration_error(equal_mass_bins(*confidences_and_hits(shares, labels)))) > 1e-3
     assert equal_width_bins(np.array([0.0, 1.0]), np.array([False, True])) == [Bin(1, 0, 0), Bin(1, 1, 1)]
 
 
@@ -249,8 +249,8 @@ def test_negation_is_more_than_a_character(text, negated):
 def test_slices_hold_every_row_once_for_each_kind():
     left = ["２０２４年", "不好", "今天天气", "abc"]
     right = ["2023年", "很好", "天气今天", "abc def"]
-    labels, guesses = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
-    table = slice_table(left, right, labels, guesses, num_classes=2)
+    labels, predictions = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
+    table = slice_table(left, right, labels, predictions, num_classes=2)
     for kind in ("length", "overlap", "negation", "digits"):
         assert sum(entry["rows"] for entry in table if entry["by"] == kind) == 4
     named = {(entry["by"], entry["slice"]): entry for entry in table}

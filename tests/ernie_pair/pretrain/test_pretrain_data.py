@@ -9,7 +9,7 @@ from data_tools.corpus.twin_vocab import with_twins
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.data import open_data
+from ernie_pair.pretrain.data import open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import SAME_RUN
 from ernie_pair.processes.world import World
 
@@ -89,7 +89,7 @@ def test_the_head_is_part_of_the_cache_key(world):
 
 
 def hide_the_second(tokens, rule, rng, marks):
-    ids = rule.plain_of[tokens]
+    ids = rule.base_ids[tokens]
     label = ids[1:2].copy()
     ids[1] = rule.mask_id
     return ids, np.array([1]), label
@@ -138,15 +138,15 @@ def plain(tmp_path_factory):
     return folder
 
 
-def with_marks(folder, pieces):
+def with_marks(folder, tokenizer):
     """Every second character is a twin."""
     rng = np.random.default_rng(0)
     with CorpusWriter(
-        folder / "text", vocab_size=pieces.vocab_size, about={"vocab_sha256": pieces.sha256}
+        folder / "text", vocab_size=tokenizer.vocab_size, about={"vocab_sha256": tokenizer.sha256}
     ) as w:
         for _ in range(60):
             ids = rng.integers(4, 4 + len(CHARACTERS), (4, 8))
-            ids[:, 1::2] = pieces.twin_of[ids[:, 1::2]]
+            ids[:, 1::2] = tokenizer.continuation_ids[ids[:, 1::2]]
             w.add(ids.tolist())
 
 
@@ -154,9 +154,9 @@ def with_marks(folder, pieces):
 def test_a_corpus_may_hold_twins_that_the_model_has_no_rows_for(plain, vocab_of):
     rows = len(CHARACTERS) + 6
     words = list(map(str, flags(plain / "model", plain / "a", plain / "output" / vocab_of)))
-    pieces = WordPiece.from_file(plain / vocab_of / "vocab.txt")
+    tokenizer = WordPiece.from_file(plain / vocab_of / "vocab.txt")
     spec = SPEC.replace(vocab_size=rows)
-    data = open_data(parse_config(PretrainConfig, words), World(0, 1), pieces, spec)
+    data = open_pretrain_data(parse_config(PretrainConfig, words), World(0, 1), tokenizer, spec)
     assert data.corpora[0].max_id >= rows
     for group in data.updates(0):
         assert all(batch["input_ids"].max() < rows > batch["masked_lm_labels"].max() for batch in group)

@@ -43,7 +43,7 @@ class Listener:
 def seeds_of(rank, step, *words):
     needed = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o", "--device", "cpu"]
     config, world, program = parse_config(PretrainConfig, [*needed, *words]), World(rank, 2), Listener()
-    data = SimpleNamespace(pieces=SimpleNamespace(pad_id=0))
+    data = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0))
     job = PretrainJob(config, world, world, program, data, np.asarray, source=None)
     job.step([BATCH, BATCH], step, NoStop())
     return program.seeds

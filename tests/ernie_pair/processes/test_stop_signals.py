@@ -8,12 +8,12 @@ import pytest
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import Stopped
-from ernie_pair.processes.stop_signals import WEIGHTS, StopSignals
+from ernie_pair.processes.stop_signals import SIGNAL_WEIGHTS, StopSignals
 
 
 @pytest.fixture(autouse=True)
 def handlers_as_before():
-    before = {number: signal.getsignal(number) for number in WEIGHTS}
+    before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -46,14 +46,14 @@ def test_no_handler_of_errors_swallows_it():
             pytest.fail("swallowed")
 
 
-@pytest.mark.parametrize("number", WEIGHTS)
+@pytest.mark.parametrize("number", SIGNAL_WEIGHTS)
 def test_in_the_loop_a_signal_is_noted_however_often_it_comes(number):
     with StopSignals() as signals:
         signals.finish_the_step()
         assert signals.local() == 0
         for _ in range(6):
             kill(number)
-        assert signals.local() == WEIGHTS[number]
+        assert signals.local() == SIGNAL_WEIGHTS[number]
 
 
 def test_the_first_signal_is_the_one_that_counts():
@@ -61,14 +61,14 @@ def test_the_first_signal_is_the_one_that_counts():
         signals.finish_the_step()
         kill(signal.SIGINT)
         kill(signal.SIGTERM)
-        assert signals.local() == WEIGHTS[signal.SIGINT]
+        assert signals.local() == SIGNAL_WEIGHTS[signal.SIGINT]
 
 
 def test_the_handlers_before_are_put_back():
-    before = {number: signal.getsignal(number) for number in WEIGHTS}
+    before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
     with StopSignals():
         assert all(signal.getsignal(number) != handler for number, handler in before.items())
-    assert {number: signal.getsignal(number) for number in WEIGHTS} == before
+    assert {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS} == before
 
 
 def test_a_collective_that_waits_in_the_kernel_is_not_broken_by_a_signal():
@@ -87,6 +87,6 @@ def test_a_collective_that_waits_in_the_kernel_is_not_broken_by_a_signal():
         threading.Thread(target=signal_then_answer).start()
         # Not os.read, which goes on by itself where C++ does not.
         assert ctypes.CDLL(None).read(ours, received, 1) == 1 and received.raw == b"x"
-        assert signals.local() == WEIGHTS[signal.SIGTERM]
+        assert signals.local() == SIGNAL_WEIGHTS[signal.SIGTERM]
     os.close(ours)
     os.close(theirs)

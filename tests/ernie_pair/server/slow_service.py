@@ -22,7 +22,7 @@ class Model:
     """Takes ``seconds`` for a call; the label tells how long the first text is."""
 
     backend = "none"
-    shipped = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.0)
+    exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.0)
     threshold, symmetric = None, "none"
 
     def __init__(self, *given, **chosen):
@@ -31,7 +31,7 @@ class Model:
     def predict(self, pairs):
         time.sleep(ASKED["seconds"])
         classes = np.array([1 - len(a) % 2 for a, _ in pairs])
-        labels = [self.shipped.labels[number] for number in classes]
+        labels = [self.exported.labels[number] for number in classes]
         return Prediction(classes, labels, np.full((len(pairs), 2), 0.5, np.float32))
 
 

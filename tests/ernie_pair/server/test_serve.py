@@ -39,7 +39,7 @@ class Model:
     """Says how long both texts are together; ``gate`` holds it up, ``calls`` are what it was asked."""
 
     backend = "onnx"
-    shipped = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.5)
+    exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.5)
     threshold, symmetric = 0.25, "average"
 
     def __init__(self):
@@ -55,7 +55,7 @@ class Model:
         lengths = np.array([len(a) + len(b) for a, b in pairs])
         classes = 1 - lengths % 2
         shares = np.stack([lengths / 100, 1 - lengths / 100], axis=1).astype(np.float32)
-        return Prediction(classes, [self.shipped.labels[number] for number in classes], shares)
+        return Prediction(classes, [self.exported.labels[number] for number in classes], shares)
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ BAD_BODIES = [
     (b'{"pairs": [["a"]]}', 422, "pair 0 is not a list of two texts"),
     (b'{"pairs": [["a", 1]]}', 422, "pair 0 is not a list of two texts"),
     (b'{"pairs": [["a", " "]]}', 422, "pair 0: text b is empty; fill it in"),
-    (b'{"pairs": [["\\ud800", "b"]]}', 422, "pair 0: text a has half of a character; mend it"),
+    (b'{"pairs": [["\\ud800", "b"]]}', 422, "pair 0: text a has half of a character; fix it"),
     (json.dumps({"pairs": [["a", "b"]] * 6}).encode(), 413, "6 pairs are above 5; send fewer"),
     (json.dumps({"pairs": [["a", "b" * 21]]}).encode(), 413, "text b has 21 characters, above 20; cut it"),
     (b" " * 2001, 413, "the body is above 2000 bytes; send fewer"),

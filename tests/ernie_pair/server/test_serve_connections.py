@@ -327,7 +327,7 @@ class FakeModel:
     from types import SimpleNamespace
 
     backend, threshold, symmetric = "none", None, "none"
-    shipped = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.0)
+    exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.0)
 
     def predict(self, pairs):
         import numpy as np

@@ -10,9 +10,9 @@ from places import ROOT
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
 from ernie_pair import PairConfig, PairTrainer
-from ernie_pair.pair.config.encoder_flags import EncoderConfig
+from ernie_pair.pair.config.encoder_flags import EncoderFlags
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.config.step_flags import UpdateConfig
+from ernie_pair.pair.config.step_flags import StepFlags
 
 REQUIRED = [
     "--output_dir=o",
@@ -81,8 +81,8 @@ def test_a_metric_of_ones_own_is_for_python_alone():
         parse_config(TrainConfig, [*REQUIRED, "--best_metric=cost"])
 
 
-@pytest.mark.parametrize("part", [EncoderConfig, UpdateConfig])
+@pytest.mark.parametrize("part", [EncoderFlags, StepFlags])
 def test_a_part_of_the_options_stands_by_itself(part):
     """Its checks read no option of another class."""
     assert {item.name for item in fields(part())} < {item.name for item in fields(PairConfig)}
-    assert part(**{"layer_decay": 0.5} if part is EncoderConfig else {"fgm_epsilon": 1.0})
+    assert part(**{"layer_decay": 0.5} if part is EncoderFlags else {"fgm_epsilon": 1.0})

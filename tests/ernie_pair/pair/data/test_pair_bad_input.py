@@ -21,7 +21,7 @@ from ernie_pair.pair.data.encoded_pairs import encode_pairs, evaluation_batches
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.train.train_pair import train_pair
 
 GOOD = "今天\t明天\t0"
@@ -48,7 +48,7 @@ def model(tmp_path):
     folder = tmp_path / "asked"
     (tmp_path / "trained").mkdir()
     source = open_model(str(write_model(folder)), model_type="ernie", from_scratch=True)
-    new_model(source, "ernie", seed=0, dropout=0.0).write(tmp_path / "trained", source.vocab_file)
+    build_classifier(source, "ernie", seed=0, dropout=0.0).write(tmp_path / "trained", source.vocab_file)
     return str(tmp_path / "trained")
 
 
@@ -227,8 +227,8 @@ def test_a_pair_of_a_megabyte_is_cut_counted_and_keeps_both_texts(tmp_path, conf
     path = write(tmp_path / "long.tsv", "\n".join(long) + "\n")
     assert exit_code_of(lambda: train_pair(replace(config, train_file=path, max_seq_len=16))) == 0
     assert f"{path}: 2 pairs are longer than --max_seq_len and are cut" in capfd.readouterr().err
-    pieces = WordPiece.from_file(Path(config.model_name_or_path) / "vocab.txt")
-    rows = encode_pairs(read_pairs(path, 2), pieces, 16)
+    tokenizer = WordPiece.from_file(Path(config.model_name_or_path) / "vocab.txt")
+    rows = encode_pairs(read_pairs(path, 2), tokenizer, 16)
     tokens = [[VOCAB[index] for index in row if index] for row in rows.batch(np.arange(3)).input_ids]
     assert [(row.count("今"), row.count("天"), len(row)) for row in tokens] == [
         (7, 6, 16),

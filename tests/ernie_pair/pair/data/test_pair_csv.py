@@ -21,7 +21,7 @@ from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
+from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 from ernie_pair.pair.train.train_pair import train_pair
 
 TWO = Labels.numbered(2)
@@ -280,10 +280,10 @@ def by_predict(model, folder):
 
 
 def by_run(model, folder):
-    shipped = ship(Path(model), folder / "ship")
+    exported = ship(Path(model), folder / "ship")
 
     def run(path, output, **changes):
-        run_shipped(RunConfig(str(shipped), path, str(output), scores=True, threads=1, **changes))
+        predict_exported(RunConfig(str(exported), path, str(output), scores=True, threads=1, **changes))
 
     return run
 

@@ -18,7 +18,7 @@ from ernie_pair.pair.data.encoded_pairs import (
     evaluation_batches,
     kept_lengths,
     open_tokenizer,
-    training_updates,
+    training_steps,
 )
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.processes.world import World
@@ -202,17 +202,19 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 
 @pytest.fixture
-def pieces(tmp_path):
+def tokenizer(tmp_path):
     return WordPiece.from_file(write_model(tmp_path / "model") / "vocab.txt")
 
 
 @pytest.fixture
-def rows(tmp_path, pieces):
-    return encode_pairs(read_pairs(write_pairs(tmp_path / "toy.tsv", 37), 2), pieces, 64)
+def rows(tmp_path, tokenizer):
+    return encode_pairs(read_pairs(write_pairs(tmp_path / "toy.tsv", 37), 2), tokenizer, 64)
 
 
-def test_a_row_is_cls_a_sep_b_sep(tmp_path, pieces):
-    batch = encode_pairs(read(tmp_path, "今天\t你好他\t1\n你\t我\t0\n"), pieces, 64).batch(np.array([0, 1]))
+def test_a_row_is_cls_a_sep_b_sep(tmp_path, tokenizer):
+    batch = encode_pairs(read(tmp_path, "今天\t你好他\t1\n你\t我\t0\n"), tokenizer, 64).batch(
+        np.array([0, 1])
+    )
     tokens = [[VOCAB[index] for index in row] for row in batch.input_ids]
     assert tokens[0] == ["[CLS]", "今", "天", "[SEP]", "你", "好", "他", "[SEP]"]
     assert tokens[1] == ["[CLS]", "你", "[SEP]", "我", "[SEP]", "[PAD]", "[PAD]", "[PAD]"]
@@ -237,8 +239,8 @@ def test_the_longer_text_loses_a_token_and_on_a_tie_the_second(left, right, room
     assert kept_lengths(left, right, room) == tuple(kept)
 
 
-def test_both_texts_keep_a_token_at_the_smallest_length(tmp_path, pieces):
-    rows = encode_pairs(read(tmp_path, f"{'今' * 5000}\t{'天' * 9000}\t1\n"), pieces, 5)
+def test_both_texts_keep_a_token_at_the_smallest_length(tmp_path, tokenizer):
+    rows = encode_pairs(read(tmp_path, f"{'今' * 5000}\t{'天' * 9000}\t1\n"), tokenizer, 5)
     assert [VOCAB[i] for i in rows.ids] == ["[CLS]", "今", "[SEP]", "天", "[SEP]"]
 
 
@@ -283,7 +285,7 @@ def test_rows_of_like_length_meet_and_the_lengths_still_come_in_any_order(num_ro
 
 
 def updates_of(rows, count, world=ALONE, consumed=0, batch_size=8):
-    stream = training_updates(rows, 3, batch_size, world, consumed)
+    stream = training_steps(rows, 3, batch_size, world, consumed)
     return [batch.input_ids for batches in islice(stream, count) for batch in batches]
 
 

@@ -16,18 +16,18 @@ from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_file import Row
+from ernie_pair.pair.data.pair_file import Pair
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import cached_rows
-from ernie_pair.pair.data.row_stream import StreamRules, shuffled, streamed_updates
+from ernie_pair.pair.data.row_stream import StreamRules, shuffled, streamed_steps
 from ernie_pair.processes.world import World
 
 TWO = Labels.numbered(2)
 
 
 @pytest.fixture
-def pieces(tmp_path):
+def tokenizer(tmp_path):
     return WordPiece.from_file(write_model(tmp_path / "model") / "vocab.txt")
 
 
@@ -40,8 +40,8 @@ def source_of(path, labels=TWO, columns=Columns()):  # noqa: B008
     return PairSource("train_file", str(path), "train", labels, columns)
 
 
-def open_rows(tmp_path, source, pieces, length=64):
-    (rows,) = cached_rows(tmp_path / "cache", [source], pieces, length)
+def open_rows(tmp_path, source, tokenizer, length=64):
+    (rows,) = cached_rows(tmp_path / "cache", [source], tokenizer, length)
     return rows
 
 
@@ -54,9 +54,9 @@ def names_in(folder, ending="*"):
     return sorted(path.name for path in folder.glob(f"*{ending}"))
 
 
-def test_cached_rows_are_the_encoded_ones_and_lie_in_a_mapped_file(tmp_path, source, pieces):
-    rows = open_rows(tmp_path, source, pieces, length=9)
-    encoded = encode_pairs(source.read(), pieces, 9)
+def test_cached_rows_are_the_encoded_ones_and_lie_in_a_mapped_file(tmp_path, source, tokenizer):
+    rows = open_rows(tmp_path, source, tokenizer, length=9)
+    encoded = encode_pairs(source.read(), tokenizer, 9)
     assert same(rows, encoded) and rows.num_cut == encoded.num_cut > 0
     ours, theirs = (made.batch(np.array([7, 3, 59])) for made in (rows, encoded))
     assert all(np.array_equal(one, other) for one, other in zip(ours, theirs))
@@ -64,19 +64,19 @@ def test_cached_rows_are_the_encoded_ones_and_lie_in_a_mapped_file(tmp_path, sou
     assert not rows.ids.flags.owndata and table in Path("/proc/self/maps").read_text()
 
 
-def test_a_second_run_tokenises_and_reads_nothing(tmp_path, source, pieces, monkeypatch):
-    first = open_rows(tmp_path, source, pieces)
+def test_a_second_run_tokenises_and_reads_nothing(tmp_path, source, tokenizer, monkeypatch):
+    first = open_rows(tmp_path, source, tokenizer)
     monkeypatch.setattr(row_cache, "encode_pairs", None)
     monkeypatch.setattr(PairSource, "read", None)
-    assert same(first, open_rows(tmp_path, source, pieces))
+    assert same(first, open_rows(tmp_path, source, tokenizer))
 
 
-def test_unlabelled_pairs_are_kept_without_labels(tmp_path, pieces):
+def test_unlabelled_pairs_are_kept_without_labels(tmp_path, tokenizer):
     path = write_pairs(tmp_path / "test.tsv", 9, labels=False)
-    assert open_rows(tmp_path, source_of(path, labels=None), pieces).labels is None
+    assert open_rows(tmp_path, source_of(path, labels=None), tokenizer).labels is None
 
 
-def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, pieces, monkeypatch):
+def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, tokenizer, monkeypatch):
     content = Path(source.name).read_text()
     other_pieces = WordPiece([*VOCAB[:4], *VOCAB[:3:-1]])
     (tmp_path / "other.tsv").write_text(content[:-2] + "0\n")
@@ -84,26 +84,26 @@ def test_whatever_the_rows_depend_on_gives_them_another_name(tmp_path, source, p
     (tmp_path / "header.tsv").write_text("text_a\ttext_b\tlabel\n" + content)
     line = '{"text_a": "\\u4eca", "text_b": "\\u5929", "b": "\\u6c14", "label": 0}\n'
     (tmp_path / "x.jsonl").write_text(line)
-    open_rows(tmp_path, source, pieces)
-    open_rows(tmp_path, source_of(tmp_path / "same.tsv"), pieces)
-    open_rows(tmp_path, source_of(source.name, Labels.numbered(2)), pieces)
+    open_rows(tmp_path, source, tokenizer)
+    open_rows(tmp_path, source_of(tmp_path / "same.tsv"), tokenizer)
+    open_rows(tmp_path, source_of(source.name, Labels.numbered(2)), tokenizer)
     assert len(names_in(tmp_path / "cache", ".arrow")) == 1
-    open_rows(tmp_path, source, pieces, length=32)
+    open_rows(tmp_path, source, tokenizer, length=32)
     open_rows(tmp_path, source, other_pieces)
-    open_rows(tmp_path, source_of(source.name, Labels.numbered(3)), pieces)
-    open_rows(tmp_path, source_of(source.name, None), pieces)
-    open_rows(tmp_path, source_of(tmp_path / "other.tsv"), pieces)
-    open_rows(tmp_path, source_of(tmp_path / "header.tsv"), pieces)
-    open_rows(tmp_path, source_of(tmp_path / "x.jsonl"), pieces)
-    open_rows(tmp_path, source_of(tmp_path / "x.jsonl", columns=Columns(text_b="b")), pieces)
+    open_rows(tmp_path, source_of(source.name, Labels.numbered(3)), tokenizer)
+    open_rows(tmp_path, source_of(source.name, None), tokenizer)
+    open_rows(tmp_path, source_of(tmp_path / "other.tsv"), tokenizer)
+    open_rows(tmp_path, source_of(tmp_path / "header.tsv"), tokenizer)
+    open_rows(tmp_path, source_of(tmp_path / "x.jsonl"), tokenizer)
+    open_rows(tmp_path, source_of(tmp_path / "x.jsonl", columns=Columns(text_b="b")), tokenizer)
     rules = RowRules(encoding="gb18030"), RowRules(skips=True)
     for rule in rules:
-        open_rows(tmp_path, replace(source_of(tmp_path / "x.jsonl"), rules=rule), pieces)
+        open_rows(tmp_path, replace(source_of(tmp_path / "x.jsonl"), rules=rule), tokenizer)
     for ending in ("tsv", "csv"):
         (tmp_path / f"both.{ending}").write_text("今,天\t明,气\n")
-        open_rows(tmp_path, source_of(tmp_path / f"both.{ending}", None), pieces)
+        open_rows(tmp_path, source_of(tmp_path / f"both.{ending}", None), tokenizer)
     monkeypatch.setattr(row_cache, "VERSION", row_cache.VERSION + 1)
-    open_rows(tmp_path, source, pieces)
+    open_rows(tmp_path, source, tokenizer)
     assert len(names_in(tmp_path / "cache", ".arrow")) == 14
 
 
@@ -127,20 +127,20 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("ending, damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_cache_is_made_again_with_a_warning(tmp_path, source, pieces, caplog, ending, damage):
-    first = encode_pairs(source.read(), pieces, 64)
-    open_rows(tmp_path, source, pieces)
+def test_a_damaged_cache_is_made_again_with_a_warning(tmp_path, source, tokenizer, caplog, ending, damage):
+    first = encode_pairs(source.read(), tokenizer, 64)
+    open_rows(tmp_path, source, tokenizer)
     (path,) = (tmp_path / "cache").glob(f"*{ending}")
     damage(path)
     had_table = bool(names_in(tmp_path / "cache", ".arrow"))
-    assert same(open_rows(tmp_path, source, pieces), first)
+    assert same(open_rows(tmp_path, source, tokenizer), first)
     warned = [record.message for record in caplog.records]
     assert len(warned) == had_table
     assert all("is damaged or unfinished and is built again" in line for line in warned)
     assert not names_in(tmp_path / "cache", ".draft")
 
 
-def test_many_at_once_tokenise_once(tmp_path, source, pieces, monkeypatch):
+def test_many_at_once_tokenise_once(tmp_path, source, tokenizer, monkeypatch):
     calls, found, all_have_read = [], [], threading.Barrier(4, timeout=20)
     read_alone = PairSource.read
 
@@ -155,7 +155,8 @@ def test_many_at_once_tokenise_once(tmp_path, source, pieces, monkeypatch):
     monkeypatch.setattr(PairSource, "read", read)
     monkeypatch.setattr(row_cache, "encode_pairs", encode)
     ask = [
-        threading.Thread(target=lambda: found.append(open_rows(tmp_path, source, pieces))) for _ in range(4)
+        threading.Thread(target=lambda: found.append(open_rows(tmp_path, source, tokenizer)))
+        for _ in range(4)
     ]
     for thread in ask:
         thread.start()
@@ -165,29 +166,29 @@ def test_many_at_once_tokenise_once(tmp_path, source, pieces, monkeypatch):
     assert all(same(rows, found[0]) for rows in found)
 
 
-def test_a_bad_row_of_any_source_leaves_nothing(tmp_path, source, pieces):
+def test_a_bad_row_of_any_source_leaves_nothing(tmp_path, source, tokenizer):
     (tmp_path / "bad.tsv").write_text("今\t天\t1\n今\t天\t7\n")
     with pytest.raises(InputError, match=r"bad\.tsv:2: label '7'"):
-        cached_rows(tmp_path / "cache", [source, source_of(tmp_path / "bad.tsv")], pieces, 64)
+        cached_rows(tmp_path / "cache", [source, source_of(tmp_path / "bad.tsv")], tokenizer, 64)
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_cache_that_cannot_be_is_told(tmp_path, source, pieces):
+def test_a_cache_that_cannot_be_is_told(tmp_path, source, tokenizer):
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(MachineError, match="cache: not a folder; choose another output path"):
-        open_rows(tmp_path, source, pieces)
+        open_rows(tmp_path, source, tokenizer)
 
 
-def test_a_disk_that_keeps_nothing_is_told(tmp_path, source, pieces, monkeypatch):
+def test_a_disk_that_keeps_nothing_is_told(tmp_path, source, tokenizer, monkeypatch):
     monkeypatch.setattr(row_cache, "_mapped", lambda *args: None)
     with pytest.raises(MachineError, match="the disk did not keep what was written"):
-        open_rows(tmp_path, source, pieces)
+        open_rows(tmp_path, source, tokenizer)
 
 
-def test_more_than_a_list_can_count_is_to_be_streamed(tmp_path, source, pieces, monkeypatch):
+def test_more_than_a_list_can_count_is_to_be_streamed(tmp_path, source, tokenizer, monkeypatch):
     monkeypatch.setattr(row_cache, "MOST_TOKENS", 100)
     with pytest.raises(InputError, match="too large to be held; pass streaming=True"):
-        open_rows(tmp_path, source, pieces)
+        open_rows(tmp_path, source, tokenizer)
     assert not names_in(tmp_path / "cache", ".arrow")
 
 
@@ -205,9 +206,9 @@ def test_an_epoch_of_a_stream_takes_every_row_once_and_none_like_another(source,
         assert [row.number for row in islice(other, 60)] != epochs[0]
 
 
-def updates(source, pieces, count, consumed=0, world=World(), **changes):  # noqa: B008
+def updates(source, tokenizer, count, consumed=0, world=World(), **changes):  # noqa: B008
     rules = RULES._replace(**changes)
-    return list(islice(streamed_updates(source, pieces, rules, world, consumed), count))
+    return list(islice(streamed_steps(source, tokenizer, rules, world, consumed), count))
 
 
 def strip(batches):
@@ -220,58 +221,58 @@ def strip(batches):
 
 @pytest.mark.parametrize("bucket", [True, False])
 @pytest.mark.parametrize("cut", [1, 7, 49, 50, 51, 113])
-def test_a_stream_opened_in_the_middle_goes_on_as_if_it_had_not_been_closed(source, pieces, cut, bucket):
-    whole = updates(source, pieces, 120, bucket=bucket)
-    rest = updates(source, pieces, 120 - cut, consumed=cut * 8, bucket=bucket)
+def test_a_stream_opened_in_the_middle_goes_on_as_if_it_had_not_been_closed(source, tokenizer, cut, bucket):
+    whole = updates(source, tokenizer, 120, bucket=bucket)
+    rest = updates(source, tokenizer, 120 - cut, consumed=cut * 8, bucket=bucket)
     assert strip(rest) == strip(whole)[cut * 8 :]
 
 
-def test_two_processes_take_the_rows_of_one(source, pieces):
-    one = strip(updates(source, pieces, 60))
-    two = [updates(source, pieces, 60, world=World(rank, 2)) for rank in (0, 1)]
+def test_two_processes_take_the_rows_of_one(source, tokenizer):
+    one = strip(updates(source, tokenizer, 60))
+    two = [updates(source, tokenizer, 60, world=World(rank, 2)) for rank in (0, 1)]
     assert [len(batch.labels) for (batch,) in two[0]] == [4] * 60
     assert strip([batch for both in zip(*two) for batch in both]) == one
 
 
-def test_a_streamed_batch_holds_rows_of_like_length(source, pieces):
+def test_a_streamed_batch_holds_rows_of_like_length(source, tokenizer):
     def padding(bucket):
-        ids = [batch.input_ids for (batch,) in updates(source, pieces, 100, bucket=bucket)]
+        ids = [batch.input_ids for (batch,) in updates(source, tokenizer, 100, bucket=bucket)]
         return np.mean([np.mean(rows == 0) for rows in ids])
 
     assert padding(bucket=True) < 0.04 < 0.2 < padding(bucket=False)
 
 
-def test_a_stream_never_reads_far_ahead(pieces):
+def test_a_stream_never_reads_far_ahead(tokenizer):
     read = []
 
     class Endless(SimpleNamespace):
         def rows(self):
             for number in range(1, 10**6):
                 read.append(number)
-                yield Row(number, CHARACTERS[number % 9], CHARACTERS[: 1 + number % 5], number % 2)
+                yield Pair(number, CHARACTERS[number % 9], CHARACTERS[: 1 + number % 5], number % 2)
 
-    assert len(updates(Endless(), pieces, 150)) == 150
+    assert len(updates(Endless(), tokenizer, 150)) == 150
     assert len(read) == 3 * RULES.pool_size + RULES.buffer
 
 
-def test_a_bad_row_ends_the_stream_when_it_comes(tmp_path, pieces):
+def test_a_bad_row_ends_the_stream_when_it_comes(tmp_path, tokenizer):
     path = write_pairs(tmp_path / "train.tsv", 900)
     path.write_text(path.read_text().replace("\t1\n", "\tyes\n").replace("\tyes\n", "\t1\n", 400))
     number = 1 + [line[-1] for line in path.read_text().splitlines()].index("s")
-    stream = streamed_updates(source_of(path), pieces, RULES, World(), 0)
+    stream = streamed_steps(source_of(path), tokenizer, RULES, World(), 0)
     assert number > 800 and len(list(islice(stream, 50))) == 50
     with pytest.raises(InputError, match=rf"train\.tsv:{number}: label 'yes' is not one of 0, 1"):
         list(islice(stream, 500))
 
 
-def test_a_stream_without_rows_ends(tmp_path, pieces):
+def test_a_stream_without_rows_ends(tmp_path, tokenizer):
     (tmp_path / "empty.tsv").write_text("text_a\ttext_b\tlabel\n")
     with pytest.raises(InputError, match=r"empty\.tsv: no pairs in it"):
-        updates(source_of(tmp_path / "empty.tsv"), pieces, 1)
+        updates(source_of(tmp_path / "empty.tsv"), tokenizer, 1)
 
 
-def test_a_text_without_a_token_becomes_unknown(tmp_path, pieces):
+def test_a_text_without_a_token_becomes_unknown(tmp_path, tokenizer):
     (tmp_path / "a.tsv").write_text("\u200b\t今\t1\n\u0301\t\u200b\u200d\t0\n", encoding="utf-8")
-    rows = encode_pairs(source_of(tmp_path / "a.tsv").read(), pieces, 64)
+    rows = encode_pairs(source_of(tmp_path / "a.tsv").read(), tokenizer, 64)
     tokens = [[VOCAB[index] for index in row] for row in rows.batch(np.array([0, 1])).input_ids]
     assert tokens == [["[CLS]", "[UNK]", "[SEP]", text, "[SEP]"] for text in ("今", "[UNK]")]

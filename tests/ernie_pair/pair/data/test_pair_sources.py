@@ -79,8 +79,8 @@ def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
 @pytest.mark.parametrize(
     "name, content, columns, reason",
     [
-        ("a.tsv", "a\tb\tc\n左\t右\t1\n", {"text_a": "x"}, r":1: no column 'x' in a, b, c; mend text_a"),
-        ("a.tsv", "左\t右\t1\n", {"label": "gleich"}, r":1: no column 'gleich' in 左, 右, 1; mend label"),
+        ("a.tsv", "a\tb\tc\n左\t右\t1\n", {"text_a": "x"}, r":1: no column 'x' in a, b, c; fix text_a"),
+        ("a.tsv", "左\t右\t1\n", {"label": "gleich"}, r":1: no column 'gleich' in 左, 右, 1; fix label"),
         (
             "a.tsv",
             "query\ttext_a\ttitle\n左\t右\t1\n",
@@ -210,7 +210,7 @@ def test_without_a_map_the_model_says_what_the_classes_are(config, allowed):
     ],
 )
 def test_a_model_whose_classes_are_not_clear_is_refused(config):
-    with pytest.raises(InputError, match="config.json: .*; (mend|a classifier needs)"):
+    with pytest.raises(InputError, match="config.json: .*; (fix|a classifier needs)"):
         labels_in(config)
 
 

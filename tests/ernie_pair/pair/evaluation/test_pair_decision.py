@@ -21,7 +21,7 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
+from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 
 NAMES = ("不同", "相同")
 
@@ -125,22 +125,22 @@ def test_the_threshold_travels_to_everything_that_predicts(folder):
     assert np.allclose(answer.probabilities[:, 1], list(map(float, table["probability_1"])), atol=1e-5)
     assert trainer.predict(texts_of(folder), threshold=0.0).predictions.all()
 
-    shipped = ship(folder / "best", folder / "ship")
-    manifest = json.loads((shipped / "export.json").read_text(encoding="utf-8"))
+    exported = ship(folder / "best", folder / "ship")
+    manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
     assert manifest["threshold"] == threshold and manifest["labels"] == list(NAMES)
-    assert PairPredictor(shipped).predict(texts_of(folder)).labels == list(table["label"])
-    run_shipped(RunConfig(str(shipped), str(folder / "test.tsv"), str(folder / "out.tsv")))
+    assert PairPredictor(exported).predict(texts_of(folder)).labels == list(table["label"])
+    predict_exported(RunConfig(str(exported), str(folder / "test.tsv"), str(folder / "out.tsv")))
     assert table_of(folder / "out.tsv") == {key: table[key] for key in ("index", "prediction", "label")}
 
 
 def test_an_explicit_threshold_wins(folder):
     tuned(folder)
     assert set(predicted(folder, threshold=0.0)["prediction"]) == {"1"}
-    shipped = ship(folder / "best", folder / "ship")
+    exported = ship(folder / "best", folder / "ship")
     flags = {"input_file": str(folder / "test.tsv"), "output_file": str(folder / "out.tsv")}
-    run_shipped(RunConfig(str(shipped), **flags, threshold=0.0))
+    predict_exported(RunConfig(str(exported), **flags, threshold=0.0))
     assert set(table_of(folder / "out.tsv")["prediction"]) == {"1"}
-    assert PairPredictor(shipped, threshold=0.0).predict([("今", "天")]).labels == ["相同"]
+    assert PairPredictor(exported, threshold=0.0).predict([("今", "天")]).labels == ["相同"]
     export_pair(ExportConfig(str(folder / "best"), str(folder / "other"), threshold=0.25))
     assert PairPredictor(folder / "other").threshold == 0.25
 
@@ -308,8 +308,8 @@ def test_symmetric_answers_do_not_know_which_text_is_first(folder):
     trainer = PairTrainer(folder / "best", config)
     answers = [trainer.predict(each, symmetric="average").logits for each in (pairs, turned)]
     assert np.array_equal(*answers) and np.allclose(answers[0], sum(logits) / 2, atol=1e-5)
-    shipped = ship(folder / "best", folder / "ship")
-    predictor = PairPredictor(shipped, symmetric="average")
+    exported = ship(folder / "best", folder / "ship")
+    predictor = PairPredictor(exported, symmetric="average")
     assert np.array_equal(predictor.logits(pairs), predictor.logits(turned))
     assert np.allclose(predictor.logits(pairs), answers[0], atol=1e-4)
     files = {
@@ -317,7 +317,7 @@ def test_symmetric_answers_do_not_know_which_text_is_first(folder):
         for name in ("test", "exchanged")
     }
     for flags in files.values():
-        run_shipped(RunConfig(str(shipped), scores=True, symmetric="average", **flags))
+        predict_exported(RunConfig(str(exported), scores=True, symmetric="average", **flags))
     assert (folder / "test").read_bytes() == (folder / "exchanged").read_bytes()
 
 

@@ -113,7 +113,7 @@ def test_errors_are_the_wrong_rows_by_falling_loss(tmp_path):
     losses = [float(row[1]) for row in rows]
     assert losses == sorted(losses, reverse=True)
     assert [float(row[2]) for row in rows] == pytest.approx([math.exp(-loss) for loss in losses], rel=1e-4)
-    wrong = np.flatnonzero(answers.guesses != answers.labels)
+    wrong = np.flatnonzero(answers.predictions != answers.labels)
     assert {int(row[0]) - 2 for row in rows} <= set(wrong.tolist()) and len(rows) == min(10, len(wrong))
     assert len(worst_rows(answers, 2)) == 2
 

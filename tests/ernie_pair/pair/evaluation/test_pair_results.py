@@ -14,7 +14,7 @@ from ernie_pair.pair.compare.compare_starts import CompareConfig, compare_starts
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.export.predict_exported import RunConfig, run_shipped
+from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def evaluate(world, pairs, out, **flags):
 
 
 def run(world, pairs, out, **flags):
-    run_shipped(RunConfig(str(world / "ship"), str(pairs), str(out), **flags))
+    predict_exported(RunConfig(str(world / "ship"), str(pairs), str(out), **flags))
 
 
 def audit(world, pairs, out, **flags):

@@ -15,7 +15,7 @@ from ernie_pair.model_files.config_json import FAMILIES, PRETRAINED
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.model.classifier import load_start, load_trained, new_model
+from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
 
 quiet_libraries()
 IDS = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0]])
@@ -27,7 +27,7 @@ def source_of(folder, family="ernie", from_scratch=False):
 
 
 def fresh(folder, family="ernie", seed=7, dropout=0.1):
-    return new_model(source_of(write_model(folder), family, from_scratch=True), family, seed, dropout)
+    return build_classifier(source_of(write_model(folder), family, from_scratch=True), family, seed, dropout)
 
 
 def class_of(family, kind):
@@ -75,7 +75,7 @@ def test_a_saved_model_is_the_same_in_paddlenlp_and_here(tmp_path, family):
         str(folder)
     )
     assert np.array_equal(logits_of(theirs), logits_of(model))
-    again, vocab_file = load_trained(str(folder))
+    again, vocab_file = load_classifier(str(folder))
     assert np.array_equal(logits_of(again), logits_of(model))
     assert vocab_file == folder / "vocab.txt"
 
@@ -83,7 +83,7 @@ def test_a_saved_model_is_the_same_in_paddlenlp_and_here(tmp_path, family):
 @pytest.mark.parametrize("family", PRETRAINED)
 def test_a_model_of_paddlenlp_is_the_same_here(tmp_path, family):
     theirs = peer(family, "ForSequenceClassification")
-    ours, _ = load_trained(str(save_peer(theirs, tmp_path / "theirs")))
+    ours, _ = load_classifier(str(save_peer(theirs, tmp_path / "theirs")))
     assert np.array_equal(logits_of(theirs), logits_of(ours))
 
 
@@ -92,7 +92,7 @@ def test_an_encoder_saved_by_itself_starts_a_classifier(tmp_path, family):
     theirs = peer(family, "Model")
     model = fresh(tmp_path / "m", family)
     head = model.classifier.weight.numpy()
-    said = load_start(model, source_of(save_peer(theirs, tmp_path / "encoder"), family))
+    said = load_initial_weights(model, source_of(save_peer(theirs, tmp_path / "encoder"), family))
     assert "the classifier is new" in said
     model.eval()
     assert np.array_equal(
@@ -104,7 +104,7 @@ def test_an_encoder_saved_by_itself_starts_a_classifier(tmp_path, family):
 def test_the_heads_of_pretraining_are_passed_over_and_named(tmp_path):
     theirs = peer("ernie", "ForPretraining")
     model = fresh(tmp_path / "m")
-    said = load_start(model, source_of(save_peer(theirs, tmp_path / "pretrained")))
+    said = load_initial_weights(model, source_of(save_peer(theirs, tmp_path / "pretrained")))
     assert "the classifier is new" in said
     assert "weights of the pretraining heads are passed over" in said
     mine, its = model.state_dict(), theirs.state_dict()
@@ -116,7 +116,7 @@ def test_a_start_without_weights_says_so(tmp_path):
     folder = write_model(tmp_path / "m")
     with pytest.raises(InputError, match="holds no weights .* from_scratch=True"):
         source_of(folder)
-    said = load_start(fresh(folder), source_of(folder, from_scratch=True))
+    said = load_initial_weights(fresh(folder), source_of(folder, from_scratch=True))
     assert said == "start from random weights (--from_scratch true)"
 
 
@@ -124,14 +124,14 @@ def test_a_start_without_weights_says_so(tmp_path):
 def test_weights_of_the_other_family_are_refused(tmp_path, kind):
     folder = save_peer(peer("ernie", kind), tmp_path / "ernie")
     with pytest.raises(CheckpointError, match="holds ernie weights; pass model_type ernie"):
-        load_start(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, "ernie_gram"))
+        load_initial_weights(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, "ernie_gram"))
 
 
 def test_weights_of_the_other_family_are_refused_by_their_names_too(tmp_path):
     folder = save_peer(peer("ernie", "ForSequenceClassification"), tmp_path / "ernie")
     write_model(folder)  # a config.json that names no family
     with pytest.raises(CheckpointError, match=r"39 missing: ernie_gram\.embeddings.* unknown: ernie\.emb"):
-        load_start(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, "ernie_gram"))
+        load_initial_weights(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, "ernie_gram"))
 
 
 @pytest.mark.parametrize("lost", ["ernie.pooler.dense.bias", "classifier.bias"])
@@ -141,14 +141,14 @@ def test_a_file_with_a_weight_missing_is_refused(tmp_path, lost):
     state = {name: value for name, value in theirs.state_dict().items() if name != lost}
     paddle.save(state, str(folder / "model_state.pdparams"))
     with pytest.raises(CheckpointError, match=rf"1 missing: {lost}"):
-        load_start(fresh(tmp_path / "m"), source_of(folder))
+        load_initial_weights(fresh(tmp_path / "m"), source_of(folder))
 
 
 def test_weights_of_another_size_are_refused(tmp_path):
     folder = save_peer(peer("ernie", "ForSequenceClassification"), tmp_path / "theirs")
     write_model(folder, hidden_size=48, model_type="ernie")
     with pytest.raises(CheckpointError, match=r"of another shape: .*\(35, 32\) instead of \(35, 48\)"):
-        load_trained(str(folder))
+        load_classifier(str(folder))
 
 
 def test_a_damaged_file_is_refused(tmp_path):
@@ -156,27 +156,27 @@ def test_a_damaged_file_is_refused(tmp_path):
     path = folder / "model_state.pdparams"
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match="is damaged"):
-        load_trained(str(folder))
+        load_classifier(str(folder))
 
 
 def test_a_model_without_its_classifier_gives_no_predictions(tmp_path):
     folder = save_peer(peer("ernie", "Model"), tmp_path / "encoder")
     with pytest.raises(CheckpointError, match="missing"):
-        load_trained(str(folder))
+        load_classifier(str(folder))
 
 
 def test_a_path_that_is_no_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="model_path .* is not a folder"):
-        load_trained(str(tmp_path / "absent"))
+        load_classifier(str(tmp_path / "absent"))
     with pytest.raises(InputError, match="no config.json and no vocab.txt"):
-        load_trained(str(tmp_path))
+        load_classifier(str(tmp_path))
 
 
 @pytest.mark.parametrize("changes", [{"hidden_size": 33}, {"num_hidden_layers": "two"}, {"num_labels": 1}])
 def test_a_config_that_makes_no_model_is_refused(tmp_path, changes):
     with pytest.raises(InputError, match=r"config\.json"):
         source = source_of(write_model(tmp_path / "m", **changes), from_scratch=True)
-        new_model(source, "ernie", seed=0, dropout=0.1)
+        build_classifier(source, "ernie", seed=0, dropout=0.1)
 
 
 def test_the_seed_decides_the_first_weights(tmp_path):

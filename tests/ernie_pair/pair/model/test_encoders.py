@@ -20,8 +20,8 @@ from ernie_pair.model_files.source import open_model, tokenizer_class
 from ernie_pair.model_files.spec import parse_spec, read_spec
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model.classifier import load_start, load_trained
-from ernie_pair.pair.model.classifier import new_model as new_classifier
+from ernie_pair.pair.model.classifier import build_classifier as new_classifier
+from ernie_pair.pair.model.classifier import load_classifier, load_initial_weights
 from ernie_pair.pair.model.encoders import ENCODERS
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.graph.model import ernie_config
@@ -105,13 +105,13 @@ def test_a_saved_folder_is_the_same_model_in_paddlenlp_and_here(make, family):
     expected = logits_of_peer(peer, family)
     assert np.ptp(expected, axis=0).min() > 1e-3, "rows cannot be told apart"
     assert np.array_equal(logits_of(model), expected)
-    assert np.array_equal(logits_of(load_trained(str(folder))[0]), expected)
+    assert np.array_equal(logits_of(load_classifier(str(folder))[0]), expected)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_of_paddlenlp_is_the_same_here(make, tmp_path, family):
     peer = peer_of(family, "ForSequenceClassification", make(family).spec.config)
-    ours, _ = load_trained(str(save_peer(peer, tmp_path / "theirs")))
+    ours, _ = load_classifier(str(save_peer(peer, tmp_path / "theirs")))
     assert np.array_equal(logits_of(ours), logits_of_peer(peer, family))
 
 
@@ -123,7 +123,7 @@ def test_an_encoder_saved_by_itself_starts_a_classifier(make, tmp_path, family, 
     source = open_model(str(save_peer(peer, tmp_path / "encoder")), model_type=family, from_scratch=False)
     head = model.classifier.state_dict()
     head = {name: value.numpy() for name, value in head.items()}
-    assert "the classifier is new" in load_start(model, source)
+    assert "the classifier is new" in load_initial_weights(model, source)
     ours, theirs = model.encoder.state_dict(), peer.state_dict()
     assert all(np.array_equal(value.numpy(), theirs[name].numpy()) for name, value in ours.items())
     assert all(np.array_equal(model.classifier.state_dict()[name].numpy(), head[name]) for name in head)
@@ -175,7 +175,7 @@ def test_the_mean_is_that_of_the_hidden_states_and_is_remembered(make, family):
     means = np.stack([row[kept].mean(axis=0) for row, kept in zip(states, IDS != 0)])
     expected = means @ model.classifier.weight.numpy() + model.classifier.bias.numpy()
     assert np.abs(logits_of(model) - expected).max() < 1e-4
-    again, _ = load_trained(str(folder))
+    again, _ = load_classifier(str(folder))
     assert again.pooling == "mean" and np.array_equal(logits_of(again), logits_of(model))
     assert json.loads((folder / "config.json").read_text())["pooling"] == "mean"
 
@@ -186,7 +186,7 @@ def test_a_classifier_of_means_is_no_model_of_paddlenlp(make, family):
     folder = make.saved(make(family, "mean"), f"my_{family}_ernie_bert")
     with pytest.raises(AttributeError, match="Unable to parse 'architectures'"):
         AutoModelForSequenceClassification.from_pretrained(str(folder))
-    assert load_trained(str(folder))[0].pooling == "mean"
+    assert load_classifier(str(folder))[0].pooling == "mean"
 
 
 def test_a_run_with_means_says_where_its_models_load(tmp_path, capfd):
@@ -202,7 +202,7 @@ def test_another_pooling_starts_with_a_new_classifier(make, family):
     for name, first, second in (("a", model, make(family, "mean")), ("b", other, make(family))):
         folder = make.saved(first, name)
         source = open_model(str(folder), model_type=family, from_scratch=False)
-        assert "the classifier is new" in load_start(second, source)
+        assert "the classifier is new" in load_initial_weights(second, source)
         states = (m.encoder.embeddings.word_embeddings.weight.numpy() for m in (first, second))
         assert np.array_equal(*states)
 
@@ -217,11 +217,11 @@ def test_an_export_answers_as_the_model_does(make, tmp_path, capfd, family, pool
     folder = make.saved(make(family, pooling), max_seq_len=24)
     export_pair(ExportConfig(str(folder), str(tmp_path / "ship"), format))
     predictor = PairPredictor(tmp_path / "ship", format)
-    assert predictor.shipped.max_seq_len == 24
+    assert predictor.exported.max_seq_len == 24
     pairs = [("今天好", "你坏"), ("我他她" * 9, "多少上下"), ("好", "好")]
-    model, vocab_file = load_trained(str(folder))
-    pieces = open_tokenizer(vocab_file, model.spec, 24)
-    batch = encode_texts(*zip(*pairs), None, pieces, 24).batch(np.arange(3))
+    model, vocab_file = load_classifier(str(folder))
+    tokenizer = open_tokenizer(vocab_file, model.spec, 24)
+    batch = encode_texts(*zip(*pairs), None, tokenizer, 24).batch(np.arange(3))
     assert np.abs(predictor.logits(pairs) - logits_of(model, *batch[:2])).max() < 1e-4
 
 
@@ -251,10 +251,10 @@ def test_token_ids_are_those_of_the_models_own_tokenizer(tmp_path, family, lower
     path.write_text("".join(f"{token}\n" for token in CASED), encoding="utf-8")
     spec = parse_spec({"vocab_size": len(CASED)}, {"do_lower_case": lower_case})
     theirs = tokenizer_class(family)(str(path), do_lower_case=lower_case)
-    pieces = open_tokenizer(path, spec, 64)
+    tokenizer = open_tokenizer(path, spec, 64)
     for text in TEXTS:
         expected = theirs.convert_tokens_to_ids(theirs.tokenize(text))
-        assert pieces.encode(text) == expected, text
+        assert tokenizer.encode(text) == expected, text
 
 
 def test_every_kind_of_character_has_the_ids_of_a_cased_tokenizer(tmp_path):
@@ -263,12 +263,12 @@ def test_every_kind_of_character_has_the_ids_of_a_cased_tokenizer(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{token}\n" for token in tokens), encoding="utf-8")
     theirs = transformers.BertTokenizer(str(path), do_lower_case=False)
-    pieces = open_tokenizer(path, parse_spec({"vocab_size": len(tokens)}, {"do_lower_case": False}), 64)
+    tokenizer = open_tokenizer(path, parse_spec({"vocab_size": len(tokens)}, {"do_lower_case": False}), 64)
     for point in [*range(0x2100), *range(0x2100, 0x110000, 499), *range(0xE00F0, 0xE0200, 7)]:
         if not 0xD800 <= point < 0xE000:
             text = f"a{chr(point)}B 中{chr(point)}\u0316"
             expected = theirs.convert_tokens_to_ids(theirs.tokenize(text))
-            assert pieces.encode(text) == expected, hex(point)
+            assert tokenizer.encode(text) == expected, hex(point)
 
 
 def test_a_cased_reading_has_another_name_than_the_uncased_one(tmp_path):

@@ -12,9 +12,9 @@ from tiny_pair_job import STEPS, run, same, tiny_config, tiny_job, weights, writ
 from data_tools.base.errors import InputError, NumbersError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.amp_flags import AmpConfig
+from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.engine.loop import MOST_SKIPPED_IN_A_ROW
-from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.pair.step.amp import LossScale, loss_scale_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
@@ -33,9 +33,9 @@ def folder(tmp_path_factory):
 
 def run_poisoned(tiny, infinite, last, first=1):
     """The metrics of each update and the weights after it; gradients are infinite in ``infinite``."""
-    forward, seen = tiny.job.shared.forward, []
+    forward, seen = tiny.job.parallel.forward, []
     for step in range(first, last + 1):
-        tiny.job.shared.forward = with_infinite_gradient(forward) if step in infinite else forward
+        tiny.job.parallel.forward = with_infinite_gradient(forward) if step in infinite else forward
         (metrics,) = run(tiny, step, first=step)
         seen.append({**metrics, "weights": weights(tiny.job)})
     return seen
@@ -95,7 +95,7 @@ def test_a_scaled_run_goes_on_from_where_its_scale_stood(tmp_path, folder, cut):
     assert column(whole, "loss_scale") == [8, 8, 4, 4, 4, 4, 4, 4, 8]
     half = tiny_job(folder, **flags)
     run_poisoned(half, [2, 3, 6], cut)
-    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().add)
+    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
     state = TrainState(cut, cut * 16, skipped_updates=half.job.skipped_updates)
     checkpoints.save(state, {}, half.job.state_files(), {})
     rest = tiny_job(folder, consumed=cut * 16, **flags)
@@ -108,7 +108,7 @@ def test_a_scaled_run_goes_on_from_where_its_scale_stood(tmp_path, folder, cut):
 
 def test_the_scale_follows_its_flags():
     flags = {"use_amp": True, "init_loss_scaling": 64.0, "incr_ratio": 4.0, "decr_ratio": 0.25}
-    scale = LossScale(AmpConfig(**flags, incr_every_n_steps=2, decr_every_n_nan_or_inf=3))
+    scale = LossScale(AmpFlags(**flags, incr_every_n_steps=2, decr_every_n_nan_or_inf=3))
     values = []
     for is_finite in (True, True, False, False, True, False, False, False, True):
         scale.judge(is_finite)
@@ -117,8 +117,8 @@ def test_the_scale_follows_its_flags():
 
 
 def test_a_type_with_the_range_of_float32_needs_no_scale():
-    assert loss_scale_of(AmpConfig(use_amp=True, amp_dtype="bfloat16")) is None
-    assert loss_scale_of(AmpConfig()) is None
+    assert loss_scale_of(AmpFlags(use_amp=True, amp_dtype="bfloat16")) is None
+    assert loss_scale_of(AmpFlags()) is None
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_run_whose_gradients_are_never_finite_ends(config, monkeypatch):
 
     def poisoned(self, *given, **named):
         made(self, *given, **named)
-        self.shared.forward = with_infinite_gradient(self.shared.forward)
+        self.parallel.forward = with_infinite_gradient(self.parallel.forward)
 
     monkeypatch.setattr(PairJob, "__init__", poisoned)
     with pytest.raises(NumbersError, match=f"^{MOST_SKIPPED_IN_A_ROW} updates in a row were skipped"):
@@ -206,7 +206,7 @@ def test_half_precision_learns_the_toy_task(tmp_path, folder, dtype, level):
     assert tiny.job.evaluate("valid")["accuracy"] > 0.9
     held = tiny.job.model.classifier.weight.dtype
     assert held == (paddle.float32 if level == "O1" else getattr(paddle, dtype))
-    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().add)
+    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
     checkpoints.save(TrainState(STEPS, STEPS * 16), {}, tiny.job.state_files(), {})
     again = tiny_job(folder, device="gpu", use_amp=True, amp_dtype=dtype, amp_level=level)
     again.job.restore(checkpoints.newest())

@@ -6,7 +6,7 @@ import pytest
 from tiny_pair_job import run, tiny_job, weights, write_files
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.step.fgm import Perturbation
+from ernie_pair.pair.step.fgm import Fgm
 
 EMBEDDING = "ernie.embeddings.word_embeddings.weight"
 
@@ -26,7 +26,7 @@ def embedding_with(gradient):
 def moved_by(embedding, epsilon, average=lambda tensor: None):
     """(how far it was moved, how far it is off afterwards)"""
     before = embedding.numpy()
-    with Perturbation(embedding, epsilon, average).applied():
+    with Fgm(embedding, epsilon, average).applied():
         within = embedding.numpy()
     return within - before, embedding.numpy() - before
 
@@ -61,7 +61,7 @@ def test_a_gradient_without_a_direction_moves_nothing(bad):
 def test_the_embedding_comes_back_when_the_second_round_fails():
     embedding = embedding_with(np.ones((4, 3)))
     before = embedding.numpy()
-    with pytest.raises(KeyError), Perturbation(embedding, 5.0, lambda tensor: None).applied():
+    with pytest.raises(KeyError), Fgm(embedding, 5.0, lambda tensor: None).applied():
         raise KeyError
     assert np.array_equal(embedding.numpy(), before)
 

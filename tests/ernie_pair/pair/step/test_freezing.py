@@ -20,12 +20,12 @@ from ernie_pair.model_files.new_model import new_model as write_new_model
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_updates
+from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.inference_model import Trained
-from ernie_pair.pair.model.classifier import new_model
-from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.evaluation.inference_model import InferenceModel
+from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.optimizer import new_optimizer, optimizer_arrays
 from ernie_pair.pair.step.recompute import recompute_layers
@@ -52,7 +52,7 @@ def make(tmp_path):
     def fresh(family="ernie", dropout=0.1, pooling="cls", **flags):
         config = flags_of(family, dropout=dropout, pooling=pooling, **flags)
         source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
-        model = new_model(source, family, 7, dropout, pooling)
+        model = build_classifier(source, family, 7, dropout, pooling)
         said = freeze(model, config)
         recompute_layers(model, config.use_recompute)
         return model, said
@@ -163,7 +163,7 @@ def test_a_model_thaws_when_nothing_is_to_be_frozen(make):
     model, _ = make(freeze="encoder", use_recompute=True)
     freeze(model, flags_of())
     recompute_layers(model, False)
-    assert not model.resting and all("forward" not in vars(layer) for layer in model.layers())
+    assert not model.frozen_modules and all("forward" not in vars(layer) for layer in model.layers())
     assert all(gradient is not None for gradient in gradients(model).values())
 
 
@@ -189,17 +189,17 @@ def test_a_freezing_that_cannot_be_is_refused(make, flags, reason):
 def job(tmp_path):
     """job(consumed, **flags) -> a job on the toy task and its updates."""
     folder = write_model(tmp_path / "model", hidden_size=16, intermediate_size=32)
-    pieces = WordPiece.from_file(folder / "vocab.txt")
-    rows = encode_pairs(read_pairs(write_pairs(tmp_path / "train.tsv", 48), 2), pieces, 64)
+    tokenizer = WordPiece.from_file(folder / "vocab.txt")
+    rows = encode_pairs(read_pairs(write_pairs(tmp_path / "train.tsv", 48), 2), tokenizer, 64)
 
     def build(consumed=0, **flags):
         config = flags_of(batch_size=16, learning_rate=5e-3, device="cpu", **flags)
         source = open_model(str(folder), model_type="ernie", from_scratch=True)
-        model = new_model(source, "ernie", config.seed, config.dropout, config.pooling)
+        model = build_classifier(source, "ernie", config.seed, config.dropout, config.pooling)
         freeze(model, config)
         recompute_layers(model, config.use_recompute)
-        made = PairJob(config, model, rows, 20, Alone())
-        return made, training_updates(rows, config.seed, config.batch_size, World(), consumed)
+        made = PairJob(config, model, rows, 20, SingleProcess())
+        return made, training_steps(rows, config.seed, config.batch_size, World(), consumed)
 
     return build
 
@@ -224,7 +224,7 @@ def test_a_frozen_job_cut_in_two_ends_with_the_same_weights_bit_for_bit(tmp_path
     run(whole, updates, 1, 5)
     half, updates = job(**flags)
     run(half, updates, 1, 2)
-    checkpoints = Checkpoints(tmp_path / "out", World(), Alone().add)
+    checkpoints = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
     checkpoints.save(TrainState(2, 32), {}, half.state_files(), {})
     rest, updates = job(consumed=32, **flags)
     rest.restore(checkpoints.newest())
@@ -287,7 +287,7 @@ def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
     source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
     found = []
     for use_recompute in (False, True):
-        model = new_model(source, family, 7, 0.2)
+        model = build_classifier(source, family, 7, 0.2)
         freeze(model, flags_of(family))
         recompute_layers(model, use_recompute)
         found.append(gradients(model))
@@ -295,7 +295,7 @@ def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
     depths = {name: model.depth_of(name) for name, _ in model.named_parameters()}
     num_layers = len(model.layers())
     assert set(depths.values()) == set(range(num_layers + 2))
-    model = new_model(source, family, 7, 0.2)
+    model = build_classifier(source, family, 7, 0.2)
     freeze(model, flags_of(family, freeze="encoder"))
     trained = {name for name, gradient in gradients(model).items() if gradient is not None}
     assert trained == {name for name, depth in depths.items() if depth > num_layers}
@@ -329,7 +329,7 @@ def test_a_run_follows_the_flags_and_its_model_is_asked_as_it_was_trained(tmp_pa
     )
     accuracy = json.loads((tmp_path / "metrics.json").read_text())["accuracy"]
     assert best.name == f"best-accuracy-{accuracy:.4f}"
-    asked = Trained(PredictConfig(str(best), config.dev_file, str(tmp_path / "p.tsv"), device="cpu"))
+    asked = InferenceModel(PredictConfig(str(best), config.dev_file, str(tmp_path / "p.tsv"), device="cpu"))
     assert asked.max_seq_len == 12 and asked.model.pooling == "mean"
     for change in ({"pooling": "cls"}, {"freeze_layers": 2}, {"layer_decay": 0.8}):
         (flag,) = change

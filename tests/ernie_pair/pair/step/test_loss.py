@@ -8,7 +8,7 @@ from scipy.special import log_softmax
 from data_tools.base.errors import InputError
 from ernie_pair.pair.data.class_weights import class_weights_in, class_weights_of
 from ernie_pair.pair.data.encoded_pairs import Batch
-from ernie_pair.pair.step.loss import Objective
+from ernie_pair.pair.step.loss import PairLoss
 
 IDS = np.arange(1, 16).reshape(5, 3)
 BATCH = Batch(IDS, IDS * 0, np.array([0, 2, 1, 2, 0]))
@@ -36,16 +36,16 @@ def entropies(logits, labels):
 
 def test_without_weights_it_is_the_mean_cross_entropy_to_the_bit():
     model = Model()
-    answer = Objective()(model, BATCH)
+    answer = PairLoss()(model, BATCH)
     assert len(model.asked) == 1 and np.array_equal(model.asked[0], IDS)
     labels = paddle.to_tensor(BATCH.labels)
     assert float(answer.loss) == float(paddle.nn.functional.cross_entropy(model.answer, labels))
-    assert answer.share_correct == np.mean(model.answer.numpy().argmax(1) == BATCH.labels)
-    assert answer.divergence == 0.0 and Objective().weight_of(BATCH) == 1.0
+    assert answer.accuracy == np.mean(model.answer.numpy().argmax(1) == BATCH.labels)
+    assert answer.divergence == 0.0 and PairLoss().weight_of(BATCH) == 1.0
 
 
 def test_a_row_counts_what_its_class_counts():
-    model, objective = Model(), Objective(class_weights=WEIGHTS)
+    model, objective = Model(), PairLoss(class_weights=WEIGHTS)
     answer = objective(model, BATCH)
     weights = WEIGHTS[BATCH.labels]
     expected = (weights * entropies(model.answer.numpy(), BATCH.labels)).sum() / weights.sum()
@@ -57,7 +57,7 @@ def test_a_row_counts_what_its_class_counts():
 
 def test_rows_that_all_count_nothing_make_a_loss_of_nothing():
     only = Batch(IDS[:2], IDS[:2] * 0, np.array([2, 2]))
-    model, objective = Model(), Objective(class_weights=WEIGHTS)
+    model, objective = Model(), PairLoss(class_weights=WEIGHTS)
     answer = objective(model, only)
     answer.loss.backward()
     assert float(answer.loss) == 0.0 and objective.weight_of(only) == 0.0
@@ -67,7 +67,7 @@ def test_rows_that_all_count_nothing_make_a_loss_of_nothing():
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_two_passes_of_a_pair_are_compared_both_ways(weights):
     model = Model(noise=0.7)
-    answer = Objective(rdrop_alpha=3.0, class_weights=weights)(model, BATCH)
+    answer = PairLoss(rdrop_alpha=3.0, class_weights=weights)(model, BATCH)
     assert np.array_equal(model.asked[0], np.concatenate([IDS, IDS])) and len(model.asked) == 1
     first, second = np.split(model.answer.numpy(), 2)
     log_p, log_q = (log_softmax(logits.astype(np.float64), axis=1) for logits in (first, second))
@@ -77,7 +77,7 @@ def test_two_passes_of_a_pair_are_compared_both_ways(weights):
     assert answer.divergence == pytest.approx((rows * both_ways / 2).sum() / rows.sum(), rel=1e-5)
     expected = (rows * (entropy + 3.0 * both_ways / 2)).sum() / rows.sum()
     assert float(answer.loss) == pytest.approx(expected, rel=1e-5) and answer.divergence > 0.05
-    assert answer.share_correct == np.mean(model.answer.numpy().argmax(1) == np.tile(BATCH.labels, 2))
+    assert answer.accuracy == np.mean(model.answer.numpy().argmax(1) == np.tile(BATCH.labels, 2))
 
 
 def test_the_gradient_of_the_divergence_is_that_of_its_definition():
@@ -95,7 +95,7 @@ def test_the_gradient_of_the_divergence_is_that_of_its_definition():
     batch = Batch(IDS[:2], IDS[:2] * 0, np.array([0, 1]))
     gradients = []
     for alpha in (1.0, 3.0):
-        Objective(rdrop_alpha=alpha)(lambda ids, types: tensor, batch).loss.backward()
+        PairLoss(rdrop_alpha=alpha)(lambda ids, types: tensor, batch).loss.backward()
         gradients.append(tensor.grad.numpy().copy())
         tensor.clear_gradient()
     slope = (gradients[1] - gradients[0]) / 2

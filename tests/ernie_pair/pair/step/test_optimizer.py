@@ -11,7 +11,7 @@ from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.device.device import quiet_libraries
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.model.classifier import new_model
+from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.step.optimizer import (
     decays,
     new_optimizer,
@@ -33,7 +33,7 @@ def make(tmp_path):
 
     def fresh(family="ernie", seed=7):
         source = open_model(str(folder), model_type=family, from_scratch=True)
-        return new_model(source, family, seed, 0.0)
+        return build_classifier(source, family, seed, 0.0)
 
     return fresh
 

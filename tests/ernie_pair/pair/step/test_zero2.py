@@ -62,4 +62,4 @@ def test_sharding_needs_somebody_to_share_with(tmp_path):
 
 def test_what_goes_together_is_taken(tmp_path):
     config = tiny_config(tmp_path, **STAGE2, **HALF, sharding_offload=True, grad_clip=1.0, rdrop_alpha=1.0)
-    assert config.sharding_offload and config.pairs_per_update(4) == 64
+    assert config.sharding_offload and config.pairs_per_step(4) == 64

@@ -16,7 +16,7 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.data import row_cache
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
-from ernie_pair.pair.train.datasets import open_data
+from ernie_pair.pair.train.datasets import open_pair_data
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.processes.world import World
@@ -65,7 +65,7 @@ def test_a_second_run_takes_the_rows_and_the_warnings_from_the_cache(tmp_path, c
 def test_only_the_first_process_audits(config):
     source = open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
     for rank, num_audits in ((1, 0), (0, 1)):
-        open_data(config, source, World(rank, 2))
+        open_pair_data(config, source, World(rank, 2))
         assert len(list(Path(config.output_dir, "cache").glob("audit-*.json"))) == num_audits
 
 

@@ -13,13 +13,13 @@ from data_tools.base.errors import InputError, NumbersError, Stopped
 from ernie_pair.pair.step import loss as module
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
-from ernie_pair.processes.stop_signals import WEIGHTS
+from ernie_pair.processes.stop_signals import SIGNAL_WEIGHTS
 from ernie_pair.weights.weight_files import from_safetensors
 
 
 @pytest.fixture(autouse=True)
 def handlers_as_before():
-    before = {number: signal.getsignal(number) for number in WEIGHTS}
+    before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -12,7 +12,7 @@ from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.hooks import NoStop
 from ernie_pair.pair.model.logits import logits_of
-from ernie_pair.pair.process_group import Alone
+from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.pair.step.optimizer import new_optimizer
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.processes.world import World
@@ -33,7 +33,7 @@ def make(folder):
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    kept = Checkpoints(tmp_path / "out", World(), Alone().add)
+    kept = Checkpoints(tmp_path / "out", World(), SingleProcess().all_reduce)
     yield kept
     kept.close()
 
@@ -145,7 +145,7 @@ def test_a_second_job_on_the_same_model_goes_on_where_the_first_ended(make, chec
     run(tiny, 4)
     checkpoints.save(TrainState(4, 64), {}, tiny.job.state_files(), {})
     old = tiny.job
-    again = PairJob(old.config, old.model, old.splits["valid"], STEPS, Alone())
+    again = PairJob(old.config, old.model, old.splits["valid"], STEPS, SingleProcess())
     again.restore(checkpoints.newest())
     run(tiny._replace(job=again), 6, first=5)
     assert same(state(again), state(whole.job))
@@ -235,11 +235,11 @@ def test_no_update_has_a_rate_of_zero(make):
 def test_processes_share_an_evaluation_without_changing_a_bit(make, size):
     job, rows, _ = make()
 
-    class Share(Alone):
+    class Share(SingleProcess):
         def __init__(self, rank):
             self.rank, self.size = rank, size
 
-    alone = logits_of(job.model, rows, 7, Alone())
+    alone = logits_of(job.model, rows, 7, SingleProcess())
     shares = [logits_of(job.model, rows, 7, Share(rank)) for rank in range(size)]
     assert np.array_equal(sum(shares), alone)
 

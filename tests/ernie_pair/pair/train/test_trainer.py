@@ -23,7 +23,7 @@ from ernie_pair.inference import token_rows as pair_rows
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
-from ernie_pair.pair.model.classifier import load_trained
+from ernie_pair.pair.model.classifier import load_classifier
 from ernie_pair.pair.train import trainer as trainer_module
 from ernie_pair.pair.train.train_pair import train_pair
 
@@ -301,7 +301,7 @@ def test_a_run_that_failed_begins_again_with_the_weights_it_was_to_begin_with(tm
 
 def test_a_model_in_memory_is_trained_itself(tmp_path, make):
     best = make(max_steps=6).train().best_model
-    classifier, vocab_file = load_trained(str(best))
+    classifier, vocab_file = load_classifier(str(best))
     config = PairConfig(str(tmp_path / "more"), **{**SETTINGS, "max_steps": 30})
     before = classifier.classifier.weight.numpy().copy()
     trainer = PairTrainer(classifier, config, TRAIN, DEV, vocab_file=vocab_file)
@@ -333,7 +333,7 @@ def test_bad_pairs_are_named_and_leave_nothing(tmp_path, make, pairs, reason):
     assert not (tmp_path / "out").exists()
 
 
-class Rows:
+class EncodedPairs:
     """A dataset of a person's own, which can be read again."""
 
     def __init__(self, rows):
@@ -356,7 +356,7 @@ KINDS = {
     "generator": lambda rows: (row for row in rows),
     "generator of dictionaries": lambda rows: (row for row in as_dicts(rows)),
     "map": lambda rows: map(tuple, rows),
-    "own class": Rows,
+    "own class": EncodedPairs,
     "Dataset": as_dataset,
     "IterableDataset": as_iterable_dataset,
     "iterator of a Dataset": lambda rows: iter(as_dataset(rows)),
@@ -432,7 +432,7 @@ def test_what_can_be_read_once_is_not_streamed(tmp_path, make, kind):
 
 
 def test_a_dataset_that_is_empty_when_it_is_read_again_is_told(make):
-    class Once(Rows):
+    class Once(EncodedPairs):
         def __iter__(self):
             yield from self.rows
             self.rows = self.rows[:0] if self.is_open else self.rows

@@ -22,7 +22,7 @@ from ernie_pair.model_files.source import open_model, refuse_other_family
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
 from ernie_pair.pretrain.graph.vocab_padding import (
-    NEVER,
+    NEVER_LOGIT,
     cut_vocabulary,
     pad_vocabulary,
     padded_size,
@@ -283,7 +283,7 @@ def test_padding_and_cutting_are_each_others_reverse(name):
     padded = pad_vocabulary(arrays, 21)
     added = {key: value[21:] for key, value in padded.items() if len(value) == 24}
     assert list(added) == [name, f"{name}/moment1_0", f"{name}/fp32_master_0"]
-    fill = NEVER if "bias" in name else 0
+    fill = NEVER_LOGIT if "bias" in name else 0
     assert (added[name] == fill).all() and (added[f"{name}/fp32_master_0"] == fill).all()
     assert (added[f"{name}/moment1_0"] == 0).all()
     back = cut_vocabulary(padded, 21)
