@@ -105,31 +105,31 @@ class WordPiece:
 
     def encode(self, text: str) -> List[int]:
         """Encode ``text`` to its token ids, without [CLS] and [SEP]."""
-        return self.pieces(text).ids.tolist()
+        return self.tokenize(text).ids.tolist()
 
     def encode_with_offsets(self, text: str) -> Tuple[np.ndarray, np.ndarray]:
         """Encode ``text`` to ids int32 [n] and offsets int32 [n, 2], the (start, end) characters of each."""
-        ids, starts, ends = self.pieces(text)
+        ids, starts, ends = self.tokenize(text)
         return ids, np.stack([starts, ends], axis=1)
 
     def encode_batch(self, texts: Iterable[str]) -> List[List[int]]:
         """Encode each of ``texts`` to its token ids, without [CLS] and [SEP]."""
-        return [pieces.ids.tolist() for pieces in self.tokenize_batch(list(texts))]
+        return [found.ids.tolist() for found in self.tokenize_batch(list(texts))]
 
     def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
-        """Cut each of ``texts`` into pieces, as ``pieces`` does, in one go: worth it when texts are short."""
-        ids, starts, ends = self.pieces("\n".join(texts))
+        """Cut each of ``texts`` into pieces, as ``tokenize`` does, in one go: worth it when texts are short."""
+        ids, starts, ends = self.tokenize("\n".join(texts))
         begins = np.cumsum([0] + [len(text) + 1 for text in texts])
         cuts = np.searchsorted(starts, begins)
         spans = [slice(first, last) for first, last in zip(cuts, cuts[1:])]
         return [TokenizedText(ids[s], starts[s] - begin, ends[s] - begin) for s, begin in zip(spans, begins)]
 
-    def pieces(self, text: str) -> TokenizedText:
+    def tokenize(self, text: str) -> TokenizedText:
         """Cut ``text`` into n pieces, in their order in the text: ids, starts and ends, each int32 [n]."""
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
         kinds = _ruling(self.lower_case).kinds[points]
         if (kinds == COMPOSITE).any():
-            return self._pieces_of_composites(text)
+            return self._tokenize_composites(text)
         alone = np.flatnonzero(kinds == ALONE).astype(np.int32)
         words = self._cut_words(text, kinds)
         singles = TokenizedText(self._ids_alone[points[alone]], alone, alone + np.int32(1))
@@ -138,11 +138,11 @@ class WordPiece:
         order = np.argsort(np.concatenate([singles.starts, words.starts]), kind="stable")
         return TokenizedText(*(np.concatenate(pair)[order] for pair in zip(singles, words)))
 
-    def _pieces_of_composites(self, text: str) -> TokenizedText:
+    def _tokenize_composites(self, text: str) -> TokenizedText:
         """Cut a text with one of the dozen musical notes that are a symbol and a letter in one character."""
         parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
         origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
-        ids, starts, ends = self.pieces("".join(parts))
+        ids, starts, ends = self.tokenize("".join(parts))
         return TokenizedText(ids, origin[starts], origin[ends - 1] + np.int32(1))
 
     def _cut_words(self, text: str, kinds: np.ndarray) -> TokenizedText:
