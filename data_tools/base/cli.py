@@ -7,7 +7,7 @@ from typing import Callable, Dict, Optional, Sequence, Type, TypeVar
 from data_tools.base.errors import ErniePairError, MachineError, Stopped
 from data_tools.base.flag_help import help_text
 from data_tools.base.flag_words import flag_names, given_by, split_words
-from data_tools.base.options import Given, Options, hints_of, read_given, refuse_missing
+from data_tools.base.options import Given, Options, hints_of, read_given
 
 Config = TypeVar("Config", bound=Options)
 LONGEST_MESSAGE = 600  # characters of an error line
@@ -34,9 +34,7 @@ def parse_config(
 def build_config(config_class: Type[Config], given: Dict[str, Given]) -> Config:
     """Return the options that texts stand for. Raises InputError."""
     hints = hints_of(config_class)
-    values = {name: read_given(text, hints[name]) for name, text in given.items()}
-    refuse_missing(config_class, values)
-    return config_class(**values)
+    return config_class(**{name: read_given(text, hints[name]) for name, text in given.items()})
 
 
 def leave_with_help(config_classes: Sequence[Type[Options]], program: str) -> None:

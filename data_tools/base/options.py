@@ -97,7 +97,7 @@ class Options:
     EXAMPLE = ""  # the flags of the example that --help shows
 
     def __post_init__(self):
-        refuse_missing(type(self), [i.name for i in fields(self) if getattr(self, i.name) is not _LEFT_OUT])
+        self._refuse_left_out()
         hints = hints_of(type(self))
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
@@ -105,6 +105,18 @@ class Options:
             fault = item.metadata["bounds"].fault_of(value, item.default)
             if fault:
                 raise InputError(f"--{item.name} {value} {fault}")
+
+    def _refuse_left_out(self) -> None:
+        """Raise InputError that names every required option that was not given."""
+        left_out = [item for item in fields(self) if getattr(self, item.name) is _LEFT_OUT]
+        left_out.sort(key=lambda item: not item.metadata["positional"])
+        names = [i.name.upper() if i.metadata["positional"] else f"--{i.name}" for i in left_out]
+        if len(names) == 1:
+            raise InputError(f"{names[0]} is missing; --help says what it means")
+        if names:
+            raise InputError(
+                f"{', '.join(names[:-1])} and {names[-1]} are missing; --help says what they mean"
+            )
 
 
 class Given(NamedTuple):
@@ -177,19 +189,6 @@ def kind_of(hint) -> str:
     if get_origin(kind) is list:
         return f"a list, each item {kind_of(get_args(kind)[0])}"
     return _KINDS[kind]
-
-
-def refuse_missing(config_class: type, given) -> None:
-    """Raise InputError that names every required option that is not among the ``given`` names."""
-    names = [
-        item.name.upper() if item.metadata["positional"] else f"--{item.name}"
-        for item in sorted(fields(config_class), key=lambda item: not item.metadata["positional"])
-        if item.default is MISSING and item.name not in given
-    ]
-    if len(names) == 1:
-        raise InputError(f"{names[0]} is missing; --help says what it means")
-    if names:
-        raise InputError(f"{', '.join(names[:-1])} and {names[-1]} are missing; --help says what they mean")
 
 
 def refuse_long_value(where: str, text: str) -> None:

@@ -117,7 +117,7 @@ class WordPiece:
         return [found.ids.tolist() for found in self.tokenize_batch(list(texts))]
 
     def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
-        """Cut each of ``texts`` into pieces, as ``tokenize`` does, in one go: worth it when texts are short."""
+        """Cut each of ``texts``, as ``tokenize`` does, in one go: worth it when texts are short."""
         ids, starts, ends = self.tokenize("\n".join(texts))
         begins = np.cumsum([0] + [len(text) + 1 for text in texts])
         cuts = np.searchsorted(starts, begins)

@@ -66,10 +66,11 @@ def test_ranks_see_each_others_results():
 def test_an_error_of_one_rank_is_raised_by_all(error):
     def action(world):
         if world.rank == 1:
-            raise error("the reason")
+            raise error("lower --seed 3")
 
     answers = on_ranks(3, lambda world, add: gather_results(add, world, lambda: action(world)))
-    assert [(type(answer), str(answer)) for answer in answers] == [(error, "rank 1: the reason")] * 3
+    said = [(type(answer), answer.message, str(answer)) for answer in answers]
+    assert said == [(error, "rank 1: lower --seed 3", "rank 1: lower seed=3")] * 3
 
 
 def test_a_bug_of_one_rank_is_its_own_and_ends_the_others():
