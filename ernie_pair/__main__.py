@@ -87,7 +87,7 @@ COMMANDS = {
     ),
     "run": (
         "ernie_pair.pair.export.predict_exported",
-        "run_shipped",
+        "predict_exported",
         "RunConfig",
         "labels for pairs by an exported model",
     ),

@@ -59,13 +59,12 @@ class TokenizedText(NamedTuple):
 class WordPiece:
     """A WordPiece tokenizer: a vocabulary and the cutting of text by it.
 
-    tokens          the token of every id; vocab the id of every token (the last, if it stands twice)
-    twin_of         int32[vocab_size]: the continuation id, that of '##X', for the id of a CJK character X,
-                    otherwise -1
-    plain_of        int32[vocab_size]: the base id, that of X for the id of '##X', any other id for itself
-    is_continuation bool[vocab_size]: the token begins with '##'
-    lower_case      false: case and accents of a text stay, as a cased BERT wants them
-    sha256          of the tokens, one per line, and of `cased` after them: names vocabulary and reading
+    tokens            the token of every id; vocab the id of every token (the last, if it stands twice)
+    continuation_ids  int32[vocab_size]: the id of '##X' for the id of a CJK character X, otherwise -1
+    base_ids          int32[vocab_size]: the id of X for the id of '##X', any other id for itself
+    is_continuation   bool[vocab_size]: the token begins with '##'
+    lower_case        false: case and accents of a text stay, as a cased BERT wants them
+    sha256            of the tokens, one per line, and of `cased` after them: names vocabulary and reading
     """
 
     def __init__(self, tokens: Sequence[str], lower_case: bool = True):

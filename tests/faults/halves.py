@@ -11,7 +11,9 @@ class Pretraining:
     script = SCRIPTS / "run_pretrain_static.py"
     settings = {"max_steps": 60, "checkpoint_steps": 20, "eval_freq": 7, "dp_degree": 2}
     failing = {
-        **{"module": "ernie_pair.pretrain", "job": "PretrainJob", "function": "pretrain"},
+        "job_module": "ernie_pair.pretrain.pretrain_job",
+        "run_module": "ernie_pair.pretrain.pretrain",
+        **{"job": "PretrainJob", "function": "pretrain"},
         "config": "ernie_pair.pretrain.config.pretrain_config import PretrainConfig",
         "its_rank": "self.world.rank",
         "poison": "w = self.program.weights(); self.program.set_weights({k: w[k] * float('nan') for k in w})",
@@ -32,9 +34,11 @@ class Pairs:
     settings = {"max_steps": 400, "checkpoint_steps": 20, "eval_freq": 70, "logging_freq": 1}
     settings.update(batch_size=4, gradient_accumulation_steps=2, learning_rate=5e-3, device="cpu")
     failing = {
-        **{"module": "ernie_pair.pair", "job": "PairJob", "function": "train_pair"},
+        "job_module": "ernie_pair.pair.train.pair_job",
+        "run_module": "ernie_pair.pair.train.train_pair",
+        **{"job": "PairJob", "function": "train_pair"},
         "config": "ernie_pair.pair.config.pair_config import TrainConfig",
-        "its_rank": "self.peers.rank",
+        "its_rank": "self.process_group.rank",
         "poison": "[p.set_value(p * float('nan')) for p in self.model.parameters()]",
     }
 

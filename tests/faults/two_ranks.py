@@ -13,8 +13,10 @@ from tiny_pretrain import events
 # One rank whose third save finds no room, whose tenth loss is not finite, or that meets a bug there.
 FAILING = """
 from data_tools.base.cli import run_command
-from {module} import job, run
+from importlib import import_module
 from {config} as Config
+
+job, run = import_module("{job_module}"), import_module("{run_module}")
 
 class Job(job.{job}):
     def state_files(self):
