@@ -67,7 +67,7 @@ class BenchConfig(Options):
     max_seq_len: int = option(64, help="tokens per pair", group="data", unit="tokens")
     updates: int = option(
         60,
-        help="updates of one measurement of training",
+        help="steps of one measurement of training",
         group="evaluation",
         unit="steps",
         at_least=3 * UPDATES_PER_LINE,

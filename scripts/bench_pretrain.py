@@ -65,7 +65,7 @@ class BenchConfig(Options):
     )
     updates: int = option(
         100,
-        help="updates of one measurement",
+        help="steps of one measurement",
         group="evaluation",
         unit="steps",
         at_least=2 * UPDATES_PER_LINE,

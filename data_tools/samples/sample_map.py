@@ -46,7 +46,7 @@ def build_sample_map(
     """
     if num_samples > MOST_SAMPLES:
         raise InputError(
-            f"the run asks for {num_samples} samples, more than {MOST_SAMPLES}; take fewer updates or a "
+            f"the run asks for {num_samples} samples, more than {MOST_SAMPLES}; take fewer steps or a "
             "smaller global batch"
         )
     cut = _helpers.cut_documents if _helpers else cut_documents

@@ -23,7 +23,7 @@ class AmpFlags(Options):
     )
     incr_every_n_steps: int = option(
         1000,
-        help="finite updates in a row until the scale grows",
+        help="finite steps in a row until the scale grows",
         group="precision",
         unit="steps",
         at_least=1,
@@ -31,7 +31,7 @@ class AmpFlags(Options):
     incr_ratio: float = option(2.0, help="how much it grows", group="precision", above=1)
     decr_every_n_nan_or_inf: int = option(
         1,
-        help="infinite updates in a row until the scale shrinks",
+        help="infinite steps in a row until the scale shrinks",
         group="precision",
         unit="steps",
         at_least=1,
@@ -50,8 +50,8 @@ class AmpFlags(Options):
         """
         if self.narrows_weights and passes > 1:
             raise InputError(
-                "--amp_level O2 would add up the gradients of several passes in the narrow type; use O1, or "
-                f"raise --{batch_flag} until one pass makes an update"
+                "--amp_level O2 would add up the gradients of several micro-batches in half precision; use "
+                f"O1, or raise --{batch_flag} until one micro-batch makes a step"
             )
 
     def refuse_half_precision_on(self, device: str) -> None:

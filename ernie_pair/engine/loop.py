@@ -117,13 +117,13 @@ def _check_numbers(metrics: Dict[str, float], state: TrainState, in_a_row: int, 
     last = state.consumed_samples - 1
     if in_a_row >= MOST_SKIPPED_IN_A_ROW:
         raise NumbersError(
-            f"{in_a_row} updates in a row were skipped, up to {state.step}: their numbers were not finite; "
+            f"{in_a_row} steps in a row were skipped, up to {state.step}: their numbers were not finite; "
             f"lower --max_lr or --learning_rate, or look at the samples up to {last}, then start the same "
             "command again"
         )
     if not in_a_row and not math.isfinite(metrics["loss"]):
         raise NumbersError(
-            f"the loss of update {state.step} (samples {last + 1 - num_samples} to {last}) is "
+            f"the loss of step {state.step} (samples {last + 1 - num_samples} to {last}) is "
             f"{metrics['loss']}; the checkpoints before it are intact: lower --max_lr or --learning_rate, "
             "or look at these samples, then start the same command again"
         )

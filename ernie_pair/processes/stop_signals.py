@@ -81,7 +81,7 @@ class StopSignals:
     def _note(self, number: int, frame) -> None:
         self._seen = self._seen or signal.Signals(number)
         if not self._patient:
-            raise_stopped(self.local(), "before the first update")
+            raise_stopped(self.local(), "before the first step")
 
 
 def raise_stopped(total: int, when: str) -> NoReturn:

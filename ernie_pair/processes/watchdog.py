@@ -119,7 +119,7 @@ class Watchdog:
                 if lost and not self._left.wait(GRACE_SECONDS):
                     _end(*lost)
             if self._idle > self._limit():
-                _end(f"no update has ended for {self._idle:.0f} s; start the same command again", hangs=True)
+                _end(f"no step has ended for {self._idle:.0f} s; start the same command again", hangs=True)
 
     def _limit(self) -> float:
         if self._is_paused or not self._seconds:

@@ -115,7 +115,7 @@ def test_a_stopped_rank_ends_the_other_within_a_minute(half, wholes, rank):
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(
     "what, reason",
-    [("save", "No space left on device at optimizer"), ("nan", "the loss of update 10"), ("bug", "KeyError")],
+    [("save", "No space left on device at optimizer"), ("nan", "the loss of step 10"), ("bug", "KeyError")],
 )
 @pytest.mark.parametrize("half", BOTH, indirect=True)
 def test_a_fault_of_one_rank_is_what_both_end_with(half, wholes, what, reason, rank):

@@ -208,7 +208,7 @@ def test_a_loss_of_one_process_that_is_not_finite_stops_both_at_the_same_update(
     folder = train_two(config, "poisoned", poisoned=6, fails=True)
     for rank in (0, 1):
         said = (folder.parent / "log" / f"workerlog.{rank}").read_text()
-        assert said.count("the loss of update 6 (samples 80 to 95) is nan") == 1
+        assert said.count("the loss of step 6 (samples 80 to 95) is nan") == 1
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step_00000004"]
 
 

@@ -65,7 +65,7 @@ class PairConfig(EncoderFlags, StepFlags, OutputConfig):
         3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
     )
     max_steps: int = option(
-        0, help="updates in all; 0: as many as --epochs takes", group="optimisation", unit="steps", at_least=0
+        0, help="steps in all; 0: as many as --epochs takes", group="optimisation", unit="steps", at_least=0
     )
     batch_size: int = option(
         64, help="pairs per process in one forward pass", group="optimisation", unit="pairs", at_least=1
@@ -81,7 +81,7 @@ class PairConfig(EncoderFlags, StepFlags, OutputConfig):
         5e-5, help="highest learning rate, at the end of warm-up", group="optimisation", above=0
     )
     warmup_rate: float = option(
-        0.1, help="share of the updates spent on warm-up", group="optimisation", at_least=0, below=1
+        0.1, help="share of the steps spent on warm-up", group="optimisation", at_least=0, below=1
     )
     weight_decay: float = option(
         0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
@@ -95,16 +95,16 @@ class PairConfig(EncoderFlags, StepFlags, OutputConfig):
     )
     eval_freq: int = option(
         100,
-        help="updates between evaluations; each epoch's end is evaluated as well",
+        help="steps between evaluations; each epoch's end is evaluated as well",
         group="evaluation",
         unit="steps",
         at_least=1,
     )
     logging_freq: int = option(
-        10, help="updates between log lines", group="evaluation", unit="steps", at_least=1
+        10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
     )
     checkpoint_steps: int = option(
-        500, help="updates between checkpoints", group="checkpoints", unit="steps", at_least=1
+        500, help="steps between checkpoints", group="checkpoints", unit="steps", at_least=1
     )
     seed: int = option(
         1234,
@@ -140,7 +140,7 @@ class PairConfig(EncoderFlags, StepFlags, OutputConfig):
         "", help="what may differ from the checkpoint's run: learning_rate,seed", group="checkpoints"
     )
     on_nan: Literal["stop", "skip"] = option(
-        "stop", help="a loss that is not finite ends the run, or its update is left out", group="optimisation"
+        "stop", help="a loss that is not finite ends the run, or its step is left out", group="optimisation"
     )
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 

@@ -21,7 +21,7 @@ class StepFlags(AmpFlags):
 
     gradient_accumulation_steps: int = option(
         1,
-        help="forward passes of --batch_size pairs per process in one update",
+        help="forward passes of --batch_size pairs per process in one step",
         group="optimisation",
         unit="batches",
         at_least=1,

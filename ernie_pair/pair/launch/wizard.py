@@ -105,7 +105,7 @@ def _training(ask: Asker, block: Dict[str, Any]) -> Dict[str, object]:
         dtype = ask("Mixed precision: no, float16 or bfloat16?", "no", precision)
         flags.update({} if dtype == "no" else {"use_amp": True, "amp_dtype": dtype})
     flags["batch_size"] = ask("How many pairs in one forward pass of a process?", "64", at_least(1))
-    accumulation = ask("How many forward passes in one update?", "1", at_least(1))
+    accumulation = ask("How many micro-batches in one step?", "1", at_least(1))
     flags["gradient_accumulation_steps"] = accumulation
     if "gpus" in block and ("," in block["gpus"] or block["nnodes"] > 1):
         sharding = "Split the optimizer state over the GPUs: none or stage2?"

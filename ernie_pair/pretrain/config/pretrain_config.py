@@ -47,7 +47,7 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
     )
     global_batch_size: int = option(
         0,
-        help="samples per update, all processes; 0: micro_batch_size x processes",
+        help="samples per step, all processes; 0: micro_batch_size x processes",
         group="optimisation",
         unit="samples",
         at_least=0,
@@ -70,7 +70,7 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
         None, help="split the optimizer state; none: as --sharding_degree above 1 says", group="devices"
     )
     on_nan: Literal["stop", "skip"] = option(
-        "stop", help="a loss that is not finite ends the run, or its update is left out", group="optimisation"
+        "stop", help="a loss that is not finite ends the run, or its step is left out", group="optimisation"
     )
     use_recompute: bool = option(
         False, help="recompute activations in the backward pass: less memory, more time", group="optimisation"
@@ -84,7 +84,7 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
     )
     decay_steps: int = option(
         0,
-        help="updates until min_lr is reached; 0: max_steps",
+        help="steps until min_lr is reached; 0: max_steps",
         group="optimisation",
         unit="steps",
         at_least=0,
@@ -92,7 +92,7 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
     lr_decay_style: Literal["linear", "cosine"] = option(
         "linear", help="the way down to min_lr", group="optimisation"
     )
-    max_steps: int = option(500000, help="updates in all", group="optimisation", unit="steps", at_least=1)
+    max_steps: int = option(500000, help="steps in all", group="optimisation", unit="steps", at_least=1)
     weight_decay: float = option(
         0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
     )
@@ -110,13 +110,13 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
     )
     save_steps: int = option(
         50000,
-        help="updates between exported models, model_STEP/",
+        help="steps between exported models, model_STEP/",
         group="checkpoints",
         unit="steps",
         at_least=1,
     )
     checkpoint_steps: int = option(
-        5000, help="updates between checkpoints, model_last", group="checkpoints", unit="steps", at_least=1
+        5000, help="steps between checkpoints, model_last", group="checkpoints", unit="steps", at_least=1
     )
     keep_checkpoints: int = option(
         3,
@@ -126,13 +126,13 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
         at_least=2,
     )
     keep_every: int = option(
-        0, help="and those of every so many updates; 0: none", group="checkpoints", unit="steps", at_least=0
+        0, help="and those of every so many steps; 0: none", group="checkpoints", unit="steps", at_least=0
     )
     logging_freq: int = option(
-        20, help="updates between log lines", group="evaluation", unit="steps", at_least=1
+        20, help="steps between log lines", group="evaluation", unit="steps", at_least=1
     )
     eval_freq: int = option(
-        1000, help="updates between validations", group="evaluation", unit="steps", at_least=1
+        1000, help="steps between validations", group="evaluation", unit="steps", at_least=1
     )
     share_folder: bool = option(
         True,

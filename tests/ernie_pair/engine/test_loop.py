@@ -195,7 +195,7 @@ def test_the_sum_over_the_ranks_names_the_signal(heard, name, code):
 
 def test_nothing_is_published_from_a_loss_that_is_not_finite():
     run = Run(10, SumJob(odd=[4]), checkpoint_steps=1, eval_freq=1, export_steps=1)
-    with pytest.raises(NumbersError, match=r"update 4 \(samples 6 to 7\) is nan"):
+    with pytest.raises(NumbersError, match=r"step 4 \(samples 6 to 7\) is nan"):
         run()
     assert [state.step for state, _ in run.saved] == [1, 2, 3] == run.exported
     assert run.judged == [0, 1, 2, 3]
@@ -214,14 +214,14 @@ def test_a_skip_does_not_excuse_the_next_update():
             metrics = super().step(batches, number, stop)
             return {**metrics, "loss": NAN if number == 6 else metrics["loss"]}
 
-    with pytest.raises(NumbersError, match="update 6"):
+    with pytest.raises(NumbersError, match="step 6"):
         Run(10, Late(odd=[5], skips=True))()
 
 
 def test_too_many_skips_in_a_row_end_the_run():
     odd = range(3, 200)
     run = Run(200, SumJob(odd=odd, skips=True))
-    with pytest.raises(NumbersError, match="50 updates in a row were skipped, up to 52"):
+    with pytest.raises(NumbersError, match="50 steps in a row were skipped, up to 52"):
         run()
     scattered = [step for step in range(1, 200) if step % MOST_SKIPPED_IN_A_ROW]
     assert Run(200, SumJob(odd=scattered, skips=True))().state.step == 200

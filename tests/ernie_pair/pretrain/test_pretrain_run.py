@@ -281,7 +281,7 @@ def test_a_corpus_of_another_vocabulary_is_refused(world, tmp_path):
 
 def test_nan_publishes_nothing(world, tmp_path):
     done = run(SCRIPT, flags(world / "model", world / "data", tmp_path / "out", max_lr=1e30, grad_clip=0))
-    assert done.returncode == 4 and "the loss of update" in last_line(done)
+    assert done.returncode == 4 and "the loss of step" in last_line(done)
     for folder in (tmp_path / "out" / "checkpoints").iterdir():
         for array in load_file(folder / "static_vars.safetensors").values():
             assert np.isfinite(json.loads(json.dumps(float(np.abs(array).max()))))

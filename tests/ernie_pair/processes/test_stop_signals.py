@@ -34,7 +34,7 @@ def test_before_the_first_update_a_signal_ends_the_run_at_once(number, code, cap
 
     assert exit_code_of(run) == code
     assert capsys.readouterr().err == (
-        f"stopped by {number.name} before the first update; run the same command to go on\n"
+        f"stopped by {number.name} before the first step; run the same command to go on\n"
     )
 
 

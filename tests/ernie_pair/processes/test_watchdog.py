@@ -208,7 +208,7 @@ def test_an_error_that_no_rank_is_to_blame_for_keeps_its_traceback(ranks):
 def test_an_update_that_never_ends_is_noticed(ranks):
     first, _ = ranks("hangs in an update", "waits")
     code, said = end_of(first)
-    assert code == 6 and "no update has ended for" in said and "Thread" in said
+    assert code == 6 and "no step has ended for" in said and "Thread" in said
 
 
 def test_what_is_no_update_may_take_its_time(ranks):

@@ -142,7 +142,7 @@ def test_a_run_whose_gradients_are_never_finite_ends(config, monkeypatch):
         self.parallel.forward = with_infinite_gradient(self.parallel.forward)
 
     monkeypatch.setattr(PairJob, "__init__", poisoned)
-    with pytest.raises(NumbersError, match=f"^{MOST_SKIPPED_IN_A_ROW} updates in a row were skipped"):
+    with pytest.raises(NumbersError, match=f"^{MOST_SKIPPED_IN_A_ROW} steps in a row were skipped"):
         train_pair(replace(config, max_steps=60, checkpoint_steps=60, eval_freq=60, **SCALED))
 
 

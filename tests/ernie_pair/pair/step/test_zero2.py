@@ -43,7 +43,7 @@ def test_parameters_lie_one_after_another_with_their_gaps():
         ),
         (
             {**STAGE2, **HALF, "gradient_accumulation_steps": 2},
-            "would add up the gradients of several passes",
+            "would add up the gradients of several micro-batches",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(tmp_path, config, m
 @pytest.mark.parametrize("step", [4, 6])
 def test_a_loss_that_is_not_finite_stops_the_run_and_nothing_comes_of_it(tmp_path, config, poison, step):
     poison(step)
-    with pytest.raises(NumbersError, match=f"the loss of update {step} .samples {16 * step - 16} to"):
+    with pytest.raises(NumbersError, match=f"the loss of step {step} .samples {16 * step - 16} to"):
         train_pair(replace(config, eval_freq=1))
     out = tmp_path / "out"
     kept = [int(path.name[5:]) for path in (out / "checkpoints").iterdir()]
