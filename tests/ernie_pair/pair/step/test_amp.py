@@ -165,7 +165,7 @@ def test_half_precision_needs_a_gpu(folder, dtype):
         ({"amp_dtype": "float32", "amp_level": "O2"}, "with amp_dtype float32 use O1"),
         (
             {"amp_level": "O2", "gradient_accumulation_steps": 2},
-            "in the narrow type; use O1, or raise batch_size until one pass makes an update",
+            "in half precision; use O1, or raise batch_size until one micro-batch makes a step",
         ),
         ({"amp_level": "O2", "fgm_epsilon": 1.0}, "fgm_epsilon=1.0 moves the embedding by less .* use O1"),
     ],
