@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import MISSING, Field, fields
 from inspect import cleandoc
-from typing import List, Literal, Sequence, Type, get_args, get_origin
+from typing import Any, List, Literal, Sequence, Type, get_args, get_origin
 
 from data_tools.base.options import GROUPS, Options, hints_of
 
@@ -62,7 +62,7 @@ def _default_of(item: Field) -> str:
 
 
 def _metavar_of(hint) -> str:
-    kinds: List[object] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    kinds: List[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     if get_origin(hint) is Literal:
         return "|".join(map(str, kinds))
     if get_origin(kinds[0]) is Literal:

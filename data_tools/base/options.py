@@ -10,7 +10,10 @@ from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from typing import (
+    Any,
     Dict,
+    Hashable,
+    Iterable,
     List,
     Literal,
     NamedTuple,
@@ -32,7 +35,7 @@ _BOOLS = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
 }
-_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_KINDS: Dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _LEFT_OUT = object()  # in the place of a required value that was not given
 
 
@@ -70,13 +73,14 @@ def option(
     above: Optional[float] = None,
     at_most: Optional[float] = None,
     below: Optional[float] = None,
+    choices: Iterable[str] = (),
     positional: bool = False,
 ):
     """Return a dataclass field that is also a command-line flag; without a default it is required.
 
     A required one may follow those with a default, as the fields of a class follow its base's.
     ``group``: one of GROUPS; ``unit``: what the number counts, for the help. The bounds hold for every
-    value but None.
+    value but None. ``choices``: the texts that are allowed, where the type cannot say so.
 
     ``positional``: it is given without a flag, like the file of `cat FILE`, and is required. One that is a
     list takes any number of values, but at least one.
@@ -85,6 +89,7 @@ def option(
         raise ValueError(f"{group} is no group of options")
     bounds = Bounds(at_least, above, at_most, below)
     metadata = {"help": help, "group": group, "unit": unit, "bounds": bounds, "positional": positional}
+    metadata["choices"] = tuple(choices)
     if default is MISSING:
         return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -126,10 +131,18 @@ class Given(NamedTuple):
     where: str
 
 
+def hints_of(config_class: type) -> Dict[str, Any]:
+    """Return the type of every option of a class; that of one with choices is their Literal."""
+    return _hints_of(config_class)
+
+
 @cache
-def hints_of(config_class: type) -> Dict[str, object]:
-    """Return the type of every option of a class."""
-    return get_type_hints(config_class)
+def _hints_of(config_class: Hashable) -> Dict[str, Any]:
+    hints = get_type_hints(config_class)
+    for item in fields(config_class):  # type: ignore[arg-type]  # a dataclass, which can be hashed
+        if item.metadata.get("choices"):
+            hints[item.name] = Literal[item.metadata["choices"]]
+    return hints
 
 
 def read_given(given: Given, hint) -> object:
@@ -140,11 +153,12 @@ def read_given(given: Given, hint) -> object:
     if get_origin(hint) is list:
         texts = [given.text] if isinstance(given.text, str) else given.text
         return [read_given(Given(text, given.where), get_args(hint)[0]) for text in texts]
-    refuse_long_value(given.where, given.text)
+    text = given.text if isinstance(given.text, str) else given.text[0]
+    refuse_long_value(given.where, text)
     inner, may_be_none = _without_none(hint)
-    if may_be_none and given.text.lower() in NOTHING:
+    if may_be_none and text.lower() in NOTHING:
         return None
-    return checked(_parsed(given.text, inner), inner, given.where)
+    return checked(_parsed(text, inner), inner, given.where)
 
 
 def _parsed(text: str, kind) -> object:

@@ -7,13 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.pool import ExceptionWithTraceback
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
 from queue import LifoQueue
-from typing import Any, Callable, Iterable, Iterator, TypeVar
+from typing import Any, Callable, Iterable, Iterator, List, TypeVar
 
 from data_tools.base.errors import ErniePairError, InputError, MachineError
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _END = object()
 IN_FLIGHT_PER_WORKER = 3
 
@@ -61,7 +62,8 @@ def in_order(
 
 def _parallel_map(function, items, workers: int) -> Iterator:
     with ExitStack() as stack:
-        idle, started = LifoQueue(), []
+        idle: LifoQueue = LifoQueue()
+        started: List[_Worker] = []
 
         def ask(item):
             worker = idle.get()

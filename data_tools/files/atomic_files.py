@@ -59,8 +59,9 @@ def _clear_drafts(final: Path) -> None:
     stem = _stem_of(final)
     for entry in os.listdir(final.parent):
         found = _LEFT_BEHIND.fullmatch(entry)
-        is_draft = found and is_own_name(found["name"], f"{stem}-")
-        if is_draft and not _is_held(final.with_name(found["name"] + DRAFT)):
+        if found is None or not is_own_name(found["name"], f"{stem}-"):
+            continue
+        if not _is_held(final.with_name(found["name"] + DRAFT)):
             final.with_name(entry).unlink(missing_ok=True)
 
 

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 from data_tools.base.regular_file import read_regular
 from data_tools.files.atomic_files import make_folder, to_disk
@@ -60,7 +60,7 @@ def publish_folder(
     shutil.rmtree(old, ignore_errors=True)
 
 
-def read_made(folder: Path) -> Optional[Dict[str, object]]:
+def read_made(folder: Path) -> Optional[Dict[str, Any]]:
     """Return what ``publish_folder`` noted in ``folder``; None when it did not make it under this name."""
     if folder.is_symlink():
         return None
@@ -75,7 +75,7 @@ def read_made(folder: Path) -> Optional[Dict[str, object]]:
 def is_as_made(folder: Path) -> bool:
     """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later."""
     note = read_made(folder)
-    return note is not None and {path.name for path in folder.iterdir()} <= {MADE, *note["files"]}
+    return note is not None and {path.name for path in folder.iterdir()} <= {MADE}.union(note["files"])
 
 
 def remove_made(folder: Path) -> None:

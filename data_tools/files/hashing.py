@@ -38,7 +38,8 @@ def mix_range(start: int, count: int) -> np.ndarray:
 def keyed_rng(*key: int) -> np.random.Generator:
     """Return a generator that depends on ``key`` only; cheaper than numpy's default_rng([...])."""
     state = mix_all(*key)
-    return np.random.Generator(np.random.PCG64(_Words([mix(state ^ number) for number in range(1, 5)])))
+    words = _Words([mix(state ^ number) for number in range(1, 5)])
+    return np.random.Generator(np.random.PCG64(words))  # type: ignore[arg-type]  # an ISeedSequence
 
 
 class _Words(ISeedSequence):

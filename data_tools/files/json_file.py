@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Type, Union
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import ErniePairError, InputError
 from data_tools.base.regular_file import FileRefusedError, read_regular
 
 MOST_BYTES = 16 << 20
@@ -69,7 +69,11 @@ def parse_json_object(content: Union[str, bytes]) -> Dict[str, Any]:
 
 
 def read_json_object(
-    path: Path, cure: str, kind: Type[InputError] = InputError, most: int = MOST_BYTES, follow: bool = True
+    path: Path,
+    cure: str,
+    kind: Type[ErniePairError] = InputError,
+    most: int = MOST_BYTES,
+    follow: bool = True,
 ) -> Dict[str, Any]:
     """Return the object in a JSON file of at most ``most`` bytes.
 

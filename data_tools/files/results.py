@@ -18,7 +18,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.progress import Progress
@@ -55,7 +55,11 @@ class Results:
         self.outputs = [followed(Path(output)) for output in outputs]
         self.inputs = {flag: [Path(path) for path in paths] for flag, paths in inputs.items()}
         self.overwrite, self._also = overwrite, list(also)
-        self._about = {"made_by": MAKER, "command": command, "settings": json.loads(json.dumps(settings))}
+        self._about: Dict[str, Any] = {
+            "made_by": MAKER,
+            "command": command,
+            "settings": json.loads(json.dumps(settings)),
+        }
         self._record = record or self.outputs[0].with_name(f".{self.outputs[0].name}.made.json")
         self._before = self._stamps()
 
@@ -91,13 +95,13 @@ class Results:
             self._refuse_unknown(existing, record)
             self._refuse_changed(existing, record)
 
-    def _refuse_unknown(self, existing: List[Path], record: Dict[str, object]) -> None:
+    def _refuse_unknown(self, existing: List[Path], record: Dict[str, Any]) -> None:
         known = record.get("outputs", {})
         strange = next((path for path in existing if self._name_of(path) not in known), None)
         if strange is not None:
             raise InputError(f"{strange} exists; {CURE}")
 
-    def _refuse_changed(self, existing: List[Path], record: Dict[str, object]) -> None:
+    def _refuse_changed(self, existing: List[Path], record: Dict[str, Any]) -> None:
         as_made = {path: record["outputs"][self._name_of(path)] for path in existing}
         changed = next((path for path in existing if as_made[path] != sha256_of_file(path)), None)
         if changed is not None:
@@ -150,8 +154,8 @@ class Results:
         found = [path.stat() for paths in self.inputs.values() for path in paths if path.exists()]
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
-    def _inputs_now(self) -> object:
-        """{flag: [[name, sha256], ...]}, or words where it cannot be said of what the outputs were made."""
+    def _inputs_now(self) -> Any:
+        """Return {flag: [[name, sha256], ...]}, or words where an input was changed while it was read."""
         paths = [path for paths in self.inputs.values() for path in paths]
         if self._stamps() != self._before:
             return "changed while they were read"
@@ -161,7 +165,7 @@ class Results:
                 for flag, given in self.inputs.items()
             }
 
-    def _difference(self, record: Dict[str, object]) -> str:
+    def _difference(self, record: Dict[str, Any]) -> str:
         """Return what was otherwise when the outputs were made; '' for nothing."""
         before, now = record.get("settings"), self._about["settings"]
         if record.get("command") != self._about["command"] or not isinstance(before, dict):
@@ -170,12 +174,13 @@ class Results:
             if before.get(key, _NOT_SAID) != now.get(key, _NOT_SAID):
                 return f"it was made with --{key} {_shown(before.get(key))} and not {_shown(now.get(key))}"
         inputs, given = self._inputs_now(), record.get("inputs")
-        for flag, found in inputs.items() if isinstance(given, dict) else ():
-            if given.get(flag) != found:
-                return f"it was made from another content of --{flag}"
+        if isinstance(given, dict):
+            for flag, found in inputs.items():
+                if given.get(flag) != found:
+                    return f"it was made from another content of --{flag}"
         return "" if given == inputs else "it was made from other inputs"
 
-    def _read_record(self) -> Dict[str, object]:
+    def _read_record(self) -> Dict[str, Any]:
         try:
             record = parse_json_object(read_regular(self._record, LARGEST_RECORD, follow=False))
         except (OSError, ValueError):
@@ -231,8 +236,9 @@ def _is_same(one: Path, other: Path) -> bool:
 def _write_through(draft: Path, final: Path) -> None:
     sys.stdout.flush()
     open_here = _OPEN_FILE.fullmatch(str(final))
-    is_ours = open_here is not None and int(open_here[1]) == os.getpid()
-    target = os.dup(int(open_here[2])) if is_ours else final
+    target: Union[int, Path] = final
+    if open_here is not None and int(open_here[1]) == os.getpid():
+        target = os.dup(int(open_here[2]))
     with open(draft, "rb") as source, open(target, "wb") as file:
         shutil.copyfileobj(source, file, CHUNK)
 

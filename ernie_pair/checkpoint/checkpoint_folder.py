@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Dict, List, Sequence, Union
+from typing import Deque, Dict, List, Sequence, Union
 
 from data_tools.base.errors import CheckpointError, MachineError, NumbersError
 from data_tools.base.regular_file import FileRefusedError, read_regular
@@ -132,7 +132,7 @@ def _force_to_disk(path: Path, parts: Sequence[Buffer], size: int) -> int:
 
 def _write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
     """Write many parts at a time: a write per small array takes the kernel twice as long."""
-    left = deque(map(memoryview, parts))
+    left: Deque[memoryview] = deque(memoryview(part) for part in parts)
     while left:
         written = os.writev(descriptor, list(islice(left, MOST_PARTS)))
         while left and written >= len(left[0]):

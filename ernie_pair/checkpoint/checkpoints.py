@@ -21,8 +21,9 @@ import re
 import secrets
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from data_tools.base.errors import CheckpointError, InputError, MachineError
 from data_tools.files.atomic_files import to_disk
@@ -127,8 +128,8 @@ class Checkpoints:
         """
         limit = NEWEST_OF_ALL
         while True:
-            offers = self._together(lambda most=limit: self._offer(most))
-            steps = {step for step, _ in filter(None, offers)}
+            offers: List[Any] = self._together(partial(self._offer, limit))
+            steps = {offer[0] for offer in offers if offer}
             if len(steps) == 1:
                 break
             limit = min(steps)

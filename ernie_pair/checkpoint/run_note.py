@@ -11,7 +11,7 @@ import re
 import secrets
 import time
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 from data_tools.base.errors import CheckpointError
 from data_tools.files.atomic_files import published
@@ -25,7 +25,7 @@ LARGEST_RUN = 1 << 16
 logger = logging.getLogger(__name__)
 
 
-def read_run(output_dir: Path) -> Dict[str, object]:
+def read_run(output_dir: Path) -> Dict[str, Any]:
     """Return the note of ``output_dir``, {} where there is none.
 
     Raises CheckpointError when what has its name is no such note.

@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Literal
+from typing import Dict
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
@@ -30,8 +30,11 @@ class NewModelConfig(Options):
 
     vocab_file: str = option(help="the vocabulary, a token per line", group="data")
     output_dir: str = option(help="the folder to make", group="data")
-    model_type: Literal[tuple(FAMILIES)] = option(
-        "ernie", help="the family of the model; ernie and ernie_gram can be pretrained", group="model"
+    model_type: str = option(
+        "ernie",
+        help="the family of the model; ernie and ernie_gram can be pretrained",
+        group="model",
+        choices=FAMILIES,
     )
     do_lower_case: bool = option(
         True, help="is text lower-cased and rid of accents? false: a cased vocabulary", group="model"

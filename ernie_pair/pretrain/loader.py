@@ -6,7 +6,6 @@ import os
 import signal
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
 from typing import Callable, Iterable, Iterator, Optional, Sequence
 
 from data_tools.base.errors import LostProcessError
@@ -47,7 +46,9 @@ class Loader:
     def _from_workers(self, pool: ProcessPoolExecutor) -> Iterator:
         most = self.num_workers * BATCHES_AHEAD + 1  # the one that is taken, and those that wait meanwhile
         try:
-            yield from in_order(partial(pool.submit, _work), Future.result, self.indices, most)
+            yield from in_order(
+                lambda indices: pool.submit(_work, indices), Future.result, self.indices, most
+            )
         except BrokenProcessPool:
             raise LostProcessError(
                 "a loader process died (out of memory?); lower --num_workers and start again"

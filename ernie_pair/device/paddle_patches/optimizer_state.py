@@ -5,13 +5,13 @@ given before the first step has made the accumulators), `_master_weights`, `_mul
 how a float32 copy is called.
 """
 
-from typing import Dict
+from typing import Any, Dict
 
 import numpy as np
 import paddle
 
 
-def state_of(optimizer) -> Dict[str, object]:
+def state_of(optimizer) -> Dict[str, Any]:
     """Return {Paddle's name: tensor} of all slots, with what is kept for those that are not made yet."""
     return {**optimizer._accumulators_holder, **optimizer.state_dict()}
 

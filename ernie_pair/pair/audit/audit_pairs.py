@@ -58,7 +58,7 @@ class AuditPairsConfig(Options):
     )
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
-    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP, group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
     label_map: str = option(
         "", help="what the classes are called: 0=different,1=same; empty: 0 and 1", group="data"

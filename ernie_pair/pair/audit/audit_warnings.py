@@ -47,6 +47,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
 
 def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
     labels = sources["train"].labels
+    assert labels is not None  # training reads them
     files = coded({split: source.read() for split, source in sources.items()})
     return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
 

@@ -27,7 +27,7 @@ class AskConfig(Options):
     )
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
-    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP, group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
     batch_size: int = option(64, help="pairs in one forward pass", group="devices", unit="pairs", at_least=1)
     max_seq_len: int = option(

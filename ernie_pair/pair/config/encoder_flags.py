@@ -12,7 +12,7 @@ from ernie_pair.model_files.config_json import FAMILIES
 class EncoderFlags(Options):
     """A part of `PairConfig`."""
 
-    model_type: Literal[tuple(FAMILIES)] = option("ernie_gram", help="the family of the model", group="model")
+    model_type: str = option("ernie_gram", help="the family of the model", group="model", choices=FAMILIES)
     pooling: Literal["cls", "mean"] = option(
         "cls",
         help="what of the encoder is classified: its pooled output, or the mean of its hidden states",

@@ -44,7 +44,7 @@ class PairConfig(EncoderFlags, StepFlags, OutputConfig):
     )
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
-    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP, group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
     label_map: str = option(
         "", help="names of the classes: 0=different,1=same; empty: as the model says", group="data"
@@ -210,6 +210,6 @@ class TrainConfig(PairConfig):
         help="labelled pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc", group="data"
     )
     dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")
-    best_metric: Literal[METRICS] = option(
-        "accuracy", help="of the dev file; chooses the best model", group="evaluation"
+    best_metric: str = option(
+        "accuracy", help="of the dev file; chooses the best model", group="evaluation", choices=METRICS
     )

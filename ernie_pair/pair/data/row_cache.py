@@ -50,15 +50,15 @@ def cached_rows(
     keys = [key_of(source, tokenizer, max_seq_len) for source in sources]
     caches = [_cache_of(cache_dir, key, tokenizer.pad_id) for key in keys]
     found = [cache.read() for cache in caches]
-    read = [source.read() if rows is None else None for source, rows in zip(sources, found)]
-    check([(rows if pairs is None else pairs).labels for rows, pairs in zip(found, read)])
-    for pairs in read:
-        if pairs is not None and len(pairs.bad) > MOST_BAD:
-            raise _too_many_bad(pairs)
+    either = [source.read() if rows is None else rows for source, rows in zip(sources, found)]
+    check([each.labels for each in either])
+    for each in either:
+        if isinstance(each, Pairs) and len(each.bad) > MOST_BAD:
+            raise _too_many_bad(each)
     encode = partial(_encode, tokenizer, max_seq_len)
     return [
-        rows if pairs is None else cache.get(partial(encode, source, pairs), LOCK_SECONDS)
-        for cache, source, rows, pairs in zip(caches, sources, found, read)
+        cache.get(partial(encode, source, each), LOCK_SECONDS) if isinstance(each, Pairs) else each
+        for cache, source, each in zip(caches, sources, either)
     ]
 
 

@@ -69,7 +69,7 @@ class RunConfig(Options):
         "", help="the column of the second text; empty: found by its name or place", group="data"
     )
     overwrite: bool = option(False, help="replace another result that is there", group="data")
-    encoding: Literal[ENCODINGS] = option("utf-8", help=ENCODING_HELP, group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
 
     def __post_init__(self):

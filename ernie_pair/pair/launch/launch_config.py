@@ -14,7 +14,7 @@ import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import List, Literal, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 from data_tools.base.cli import build_config, leave_with_help
 from data_tools.base.errors import InputError
@@ -38,7 +38,7 @@ class LaunchConfig(Options):
     file: str = option(
         positional=True, help="made by ernie-pair config: a block `launch:` and the flags", group="data"
     )
-    command: Literal[tuple(CONFIGS)] = option("train", help="what the processes run", group="devices")
+    command: str = option("train", help="what the processes run", group="devices", choices=CONFIGS)
     processes: int = option(
         0,
         help="on each machine; 0: one for each of --gpus, or one alone",
@@ -106,7 +106,7 @@ def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
     started = CONFIGS[launch.command]
     split = split_words(words[1:], _names_of(LaunchConfig, started))
     given = {**read_entries(beside, hints_of(started)), **given_by(split, started)}
-    config = build_config(started, given)
+    config: Any = build_config(started, given)
     launch.refuse_device(config.device)
     log_dir = launch.log_dir or os.path.join(getattr(config, "output_dir", ""), "log")
     return replace(launch, log_dir=log_dir), [f"--{name}={value.text}" for name, value in given.items()]

@@ -75,7 +75,8 @@ class _EveryOp(frozenset):
         return True
 
 
-def _decorated(optimizer, precision: AmpPlan, for_gpu: bool):
+def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
+    assert precision is not None  # without one fleet does not ask
     casts = precision.dtype != "float32"
     dtype = precision.dtype if casts else "float16"
     lists = paddle.static.amp.CustomOpLists(custom_black_list=FLOAT32_OPS, dtype=dtype)
