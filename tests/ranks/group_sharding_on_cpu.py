@@ -56,7 +56,7 @@ def group_sharding_on_cpu(offload=False):
             kinds = SimpleNamespace(fp16=wide, bf16=SimpleNamespace(value=None), fp32=wide)
             for module in (group_sharded_stage2, group_sharded_optimizer_stage2):
                 patch(module, "Type", kinds)
-            patch(job, "Shards", lambda *given, **named: Zero2(*given, **{**named, "offload": True}))
+            patch(job, "Zero2", lambda *given, **named: Zero2(*given, **{**named, "offload": True}))
         patch(group_sharded_optimizer_stage2, "core", _WithCuda(group_sharded_optimizer_stage2.core))
         patch(group_sharded_storage, "cvt_to_device", lambda tensor, *given, **named: tensor)
         patch(paddle, "get_device", lambda: "gpu:0")
