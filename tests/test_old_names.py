@@ -49,7 +49,9 @@ def pages():
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     chosen = [name for name in names.split() if name.endswith((".py", ".md", ".sh", ".html"))]
     return {
-        name: (ROOT / name).read_text(encoding="utf-8") for name in chosen if name != "tests/test_old_names.py"
+        name: (ROOT / name).read_text(encoding="utf-8")
+        for name in chosen
+        if name != "tests/test_old_names.py"
     }
 
 
