@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Callable, Dict, Optional, Sequence, Type, TypeVar
 
-from data_tools.base.errors import ErniePairError, MachineError, Stopped
+from data_tools.base.errors import ErniePairError, MachineError, Stopped, describe_os_error
 from data_tools.base.flag_help import help_text
 from data_tools.base.flag_words import flag_names, given_by, split_words
 from data_tools.base.options import Given, Options, hints_of, read_given
@@ -64,7 +64,7 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     except ErniePairError as error:
         return _report(error.message, error.exit_code)
     except OSError as error:
-        return _report(_as_machine_error(error), MachineError.exit_code)
+        return _report(describe_os_error(error), MachineError.exit_code)
     except MemoryError:
         return _report("out of memory; take less at a time, or a larger machine", MachineError.exit_code)
     except KeyboardInterrupt:
@@ -72,11 +72,6 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     except Stopped as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.exit_code
-
-
-def _as_machine_error(error: OSError) -> str:
-    where = f" at {error.filename}" if error.filename else ""
-    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: fix it"
 
 
 def _report(message, code: int) -> int:

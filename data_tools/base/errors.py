@@ -87,3 +87,9 @@ def _as_python(found: "re.Match[str]") -> str:
     if value is None:
         return name or found[0]
     return f"{name}={value.capitalize() if value in ('true', 'false') else value}"
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return what the system refused, where, and what may be wrong, as the message of a MachineError."""
+    where = f" at {error.filename}" if error.filename else ""
+    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: fix it"

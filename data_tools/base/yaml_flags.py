@@ -53,7 +53,7 @@ def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
 
 
 def entries_of(path: str, node: Optional[yaml.Node]) -> Iterator[Entry]:
-    """Of a mapping each name once; of None nothing. Raises InputError."""
+    """Yield the entries of a mapping, each name once; nothing of None. Raises InputError."""
     if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
         return
     if not isinstance(node, yaml.MappingNode):

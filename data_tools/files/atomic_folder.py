@@ -145,7 +145,7 @@ def _clear_the_way(folder: Path, old: Path, may_be_lost: Callable[[Path], bool])
 
 
 def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
-    """Where the disk refuses the new name, or may not keep it, everything is as before."""
+    """Give the draft the name of the folder; where the disk refuses it, put back what was there."""
     try:
         rename_for_good(draft, folder)
     except OSError:

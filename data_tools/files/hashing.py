@@ -11,7 +11,7 @@ GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111
 
 
 def mix(value: int) -> int:
-    """One 64-bit integer to another; neighbours become unrelated."""
+    """Map one 64-bit integer to another; neighbours become unrelated."""
     value = (value + GOLDEN) & MASK
     value = ((value ^ (value >> 30)) * FIRST) & MASK
     value = ((value ^ (value >> 27)) * SECOND) & MASK

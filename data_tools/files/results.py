@@ -217,7 +217,7 @@ def refuse_existing(finals: Iterable[Path], overwrite: bool) -> None:
 
 
 def followed(path: Path) -> Path:
-    """Where the links at ``path`` lead, though not into what a process has open: /proc/PID/fd/1 stays."""
+    """Return where links at ``path`` lead, but not into what a process has open: /proc/PID/fd/1 stays."""
     for _ in range(MOST_LINKS):
         path = Path(os.path.realpath(path.parent), path.name)
         if str(path).startswith("/proc/") or not path.is_symlink():

@@ -44,11 +44,9 @@ class NoStop:
 
     def set_total(self, total: float) -> None:
         """Ignore what the ranks have heard."""
-        pass
 
     def raise_stopped(self, step: int) -> None:
         """Do nothing."""
-        pass
 
 
 class NoHeartbeat:
@@ -56,7 +54,6 @@ class NoHeartbeat:
 
     def step_done(self, step: int) -> None:
         """Do nothing."""
-        pass
 
     def paused(self) -> ContextManager:
         """Return a context that does nothing."""

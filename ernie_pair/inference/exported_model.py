@@ -81,12 +81,12 @@ def read_exported(folder: Path) -> ExportedModel:
         raise InputError(f"{folder} holds no {EXPORT_MANIFEST}; make a model to ship with ernie-pair export")
     manifest = read_json_object(path, CURE, CheckpointError, MOST_MANIFEST_BYTES)
     try:
-        return _shipped_of(folder, manifest)
+        return _exported_of(folder, manifest)
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: wrong or missing: {message_of(error)}; {CURE}") from None
 
 
-def _shipped_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
+def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
     if manifest["format"] not in READABLE:
         raise ValueError(f"format {manifest['format']!r}, not {EXPORT_FORMAT}")
     labels, files = manifest["labels"], manifest["files"]

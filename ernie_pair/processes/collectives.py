@@ -9,7 +9,13 @@ from typing import Any, Callable, Dict, List
 
 import numpy as np
 
-from data_tools.base.errors import ErniePairError, InputError, LostProcessError, MachineError
+from data_tools.base.errors import (
+    ErniePairError,
+    InputError,
+    LostProcessError,
+    MachineError,
+    describe_os_error,
+)
 from ernie_pair.processes.world import World
 
 AllReduce = Callable[[np.ndarray], np.ndarray]
@@ -45,7 +51,7 @@ def gather_results(all_reduce: AllReduce, world: World, action: Callable[[], obj
     except ErniePairError as error:
         answer = {"exit_code": error.exit_code, "error": error.message}
     except OSError as error:
-        answer = {"exit_code": MachineError.exit_code, "error": _words_of(error)}
+        answer = {"exit_code": MachineError.exit_code, "error": describe_os_error(error)}
     except Exception as error:
         bug = error
         answer = {"exit_code": LostProcessError.exit_code, "error": f"{type(error).__name__}: {error}"}
@@ -57,11 +63,6 @@ def gather_results(all_reduce: AllReduce, world: World, action: Callable[[], obj
             who = f"rank {rank}: " if world.size > 1 else ""
             raise _class_of(answer["exit_code"])(who + answer["error"])
     return [answer["result"] for answer in answers]
-
-
-def _words_of(error: OSError) -> str:
-    where = f" at {error.filename}" if error.filename else ""
-    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: fix it"
 
 
 def _class_of(exit_code: int) -> type:
