@@ -80,7 +80,7 @@ def test_the_linter_and_the_type_check_come_before_the_tests(clone, words, tests
     assert done.returncode == 0
 
 
-def test_what_the_type_check_finds_ends_the_check_before_the_tests(clone):
+def test_type_check_errors_end_the_check_before_the_tests(clone):
     (clone / ".venv" / "stamp").write_text(stamp(clone, "cpu"))
     python = clone / ".venv" / "bin" / "python"
     python.write_text('#!/bin/sh\necho asked: $*\n[ "$2" != mypy ]\n')

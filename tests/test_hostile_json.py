@@ -418,7 +418,7 @@ def test_a_damaged_state_is_set_aside_for_the_one_before(tmp_path):
         assert newest(folder.parents[1]) == 5, name
 
 
-def test_a_state_with_a_wrong_value_is_damaged_or_one_that_a_run_can_have():
+def test_a_changed_state_is_damaged_or_still_possible():
     good = json.loads(state_bytes(TrainState(step=10, consumed_samples=10)))
     damaged = 0
     for text in changed_texts(good):
@@ -437,7 +437,7 @@ def test_a_damaged_manifest_is_set_aside_for_the_one_before(tmp_path):
         assert newest(folder.parents[1]) == 5, name
 
 
-def test_a_manifest_of_the_first_format_has_no_checksum_and_no_traceback(tmp_path):
+def test_changed_format_1_manifests_give_no_traceback(tmp_path):
     content = json.loads((save_two(tmp_path / "made") / "MANIFEST.json").read_text())
     kept = ("format", "step", "fingerprint", "versions", "files")
     good = {**{key: content[key] for key in kept}, "format": 1}

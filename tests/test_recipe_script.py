@@ -41,7 +41,7 @@ def start(tmp_path):
         (8, "--sharding_degree 4", 2),
     ],
 )
-def test_every_layout_of_the_readme_asks_for_the_processes_that_are_started(start, processes, flags, groups):
+def test_readme_layouts_match_the_number_of_processes(start, processes, flags, groups):
     handed_on = shlex.split(start(processes, flags).stdout.split("run_pretrain_static.py ")[1])
     config = parse_config(PretrainConfig, handed_on)
     assert (config.dp_degree, config.processes, config.max_steps) == (groups, processes, 200_000)

@@ -19,6 +19,7 @@ CUSTOMARY = {
     "pyproject.toml",
     "constraints.txt",
 }
+LONGEST_TEST_NAME = 59
 HIDDEN = {".ci", ".gitignore", ".editorconfig", ".pre-commit-config.yaml"}
 PLACE = re.compile(r"`((?:data_tools|ernie_pair|scripts|tests|\.ci)/[\w./]+?)(?::(\w+))?`")
 
@@ -35,13 +36,13 @@ def tracked():
     return [Path(name) for name in done.stdout.splitlines()]
 
 
-def test_the_top_level_holds_only_the_six_names_and_what_custom_expects(tracked):
+def test_the_top_level_holds_only_fixed_and_customary_names(tracked):
     top = {path.parts[0] for path in tracked}
     assert top >= FIXED | CUSTOMARY
     assert top - FIXED - CUSTOMARY - HIDDEN <= {"docs"}
 
 
-def test_what_is_no_python_in_the_packages_goes_into_the_wheel_too(tracked):
+def test_non_python_package_files_go_into_the_wheel(tracked):
     data = page("pyproject.toml").split("[tool.setuptools.package-data]\n")[1].split("\n\n")[0]
     listed = {
         (package.strip('"').replace(".", "/"), name)
@@ -78,3 +79,10 @@ def test_the_hooks_call_what_the_linter_script_calls():
     asked = re.findall(r'^"\$PY" -m (ruff \w+(?: --check)?|mypy)', page("scripts/lint.sh"), re.M)
     assert asked == ["ruff check", "ruff format --check", "mypy"]
     assert re.findall(r"entry: \.venv/bin/python -m (.+)", page(".pre-commit-config.yaml")) == asked
+
+
+def test_test_names_fit_a_line_of_the_report(tracked):
+    files = [path for path in tracked if path.parts[0] == "tests" and path.suffix == ".py"]
+    names = [name for path in files for name in re.findall(r"def (test_\w+)", page(path))]
+    assert len(names) > 1000
+    assert [name for name in names if len(name) > LONGEST_TEST_NAME] == []

@@ -21,7 +21,7 @@ def test_what_is_asked_for_exactly_is_of_the_tested_set():
     assert {pin.lower() for pin in pins()} <= set(constraints())
 
 
-def test_the_cuda_libraries_of_the_gpu_build_are_complete_and_of_the_tested_set():
+def test_gpu_build_cuda_libraries_are_complete_and_tested():
     pins_of_cuda = pins(r"nvidia-[\w-]+")
     assert pins_of_cuda == [line for line in constraints() if line.startswith("nvidia-")]
     libraries = "cublas cuda-nvrtc cuda-runtime cudnn cufft curand cusolver cusparse nccl"

@@ -133,3 +133,18 @@ def _without_added_twins(tokenizer: WordPiece) -> WordPiece:
         return tokenizer
     base = WordPiece(tokenizer.tokens[:size], tokenizer.lower_case)
     return base if with_twins(base).tokens == tokenizer.tokens else tokenizer
+
+
+def refuse_ids_beyond(tokenizer: WordPiece, vocab_size: int) -> None:
+    """Raise InputError when a token would reach a model whose id is beyond its ``vocab_size`` rows.
+
+    A vocabulary may have more tokens than the model has rows by the twins that mark words in a corpus: they
+    are turned into plain characters before the model sees them.
+    """
+    beyond = np.flatnonzero(tokenizer.base_ids >= vocab_size)
+    if len(beyond):
+        raise InputError(
+            f"vocab.txt has {tokenizer.vocab_size} tokens and the model {vocab_size} rows: "
+            f"{tokenizer.tokens[beyond[0]]!r}, line {beyond[0] + 1}, has none; give the model's own "
+            "vocab.txt, which may be longer only by the ## twins of its characters"
+        )

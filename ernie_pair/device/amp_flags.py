@@ -43,12 +43,12 @@ class AmpFlags(Options):
         if self.narrows_weights and self.amp_dtype == "float32":
             raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
 
-    def refuse_narrow_sums(self, passes: int, batch_flag: str) -> None:
-        """Raise InputError where several ``passes`` make a step at O2.
+    def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
+        """Raise InputError where several micro-batches make a step at O2.
 
         Fewer do with a larger ``batch_flag``.
         """
-        if self.narrows_weights and passes > 1:
+        if self.narrows_weights and accumulation_steps > 1:
             raise InputError(
                 "--amp_level O2 would add up the gradients of several micro-batches in half precision; use "
                 f"O1, or raise --{batch_flag} until one micro-batch makes a step"

@@ -48,15 +48,15 @@ class EncodedPairs:
         assert self.labels is not None
         return self.labels
 
-    def batch(self, picked: np.ndarray) -> Batch:
-        """Return the rows ``picked`` int64 [B] side by side, padded to the longest of them."""
-        lengths = self.lengths[picked]
+    def batch(self, rows: np.ndarray) -> Batch:
+        """Return a batch of ``rows``, int64 [B] row numbers, side by side and padded to the longest."""
+        lengths = self.lengths[rows]
         columns = np.arange(lengths.max())
         inside = columns < lengths[:, None]
-        places = np.where(inside, self.starts[picked][:, None] + columns, 0)
+        places = np.where(inside, self.starts[rows][:, None] + columns, 0)
         input_ids = np.where(inside, self.ids[places], self.pad_id).astype(np.int64)
-        types = (inside & (columns >= self.heads[picked][:, None])).astype(np.int64)
-        return Batch(input_ids, types, None if self.labels is None else self.labels[picked])
+        types = (inside & (columns >= self.heads[rows][:, None])).astype(np.int64)
+        return Batch(input_ids, types, None if self.labels is None else self.labels[rows])
 
 
 def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordPiece:

@@ -3,7 +3,7 @@
 from typing import Any, Iterator, Mapping, Tuple
 
 from data_tools.base.errors import InputError
-from data_tools.files.json_file import is_number, is_texts, is_utf8, is_whole_number, shown
+from data_tools.files.json_file import is_number, is_utf8, is_whole_number, shown
 
 SHORTEST_PAIR = 5  # tokens: [CLS] a [SEP] b [SEP]
 SIZES = {  # whole numbers: the least, the most
@@ -64,12 +64,16 @@ def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
     for key in given.keys() & TEXTS:
         if not isinstance(given[key], str):
             yield key, "a text"
-    if not is_texts(given.get("architectures", [])):
+    if not _are_texts(given.get("architectures", [])):
         yield "architectures", "a list of texts"
     if not _are_names(given.get("id2label", {})):
         yield "id2label", 'class numbers and names, like {"0": "different", "1": "same"}'
     if not _are_numbers(given.get("label2id", {})):
         yield "label2id", 'names and class numbers, like {"different": 0, "same": 1}'
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _are_names(value: object) -> bool:

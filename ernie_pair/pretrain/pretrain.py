@@ -44,6 +44,7 @@ def pretrain(config: PretrainConfig) -> None:
 def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     refuse_unready(config, world, local_world())
     local = world if config.share_folder else local_world()
+    device = start_device(config.device, world)
     source = open_model(
         config.model_name_or_path, model_type=config.model_type, from_scratch=config.starts_from_scratch
     )
@@ -51,7 +52,6 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     refuse_cased(source)
     tokenizer = WordPiece.from_file(source.vocab_file)
     data = open_pretrain_data(config, world, tokenizer, source.spec)
-    device = start_device(config.device, world)
     logger.info("on %s, %d process(es), %s", device, world.size, _describe(data))
     with all_start(world):
         job, all_reduce = build_job(config, world, local, source, data)

@@ -68,7 +68,7 @@ class PretrainJob:
         self.program.rate(rate)
         counted = np.sum([self._count(batch) for batch in micro_batches], axis=0)
         labelled, filled = np.split(self.all_reduce(counted), 2)
-        # fleet averages over ranks and passes: undo that, and divide by what is really labelled.
+        # fleet averages over ranks and micro-batches: undo that, and divide by what is really labelled.
         weights = self.world.size * len(micro_batches) / np.maximum(labelled, 1)
         sums = np.zeros(4)
         for place, batch in enumerate(micro_batches):

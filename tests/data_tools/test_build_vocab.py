@@ -55,7 +55,7 @@ def test_what_is_rarer_than_min_count_has_no_token(tmp_path):
     assert "罕" in make(tmp_path, min_count=1, overwrite=True).vocab
 
 
-def test_the_text_is_spelled_without_unknowns_when_everything_fits(tmp_path):
+def test_no_unknown_tokens_when_every_character_fits(tmp_path):
     tokenizer = make(tmp_path, min_count=1)
     assert tokenizer.unk_id not in tokenizer.encode(TEXT)
 
@@ -123,13 +123,13 @@ def add_twins(folder, tokens, **flags):
     return WordPiece.from_file(folder / "vocab.txt")
 
 
-def test_twins_come_after_the_last_token_for_the_chinese_that_have_none(tmp_path, capsys):
+def test_missing_chinese_twins_follow_the_last_token(tmp_path, capsys):
     assert add_twins(tmp_path, TWINLESS).tokens == [*TWINLESS, "##我", "##北"]
     told = capsys.readouterr().err
     assert f"the {len(TWINLESS)} tokens of" in told and "2 '##' twins" in told and told.count("\n") == 1
 
 
-def test_with_its_twins_a_vocabulary_marks_words_and_the_model_reads_what_it_did(tmp_path):
+def test_added_twins_mark_words_and_keep_the_model_input_ids(tmp_path):
     without = [token for token in TWINLESS if token != "##爱"]
     plain = WordPiece(without)
     twinned = add_twins(tmp_path, without)

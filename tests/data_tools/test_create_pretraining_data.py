@@ -87,7 +87,7 @@ def test_words_of_the_lexicon_stay_whole_over_any_other_borders(tmp_path, vocab_
     assert "3 words of the lexicon" in capsys.readouterr().err
 
 
-def test_a_word_of_the_lexicon_does_not_reach_over_a_sentence_end(tmp_path, vocab_file):
+def test_a_lexicon_word_does_not_cross_a_sentence_end(tmp_path, vocab_file):
     words = write(tmp_path / "words.txt", "北京。天安门".encode())
     flags = {"chinese": True, "cn_whole_word_segment": True, "user_lexicon": str(words)}
     assert make(tmp_path, lines_of("北京。天安门"), **flags) == [["北 ##京 。", "天 ##安 ##门"]]
@@ -133,7 +133,7 @@ def test_marks_of_other_systems_do_not_reach_the_ids(tmp_path, vocab_file, chang
     assert make(tmp_path, change(content)) == [["我 爱"], ["北 京"]]
 
 
-def test_plain_and_compressed_files_of_a_folder_are_read_in_order(tmp_path, vocab_file):
+def test_plain_and_compressed_files_are_read_in_order(tmp_path, vocab_file):
     (tmp_path / "data" / "sub").mkdir(parents=True)
     (tmp_path / "data" / "b.jsonl.gz").write_bytes(gzip.compress(lines_of("爱")))
     (tmp_path / "data" / "sub" / "c.jsonl.zst").write_bytes(zstandard.compress(lines_of("北")))

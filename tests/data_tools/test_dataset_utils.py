@@ -135,7 +135,7 @@ def test_a_vocabulary_without_ordinary_tokens_is_refused():
 
 @compiled
 @pytest.mark.parametrize("first", range(0, 600, 100))
-def test_the_compiled_masks_equal_the_python_masks_for_every_option(first):
+def test_compiled_masks_equal_python_masks_for_every_option(first):
     for seed in range(first, first + 100):
         case = random_case(seed)
         for one, other in zip(hide_words_fast(*case), hide_words(*case)):
@@ -143,7 +143,7 @@ def test_the_compiled_masks_equal_the_python_masks_for_every_option(first):
 
 
 @compiled
-def test_the_compiled_masks_equal_the_python_masks_for_draws_at_the_borders():
+def test_compiled_masks_equal_python_masks_at_border_draws():
     tokens, options, draws, budget = random_case(4)
     edges = [0.0, *options.ngram_borders, 0.8, 0.9, 0.8 + 0.1, np.nextafter(1, 0)]
     for edge in edges:
@@ -179,7 +179,7 @@ def test_geometric_lengths_are_clipped_at_the_longest():
     assert np.allclose(np.bincount(sizes)[1:] / len(sizes), [0.2, 0.16, 0.64], atol=1e-3)
 
 
-def test_lengths_fall_as_one_over_n_or_rise_when_long_ones_are_favoured():
+def test_ngram_chances_fall_as_one_over_n_or_favour_long_ones():
     assert np.allclose(rule().ngram_borders, [6 / 11, 9 / 11])
     assert np.allclose(rule(favor_longer_ngram=True).ngram_borders, [2 / 11, 5 / 11])
     assert not len(rule(max_ngrams=1).ngram_borders)
@@ -247,7 +247,7 @@ def test_a_masking_function_that_breaks_its_promise_is_named(function, message):
         load_masking_fn(f"{__name__}:{function}")(np.array([1, 10, 11, 2]), rule(), None)
 
 
-def test_a_module_of_the_working_folder_is_found_and_its_faults_have_their_line(tmp_path, monkeypatch):
+def test_a_local_masking_module_is_found_and_faults_located(tmp_path, monkeypatch):
     (tmp_path / "masks_of_mine.py").write_text("def hide(tokens, rule, rng, marks):\n    return 1, 2, 3\n")
     (tmp_path / "masks_with_a_fault.py").write_text("def hide(tokens\n")
     monkeypatch.chdir(tmp_path)

@@ -77,7 +77,7 @@ def test_a_masking_function_takes_the_place_of_the_built_in_one():
     assert dataset(masking_fn=hide_first)[0].masked_positions.tolist() == [1]
 
 
-def test_a_batch_is_padded_to_its_longest_and_filled_to_multiples_of_eight():
+def test_a_batch_is_padded_to_its_longest_and_by_eights():
     short = Sample(np.array([1, 10, 2]), np.zeros(3, int), np.array([1]), np.array([10]), 0)
     long = Sample(np.arange(1, 10), np.ones(9, int), np.array([2, 5]), np.array([7, 8]), -1)
     batch = collate([short, long], pad_id=0, max_seq_len=12)

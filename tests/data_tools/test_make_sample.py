@@ -77,7 +77,7 @@ def test_documents_are_many_and_of_four_to_nine_sentences(documents):
     assert len({"\n".join(document) for document in documents}) == 600
 
 
-def test_half_of_the_documents_list_questions_in_several_wordings(documents):
+def test_half_of_the_documents_reword_their_questions(documents):
     meaning_of = _meaning_of()
     pages = [document for document in documents if all(_is_asked(line, meaning_of) for line in document)]
     assert 0.4 * len(documents) < len(pages) < 0.6 * len(documents)
@@ -136,7 +136,7 @@ def test_a_fifth_of_the_negatives_differ_in_one_thing(splits):
     assert sum(a.topic == b.topic and a.ask != b.ask for a, b in pairs) > 0.2 * same_topic
 
 
-def test_word_overlap_alone_stays_below_what_the_quickstart_reaches(splits):
+def test_word_overlap_alone_stays_below_the_quickstart(splits):
     for rows in splits.values():
         assert _best_threshold_accuracy([(overlap(a, b), label) for a, b, label in rows]) < 0.85
 
@@ -175,7 +175,7 @@ def _undressed(text, meaning_of):
 
 
 @pytest.mark.parametrize("block", sample_text.TOPICS, ids=lambda block: block.split("\n")[1])
-def test_a_topic_is_complete_and_its_wordings_use_the_same_slots(block):
+def test_a_topic_is_complete_and_its_wordings_share_slots(block):
     topic = read_topic(block)
     assert set(topic.parts) == {"title", "steps", "rules", "failures", "tips"}
     assert len(topic.asks) >= 2

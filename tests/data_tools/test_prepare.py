@@ -66,7 +66,7 @@ def test_two_processes_write_the_bytes_of_one(folder, whole):
     assert hashes(folder) == whole
 
 
-def test_a_run_killed_half_way_and_started_again_writes_the_same_bytes(folder, whole):
+def test_a_killed_run_started_again_writes_the_same_bytes(folder, whole):
     run = start(folder)
     until(lambda: len(list(folder.glob("out.shards/*.shard"))) >= 2)
     run.kill()
@@ -192,7 +192,7 @@ def test_no_cluster_is_one_line_and_code_5_and_nothing_is_begun(folder, capsys):
     assert leftovers(folder) == []
 
 
-def test_without_ray_its_engine_says_how_to_get_it_and_keeps_the_shards(folder, monkeypatch, capsys):
+def test_without_ray_its_engine_says_how_and_keeps_shards(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     kept = folder / "out.shards" / "00000000.shard"
     kept.parent.mkdir()

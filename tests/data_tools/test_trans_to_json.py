@@ -73,7 +73,7 @@ def test_short_documents_are_left_out_and_counted(tmp_path, capsys):
     assert convert(tmp_path, RAW + "\n短。\n", min_doc_length=0, overwrite=True) == [*DOCUMENTS, "短。"]
 
 
-def test_the_shuffle_moves_documents_and_depends_on_the_seed_alone(tmp_path):
+def test_the_document_shuffle_depends_on_the_seed_alone(tmp_path):
     kept = convert(tmp_path, numbered(50))
     first = convert(tmp_path, None, no_shuffle=False, overwrite=True)
     again = convert(tmp_path, None, no_shuffle=False, overwrite=True)

@@ -48,7 +48,7 @@ def test_a_gpu_that_is_not_visible_is_named(monkeypatch, asked, visible, reason)
         refuse_absent_gpus(asked)
 
 
-def test_a_process_that_fails_leaves_its_exit_code_and_no_word_of_the_environment(tmp_path):
+def test_a_failed_process_passes_its_code_and_hides_its_env(tmp_path):
     (tmp_path / "fails.py").write_text("import sys\nsys.exit('error: it failed')\n")
     done = launch(tmp_path, "--nproc_per_node", "2", "fails.py", A_PASSWORD="open-sesame")
     assert done.returncode == 1 and "ended with exit code 1" in done.stderr
@@ -70,7 +70,7 @@ time.sleep(100)
     [("sys.exit(4)", 4), ("os.kill(os.getpid(), 9)", 128 + 9)],
     ids=["it ends", "it is killed"],
 )
-def test_the_exit_code_is_that_of_the_process_that_failed_not_of_one_stopped_for_it(failure, code, tmp_path):
+def test_the_exit_code_is_that_of_the_process_that_failed(failure, code, tmp_path):
     (tmp_path / "fails_one.py").write_text(FAILS_ONE.format(failure=failure))
     done = launch(tmp_path, "--nproc_per_node", "2", "fails_one.py")
     assert done.returncode == code, done.stderr

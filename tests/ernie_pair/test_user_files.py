@@ -105,7 +105,7 @@ def judged(folder, *values):
     return best.folder()
 
 
-def test_a_model_to_which_a_person_added_something_is_renamed_and_not_deleted(tmp_path):
+def test_a_best_model_with_user_files_is_renamed_not_deleted(tmp_path):
     (judged(tmp_path, 0.5) / "notes.txt").write_text("mine")
     assert judged(tmp_path, 0.7) == tmp_path / "best-accuracy-0.7000"
     (aside,) = tmp_path.glob(".bad-best-accuracy-0.5000-*")
@@ -178,7 +178,7 @@ def forget_checkpoints(output):
 
 
 @pytest.mark.parametrize("without", [(), ("model_last",), ("run.json", "model_last")])
-def test_a_used_folder_without_its_checkpoints_is_refused_and_stays(tmp_path, config, without, capfd):
+def test_a_used_folder_without_checkpoints_is_refused(tmp_path, config, without, capfd):
     output, again = used_pairs(tmp_path, config)
     forget_checkpoints(output)
     for name in without:
@@ -210,7 +210,7 @@ def test_a_fresh_start_renames_what_was_left_and_begins_anew(tmp_path, config, c
     assert again() == 0 and "resumed" in capfd.readouterr().err and len(list(output.glob("earlier-*"))) == 1
 
 
-def test_pretraining_too_refuses_a_used_folder_and_starts_afresh_when_told(world):
+def test_pretraining_refuses_a_used_folder_unless_fresh_start(world):
     output = world / "used"
     assert pretrain(world, output, max_steps=3).returncode == 0
     forget_checkpoints(output)
@@ -225,7 +225,7 @@ def test_pretraining_too_refuses_a_used_folder_and_starts_afresh_when_told(world
     assert (output / "model_3" / "config.json").is_file()
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_again_without_a_flag(tmp_path, config, monkeypatch):
+def test_a_run_killed_before_a_checkpoint_begins_again(tmp_path, config, monkeypatch):
     kill_at(monkeypatch, 3, config)  # the best model and metrics of step 3 are there
     assert (tmp_path / "out" / "metrics.jsonl").is_file() and best_models(tmp_path / "out")
     train_pair(config)

@@ -26,7 +26,7 @@ def save(folder, step):
 
 
 @pytest.mark.parametrize("limit", range(500, 3500, 250))
-def test_a_file_that_may_not_grow_ends_the_run_and_leaves_the_checkpoint_before(tmp_path, limit, capfd):
+def test_a_file_size_limit_ends_the_run_with_checkpoint_kept(tmp_path, limit, capfd):
     save(tmp_path, 5)
     code = in_child(
         lambda: exit_code_of(lambda: save(tmp_path, 10)),

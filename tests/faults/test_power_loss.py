@@ -50,7 +50,7 @@ def paths_end(paths, end):
 
 
 @pytest.mark.parametrize("name", ["/a", "/b", "/state.json", "/MANIFEST.json"])
-def test_every_file_is_on_the_disk_before_the_checkpoint_has_its_name(calls, name):
+def test_files_reach_the_disk_before_the_checkpoint_is_named(calls, name):
     calls, _ = calls
     (renamed,) = places(calls, "rename", "/step_00000005")
     assert max(places(calls, "writev", name)) < min(places(calls, "fsync", name)) < renamed

@@ -71,7 +71,7 @@ def killed(half, settings, early, seconds):
         ("pairs", 3, 600),
     ],
 )
-def test_a_run_killed_again_and_again_ends_like_one_that_was_not(tmp_path, name, kills, max_steps):
+def test_repeated_kills_change_nothing(tmp_path, name, kills, max_steps):
     half, settings = HALVES[name](tmp_path), {**SETTINGS[name], "max_steps": max_steps}
     whole = start(half, settings, "whole")
     assert whole.communicate()[1] and whole.returncode == 0

@@ -79,7 +79,7 @@ def children_of(pid):
         pytest.param(signal.SIGHUP, 143, True, id="the terminal closes", marks=pytest.mark.slow),
     ],
 )
-def test_a_run_that_is_stopped_by_a_storm_of_signals_loses_no_step(world, whole, number, code, group):
+def test_a_storm_of_stop_signals_loses_no_step(world, whole, number, code, group):
     output = world / number.name
     process = start(world, number.name)
     wait_for_update(output, 5)

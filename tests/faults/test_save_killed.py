@@ -74,7 +74,7 @@ def start_over(tmp_path):
 
 
 @pytest.mark.parametrize("how", [save, save_by_two])
-def test_a_save_killed_anywhere_leaves_the_old_ones_or_the_old_and_the_new(tmp_path, start_over, how):
+def test_a_save_killed_anywhere_leaves_whole_checkpoints(tmp_path, start_over, how):
     out, seen = tmp_path / "out", set()
     save(out, 5, 10, 15)
 
@@ -101,7 +101,7 @@ def test_a_first_save_killed_anywhere_leaves_none_or_one(tmp_path):
     killed_everywhere(lambda: save(out, 5), lambda: shutil.rmtree(out, ignore_errors=True), after)
 
 
-def test_a_resume_killed_anywhere_and_again_still_finds_the_same(tmp_path, start_over):
+def test_a_resume_killed_anywhere_finds_the_same_checkpoint(tmp_path, start_over):
     out = tmp_path / "out"
     save(out, 5, 10, 15)
     (out / "checkpoints" / "step_00000015" / "more-0.bin").write_bytes(b"15!")

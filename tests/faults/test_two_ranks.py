@@ -86,7 +86,7 @@ def test_a_signal_to_the_launcher_stops_both_at_the_same_step(half, wholes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("half", BOTH, indirect=True)
-def test_ranks_whose_launcher_is_killed_stop_and_leave_nothing_behind(half, wholes):
+def test_ranks_of_a_killed_launcher_stop_and_leave_nothing(half, wholes):
     launched = Launched(half, "orphans")
     pids = launched.wait_for_update(5)
     launched.process.kill()

@@ -100,7 +100,7 @@ def test_the_script_under_the_launcher_makes_the_same_run(flags, notebook, tmp_p
     assert_same_run(tmp_path / "out", notebook[0])
 
 
-def test_a_launch_file_makes_the_same_run_and_passes_exit_codes_on(flags, notebook, tmp_path):
+def test_a_launch_file_makes_the_same_run_and_exit_code(flags, notebook, tmp_path):
     of_file = {"launch": {"processes": 2}, **flags, "output_dir": str(tmp_path / "out")}
     (tmp_path / "pair.yaml").write_text(yaml.safe_dump(of_file))
     words = [sys.executable, "-m", "ernie_pair", "launch", "pair.yaml"]
@@ -130,7 +130,7 @@ def counted(prediction):
     return {"rows": len(prediction.label_ids)}
 
 
-def test_callbacks_and_own_metrics_are_asked_on_the_first_and_heard_by_all(flags, notebook, tmp_path):
+def test_callbacks_and_metrics_run_on_the_first_rank_for_all(flags, notebook, tmp_path):
     settings = {"compute_metrics": counted, "callbacks": [Notes(tmp_path)]}
     result, _ = notebook_launcher(train, (flags, str(tmp_path / "out"), None, *settings.values()))
     assert (result.step, result.is_done, result.metrics["rows"]) == (5, False, 41)

@@ -134,7 +134,7 @@ def test_every_layout_reports_what_one_process_does(one, two):
                 np.testing.assert_allclose(found[curve], wanted[curve][first:], rtol=1e-4, err_msg=name)
 
 
-def test_all_skip_the_update_in_which_one_has_an_infinite_gradient(two):
+def test_one_infinite_gradient_makes_all_skip_the_update(two):
     for layout in ("8", "4x2", "4x2-stage2"):
         assert two[f"scaled-{layout}"][0]["loss_scale"].tolist() == [8, 4, 4, 8, 8, 16]
         assert two[f"scaled-{layout}"][0]["skipped_updates"].tolist() == [0, 1, 1, 1, 1, 1]

@@ -167,7 +167,7 @@ def test_two_processes_do_the_updates_of_one(one, two):
     assert max(abs(losses[step] - loss) for step, loss in train_losses(two).items()) < 1e-5
 
 
-def test_two_killed_processes_started_again_end_as_if_they_had_not_been_killed(config, two):
+def test_two_killed_processes_resume_to_the_same_end(config, two):
     with_dropout = replace(config, dropout=0.1)
     whole = train_two(with_dropout, "whole")
     train_two(with_dropout, "cut", stop_at=7)
@@ -177,7 +177,7 @@ def test_two_killed_processes_started_again_end_as_if_they_had_not_been_killed(c
     assert train_losses(cut) == train_losses(whole)
 
 
-def test_two_processes_evaluate_and_predict_to_the_last_digit_as_one(config, one):
+def test_two_processes_evaluate_and_predict_exactly_as_one(config, one):
     (best,) = one.glob("best-*")
     folder = one.parent
     flags = {"model_path": str(best), "input_file": config.dev_file, "batch_size": 8, "device": "cpu"}
@@ -197,14 +197,14 @@ def test_two_processes_evaluate_and_predict_to_the_last_digit_as_one(config, one
         assert two_file.read_bytes() == one_file.read_bytes(), name
 
 
-def test_a_collective_without_the_other_process_is_an_error_of_one_line(tmp_path):
+def test_a_collective_without_its_peer_is_a_one_line_error(tmp_path):
     assert launch(tmp_path, LOST).returncode != 0
     said = (tmp_path / "log" / "workerlog.1").read_text()
     assert said.startswith("error: rank 1: the connection to the other processes broke (")
     assert '  File "' not in said  # the launcher's signal may have come while it was leaving
 
 
-def test_a_loss_of_one_process_that_is_not_finite_stops_both_at_the_same_update(config):
+def test_a_nan_loss_of_one_rank_stops_both_at_the_same_step(config):
     folder = train_two(config, "poisoned", poisoned=6, fails=True)
     for rank in (0, 1):
         said = (folder.parent / "log" / f"workerlog.{rank}").read_text()

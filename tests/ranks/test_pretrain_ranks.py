@@ -101,7 +101,7 @@ SHARDED = {"dp_degree": 1, "sharding_degree": 2}
 
 
 @pytest.mark.parametrize("first, then", [(2, 1), (1, 2)])
-def test_another_layout_goes_on_with_the_same_samples_and_optimizer(world, single, first, then):
+def test_another_layout_continues_samples_and_optimizer(world, single, first, then):
     """Two steps sharded over two processes, then one process with another micro batch, and the reverse."""
     output = f"from-{first}-to-{then}"
     sharded = {**SHARDED, "micro_batch_size": 4, "global_batch_size": 16}
@@ -132,7 +132,7 @@ def single(world):
     return one_process(world, "single", micro_batch_size=16, decay_steps=5)
 
 
-def test_a_fault_of_the_user_is_one_line_in_the_log_of_the_first_rank(world):
+def test_a_user_fault_is_one_line_in_the_log_of_rank_0(world):
     done, output = two_processes(world, "refused", micro_batch_size=8, min_lr=1)
     assert done.returncode != 0 and not output.exists()
     assert "error: --min_lr 1.0 is above" in (world / "refused_log" / "workerlog.0").read_text()

@@ -41,7 +41,7 @@ def run_quickstart(folder):
 
 @pytest.mark.recipes
 @pytest.mark.timeout(1800)
-def test_a_run_reaches_what_the_pages_show_and_its_repetition_does_nothing(published, tmp_path):
+def test_quickstart_matches_the_pages_and_rerun_does_nothing(published, tmp_path):
     folder = tmp_path / "a run"
     said = run_quickstart(folder)
     assert said.count("test accuracy") == 2 and "visualdl --logdir" in said

@@ -120,7 +120,7 @@ def test_the_doctor_finds_this_environment_sound(environment):
     assert "sound" in sh("ernie-pair doctor", environment)
 
 
-def test_the_scripts_name_the_pythons_that_do_when_there_is_none(tmp_path):
+def test_without_python_the_scripts_name_the_usable_versions(tmp_path):
     copy = tmp_path / "clone"
     (copy / "scripts").mkdir(parents=True)
     for name in ("environment.sh", "test.sh"):

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.recipes, pytest.mark.timeout(600)]
 ELSEWHERE = {
     "recipe": "test_the_seven_commands",
     "pair recipes": "test_the_recipes_for_pairs",
-    "sh scripts/quickstart.sh": "test_a_run_reaches_what_the_pages_show_and_its_repetition_does_nothing",
+    "sh scripts/quickstart.sh": "test_quickstart_matches_the_pages_and_rerun_does_nothing",
     "made ": "test_the_pages_show_the_published_results",
     "# BERT on MRPC, from Python.": "test_the_recipe_in_python",
 }

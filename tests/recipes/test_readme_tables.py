@@ -124,7 +124,7 @@ def test_all_other_rows_train_together(world):
     assert code == 0 and "done at step 2" in said, said
 
 
-def test_half_precision_is_refused_on_a_cpu_and_the_loss_scale_alone_is_not(world):
+def test_a_cpu_refuses_half_precision_but_takes_a_loss_scale(world):
     code, said = pretrain(world, "half", ["--use_amp", "true"])
     assert code != 0 and NEED_A_GPU["--use_amp true"] in said
     code, said = pretrain(world, "scaled", ["--use_amp", "true", "--amp_dtype", "float32"])

@@ -67,7 +67,7 @@ def tiny_job(
         World(process_group.rank, process_group.size),
         consumed,
         config.bucket,
-        passes=config.gradient_accumulation_steps,
+        accumulation_steps=config.gradient_accumulation_steps,
     )
     return Tiny(job, train, updates)
 

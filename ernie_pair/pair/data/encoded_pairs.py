@@ -36,23 +36,23 @@ def training_steps(
     world: World,
     consumed: int,
     bucket: bool = True,
-    passes: int = 1,
+    accumulation_steps: int = 1,
 ) -> Iterator[List[Batch]]:
     """Yield the micro-batches of this rank for every step, without end, from row ``consumed`` on.
 
-    A step takes batch_size x world size x ``passes`` rows of the stream of `BatchOrder`: the same rows
-    however they are divided over ranks and micro-batches.
+    A step takes batch_size x world size x ``accumulation_steps`` rows of the stream of `BatchOrder`: the
+    same rows however they are divided over ranks and micro-batches.
     """
-    order = BatchOrder(rows.lengths, seed, batch_size * world.size * passes, bucket)
-    for picked in order.batches(consumed):
-        yield [rows.batch(part) for part in dealt(picked, world, passes)]
+    order = BatchOrder(rows.lengths, seed, batch_size * world.size * accumulation_steps, bucket)
+    for numbers in order.batches(consumed):
+        yield [rows.batch(part) for part in split_among_ranks(numbers, world, accumulation_steps)]
 
 
-def dealt(picked: np.ndarray, world: World, passes: int = 1) -> List[np.ndarray]:
-    """Return the rows of this rank out of ``picked`` int64 [N], one int64 array per micro-batch.
+def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> List[np.ndarray]:
+    """Return this rank's share of the row ``numbers`` of a step, int64 [N], one array per micro-batch.
 
     Each array is a slice, so that rows of like length stay together. The slices of one micro-batch lie side
     by side, so that no rank has all the long rows. Rows 0 to 7, two ranks, two micro-batches: rank 0 has [0
     1] and [4 5], rank 1 has [2 3] and [6 7].
     """
-    return np.split(picked, world.size * passes)[world.rank :: world.size]
+    return np.split(numbers, world.size * accumulation_steps)[world.rank :: world.size]

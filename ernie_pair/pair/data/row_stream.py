@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, encode_texts
 from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
-from ernie_pair.pair.data.encoded_pairs import dealt
+from ernie_pair.pair.data.encoded_pairs import split_among_ranks
 from ernie_pair.pair.data.pair_file import Pair
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import StreamedRejects
@@ -27,7 +27,7 @@ _POOLS = 1  # sets the draws of the pools apart from those of the buffer
 class StreamRules(NamedTuple):
     """How a stream is shuffled and batched.
 
-    ``batch_size`` rows make a step, over all ranks and micro-batches; ``passes`` is the number of
+    ``batch_size`` rows make a step, over all ranks and micro-batches; ``accumulation_steps`` is the number of
     micro-batches of a rank. ``buffer`` rows wait to be drawn.
     """
 
@@ -36,7 +36,7 @@ class StreamRules(NamedTuple):
     buffer: int
     bucket: bool
     max_seq_len: int
-    passes: int = 1
+    accumulation_steps: int = 1
 
     @property
     def pool_size(self) -> int:
@@ -65,7 +65,7 @@ def streamed_steps(
         texts = [row.left for row in rows], [row.right for row in rows]
         encoded = encode_texts(*texts, labels, tokenizer, rules.max_seq_len)
         for picked in _batches(encoded.lengths, rules, pool)[done // rules.batch_size :]:
-            yield [encoded.batch(part) for part in dealt(picked, world, rules.passes)]
+            yield [encoded.batch(part) for part in split_among_ranks(picked, world, rules.accumulation_steps)]
         done = 0
 
 

@@ -88,7 +88,7 @@ def _hold(
         config.batch_size,
         world,
         bucket=config.bucket,
-        passes=config.gradient_accumulation_steps,
+        accumulation_steps=config.gradient_accumulation_steps,
     )
     hashes = {source.flag: source.sha256() for source in sources.values()}
     weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)

@@ -99,7 +99,7 @@ class PairJob:
         rate = self.learning_rate(number - self.skipped_updates)
         self.model.train()
         weight = self._weight_of_all(micro_batches)
-        sums = self._all_passes(micro_batches, number, weight)
+        sums = self._run_micro_batches(micro_batches, number, weight)
         if self.loss_scale is not None:
             self.parallel.unscale(self.loss_scale)
         *sums, squares, heard = self.process_group.all_reduce_now(
@@ -123,7 +123,7 @@ class PairJob:
         mine = sum(map(self.loss.weight_of, batches))
         return float(self.process_group.all_reduce_now(np.array([mine]))[0]) or 1.0
 
-    def _all_passes(self, batches: List[Batch], step: int, weight: float) -> StepSums:
+    def _run_micro_batches(self, batches: List[Batch], step: int, weight: float) -> StepSums:
         """Run forward and backward over the micro-batches; with FGM once more, the embedding moved."""
         if self.fgm is None:
             return self._go_through(batches, step, weight)

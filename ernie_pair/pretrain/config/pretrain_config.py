@@ -171,7 +171,7 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
                 "false does not; leave --use_sharding out, or pass --sharding_degree 1"
             )
         if self.narrows_weights:
-            self.refuse_narrow_sums(self.passes, "micro_batch_size")
+            self.refuse_narrow_sums(self.accumulation_steps, "micro_batch_size")
 
     def _refuse_rates(self):
         if not self.min_lr <= self.max_lr:
@@ -231,7 +231,7 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
         return self.dp_degree * self.sharding_degree
 
     @property
-    def passes(self) -> int:
+    def accumulation_steps(self) -> int:
         """Return the micro-batches of each process in one step."""
         return count_accumulation_steps(self.samples_per_step, self.micro_batch_size, self.processes)
 
@@ -255,4 +255,4 @@ def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
             f"--sharding_degree {local.size}, or share the folder"
         )
     config.refuse_half_precision_on(config.device)
-    config.passes  # noqa: B018 - raises where the batch sizes do not divide
+    config.accumulation_steps  # noqa: B018 - raises where the batch sizes do not divide

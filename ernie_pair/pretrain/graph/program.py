@@ -150,7 +150,7 @@ def build_program(config: PretrainConfig, model_config, rank: int = 0) -> Pretra
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet.
 
     The loss is sum(lm) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w: fleet averages over
-    ranks and passes, so the caller chooses w to make it the mean over the whole global batch.
+    ranks and micro-batches, so the caller chooses w to make it the mean over the whole global batch.
     """
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():

@@ -27,9 +27,9 @@ def distributed_strategy(config: PretrainConfig, layers: List[str]) -> fleet.Dis
     strategy = fleet.DistributedStrategy()
     strategy.without_graph_optimization = True
     strategy.amp = precision_of(config) is not None
-    if config.passes > 1:
+    if config.accumulation_steps > 1:
         strategy.gradient_merge = True
-        strategy.gradient_merge_configs = {"k_steps": config.passes, "avg": True}
+        strategy.gradient_merge_configs = {"k_steps": config.accumulation_steps, "avg": True}
     if config.use_recompute:
         strategy.recompute = True
         strategy.recompute_configs = {"checkpoints": layers}

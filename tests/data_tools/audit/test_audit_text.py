@@ -56,7 +56,7 @@ def test_totals_and_lengths(tmp_path):
     assert (found["quantiles"]["0"], found["quantiles"]["50"], found["quantiles"]["100"]) == (1, 3, 8)
 
 
-def test_exact_repeats_ignore_case_width_punctuation_and_white_space(tmp_path):
+def test_exact_repeats_ignore_case_width_and_punctuation(tmp_path):
     lines = ["ＡＢＣ，甲乙。", "丙", "abc 甲乙", "a\u3000B-c甲！乙", "……", "***", "丙。", "丁"]
     exact = audit_lines(tmp_path, *lines)["exact"]
     assert (exact["paragraphs"], exact["groups"], exact["without_text"]) == (3, 2, 2)
@@ -115,7 +115,7 @@ def similarity(one, other, shingle):
 
 
 @pytest.mark.parametrize("threshold, shingle", [(0.8, 5), (0.6, 3), (1.0, 2)])
-def test_every_reported_pair_is_verified_and_hardly_one_is_missed(threshold, shingle):
+def test_reported_pairs_are_verified_and_hardly_any_missed(threshold, shingle):
     draw = random.Random(threshold)
     texts = []
     for seed in range(60):
@@ -251,7 +251,7 @@ def test_good_text_is_not_taken_for_mojibake(tmp_path, line):
     assert audit_lines(tmp_path, line)["odd"] == {}
 
 
-def test_traditional_script_is_counted_by_paragraph_and_character(tmp_path):
+def test_traditional_script_is_counted_by_character_too(tmp_path):
     lines = ["我說話", "我说话", "我說，你说", "我你", "abc", "後來"]
     found = audit_lines(tmp_path, *lines)
     paragraphs = {name: tally["paragraphs"] for name, tally in found["scripts"].items()}

@@ -119,7 +119,7 @@ def test_a_pretraining_that_could_not_work_is_not_started(words, named):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_no_decay_steps_mean_all_steps_and_warm_up_ends_before_them():
+def test_zero_decay_steps_mean_all_and_warm_up_ends_earlier():
     for rate in (0, 0.1, 0.999):
         config = parse(PretrainConfig, "--max_steps", "1000", "--warmup_rate", str(rate))
         assert config.lr_decay_steps == 1000 and config.warmup_steps == round(1000 * rate) < 1000
@@ -231,7 +231,7 @@ def test_a_file_of_flags_is_refused_where_it_is_wrong(tmp_path, content, message
     assert len(str(caught.value)) < 300 + len(str(path)) and "\n" not in str(caught.value)
 
 
-def test_a_value_means_the_same_in_a_file_and_on_the_command_line(tmp_path):
+def test_values_mean_the_same_in_a_file_and_as_flags(tmp_path):
     """YAML by itself knows numbers that are no text, and 1e-4 as no number."""
     values = {"output_dir": "007", "max_lr": "1e-3", "max_steps": "1_000", "use_amp": "yes", "scale_loss": ""}
     values.update(amp_dtype="float32", masking_fn="none", use_sharding="none")
@@ -298,7 +298,7 @@ def test_a_full_memory_is_exit_code_5(capsys):
     assert capsys.readouterr().err.startswith("error: out of memory; ")
 
 
-def test_what_a_terminal_would_obey_is_spelled_out_and_chinese_is_not(capsys):
+def test_terminal_controls_are_escaped_but_chinese_is_kept(capsys):
     exit_code_of(raised(InputError("文本 a\x1b[2Jb\x9bc\u202ed\u2028e\udcfff")))
     assert capsys.readouterr().err == "error: 文本 a\\x1b[2Jb\\x9bc\\u202ed e\\udcfff\n"
 

@@ -74,7 +74,7 @@ def test_a_whole_number_is_a_number_and_a_path_a_text():
         ("--cut -1e-4", "--cut -0.0001 is below 0; use 0 or more"),
     ],
 )
-def test_a_value_beyond_its_bounds_is_refused_wherever_it_comes_from(tmp_path, words, fault):
+def test_an_out_of_range_value_is_refused_from_any_source(tmp_path, words, fault):
     name, value = words.lstrip("-").split()
     with pytest.raises(InputError) as caught:
         parse_config(Shape, ["a", "--output=out", *words.split()])
@@ -117,7 +117,7 @@ def test_an_option_belongs_to_a_group_of_the_help():
         ("/tmp/--x/a--b -- and ---c stay, 5 --", "/tmp/--x/a--b -- and ---c stay, 5 --"),
     ],
 )
-def test_an_error_has_a_form_for_python_and_one_for_the_command_line(message, as_python, capsys):
+def test_errors_have_a_python_form_and_a_command_line_form(message, as_python, capsys):
     error = pickle.loads(pickle.dumps(CheckpointError(message)))
     assert (str(error), error.message) == (as_python, message)
     assert isinstance(error, ErniePairError)

@@ -49,7 +49,7 @@ def test_the_first_error_is_that_of_the_first_item_that_fails():
             assert number < 3
 
 
-def test_an_item_that_cannot_be_read_is_told_after_the_results_before_it():
+def test_a_failed_read_is_told_after_the_results_before_it():
     def supply():
         yield from range(3)
         raise InputError("line 3")

@@ -35,11 +35,10 @@ from data_tools.corpus.mixture import Blend
 from data_tools.corpus.splits import document_ranges
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.file_lock import locked
-from data_tools.samples import sample_map_cache
+from data_tools.samples import sample_map_cache, split_datasets
 from data_tools.samples.sample_map import build_sample_map, rows_fit
 from data_tools.samples.sample_map_cache import cached_sample_map
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.pretrain import data as pretrain_data
 
 # The files of a corpus
 
@@ -100,7 +99,7 @@ OTHER_IDS = {
 
 
 @pytest.mark.parametrize("ids", OTHER_IDS.values(), ids=OTHER_IDS)
-def test_ids_of_a_strange_kind_are_refused_and_no_pickle_is_opened(tmp_path, ids):
+def test_odd_id_types_are_refused_and_no_pickle_is_opened(tmp_path, ids):
     prefix = write(tmp_path / "c")
     np.save(f"{prefix}_ids.npy", ids, allow_pickle=True)
     with pytest.raises(InputError, match=r"c_ids\.npy: (not a readable \.npy|holds no 1-D uint16)"):
@@ -111,7 +110,7 @@ def test_ids_of_a_strange_kind_are_refused_and_no_pickle_is_opened(tmp_path, ids
     "content", [b"", b"\x93NUMPY", pickle.dumps(Payload(), protocol=2), b"PK\x03\x04", bytes(80)]
 )
 @pytest.mark.parametrize("end", ["_ids.npy", "_idx.npz"])
-def test_a_file_of_another_format_is_refused_and_no_pickle_is_opened(tmp_path, content, end):
+def test_another_format_is_refused_and_no_pickle_is_opened(tmp_path, content, end):
     prefix = write(tmp_path / "c")
     prefix.with_name(f"c{end}").write_bytes(content)
     with pytest.raises(InputError, match=f"c{end}: not a readable"):
@@ -260,7 +259,7 @@ def test_a_flipped_bit_is_found_at_the_first_use(tmp_path):
             open_verified(tmp_path / "c", tmp_path / "memory")
 
 
-def test_a_corpus_is_hashed_once_and_again_when_a_file_of_it_is_another(tmp_path, full_checks):
+def test_a_corpus_is_hashed_once_and_again_after_a_change(tmp_path, full_checks):
     prefix, memory = write_ours(tmp_path / "c"), tmp_path / "memory"
     assert [open_verified(prefix, memory)[1].tolist() for _ in range(3)] == [[9]] * 3
     assert full_checks == ["ids"]
@@ -421,7 +420,7 @@ def test_a_lock_file_that_was_left_behind_means_nothing(tmp_path, content):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
-def test_where_no_locks_are_known_two_builders_do_not_disturb_each_other(tmp_path, monkeypatch, number):
+def test_without_locks_two_builders_do_not_disturb_each_other(tmp_path, monkeypatch, number):
     def no_locks(*_):
         raise OSError(number, os.strerror(number))
 
@@ -590,7 +589,7 @@ def test_the_rows_of_another_split_do_not_fit(documents):
     "row", [(28, 31, 20), (-1, 2, 20), (5, 5, 20), (6, 5, 20), (0, 2, 21), (0, 2, 1), (2**32, 2**32 + 1, 20)]
 )
 @pytest.mark.parametrize("place", [0, 17, 39])
-def test_a_row_that_leads_outside_is_found_and_the_map_built_again(tmp_path, caplog, row, place):
+def test_an_out_of_range_row_makes_the_map_built_again(tmp_path, caplog, row, place):
     rows = cached(tmp_path, build=built, fits=fit)
     assert not len(caplog.records)
     edited = rows.astype(np.int64)
@@ -610,7 +609,7 @@ def test_too_few_rows_do_not_fit(monkeypatch):
     assert fit(built()) and not fit(built()[:-1]) and not fit(np.concatenate([built(), built()[:1]]))
 
 
-def test_more_samples_than_can_be_are_refused_before_they_are_made():
+def test_too_many_samples_are_refused_before_they_are_made():
     with pytest.raises(InputError, match="asks for 2147483648 samples, more than 2147483647; take fewer"):
         build_sample_map(
             DOCS,
@@ -644,7 +643,7 @@ def world(tmp_path_factory):
 def test_whatever_the_rows_depend_on_gives_them_another_name(world, tmp_path, monkeypatch):
     keys = []
     monkeypatch.setattr(
-        pretrain_data,
+        split_datasets,
         "cached_sample_map",
         lambda folder, key, build, fits: (keys.append(json.dumps(key, sort_keys=True)), build())[1],
     )
@@ -694,7 +693,7 @@ def test_a_run_on_damaged_ids_does_not_start(world, tmp_path):
         opened(world, output_dir=tmp_path / "out", input_dir=tmp_path / "data")
 
 
-def test_a_run_whose_batches_have_nothing_to_mask_has_finite_losses(world, tmp_path):
+def test_batches_with_nothing_to_mask_have_finite_losses(world, tmp_path):
     (tmp_path / "data").mkdir()
     sep = WordPiece.from_file(world / "model" / "vocab.txt").sep_id
     write(tmp_path / "data" / "text", ids=[sep] * 180, lens=[3] * 60, docs=range(0, 61, 2))

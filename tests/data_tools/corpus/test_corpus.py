@@ -200,7 +200,7 @@ def test_a_flipped_bit_of_the_ids_is_found_by_the_full_check(prefix):
         Corpus(prefix, verify="full")
 
 
-def test_the_ids_of_one_run_with_the_index_of_another_are_refused(tmp_path, prefix):
+def test_ids_with_the_index_of_another_run_are_refused(tmp_path, prefix):
     other = write(tmp_path / "other", [[[1], [2, 3]], [[4, 5, 6]]])
     shutil.copy(corpus_paths(other).idx, corpus_paths(prefix).idx)
     with pytest.raises(InputError, match=r"tiny_idx\.npz is not the file"):

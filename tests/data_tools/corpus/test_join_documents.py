@@ -28,7 +28,7 @@ def test_without_joining_each_document_stays_by_itself():
     assert joined("none", 99, (1,), (1,), (2, 2)) == [1, 1, 2]
 
 
-def test_documents_of_one_sentence_are_joined_with_their_like_only():
+def test_single_sentence_documents_join_only_their_like():
     assert joined("one_sentence", 9, (3,), (3,), (3,), (3,), (1, 1), (2,), (2,)) == [3, 1, 2, 2]
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_joined_to_nothing():
     st.integers(2, 12),
     st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple), max_size=12),
 )
-def test_no_sentence_is_lost_and_no_joined_document_is_above_the_limit(which, max_tokens, documents):
+def test_joining_loses_no_sentence_and_keeps_the_limit(which, max_tokens, documents):
     sizes = joined(which, max_tokens, *documents)
     lens, given_sizes = [n for d in documents for n in d], [len(d) for d in documents]
     bounds, own = np.append(0, np.cumsum(sizes)), set(np.append(0, np.cumsum(given_sizes)).tolist())
@@ -91,7 +91,7 @@ def test_documents_of_two_files_or_two_shards_are_not_joined(tmp_path, vocab_fil
     ]
 
 
-def test_joining_is_the_same_for_any_number_of_workers_and_after_a_stop(tmp_path, vocab_file, monkeypatch):
+def test_joining_ignores_worker_count_and_a_stop(tmp_path, vocab_file, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_BYTES", 300)
     content = lines_of(*("我爱北京" * (number % 4 + 1) for number in range(60)))
     flags = {"join_documents": "short", "join_tokens": 40}

@@ -144,12 +144,12 @@ def test_two_corpora_of_one_prefix_are_refused(prefix):
 
 
 @pytest.mark.parametrize("given", [".", "tiny", "tiny.bin", "tiny.idx"])
-def test_the_later_layout_is_found_by_its_folder_its_prefix_or_a_file_of_it(prefix, given):
+def test_the_later_layout_is_found_by_folder_prefix_or_file(prefix, given):
     assert find_corpus(prefix.parent / given, "--input_dir") == prefix
 
 
 @pytest.mark.parametrize("given", [".", "ours", "ours_ids.npy", "ours_idx.npz", "ours.manifest.json"])
-def test_our_own_layout_is_found_by_its_folder_its_prefix_or_a_file_of_it(tmp_path, given):
+def test_our_layout_is_found_by_folder_prefix_or_file(tmp_path, given):
     write_ours(tmp_path / "ours")
     assert find_corpus(tmp_path / given, "--input_dir") == tmp_path / "ours"
 
@@ -169,7 +169,7 @@ def test_two_corpora_in_one_folder_are_named(tmp_path):
     assert find_corpus(tmp_path / "a", "--input_dir") == tmp_path / "a"
 
 
-def test_a_folder_and_a_prefix_of_one_name_are_not_guessed_between(prefix, tmp_path):
+def test_a_folder_and_prefix_of_one_name_are_ambiguous(prefix, tmp_path):
     (tmp_path / "tiny").mkdir()
     assert find_corpus(prefix, "--input_dir") == prefix
     write_ours(tmp_path / "tiny" / "ours")

@@ -15,7 +15,7 @@ def random_parts(seed):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_after_any_number_of_samples_each_corpus_has_floor_or_ceil_of_its_share(seed):
+def test_every_count_is_the_floor_or_ceil_of_its_share(seed):
     parts = random_parts(seed)
     given = (turns(parts)[:, None] == np.arange(len(parts))).cumsum(axis=0)
     share = np.arange(1, parts.sum() + 1)[:, None] * parts
@@ -43,7 +43,7 @@ def test_the_example_of_the_docstring():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_corpus_is_read_from_its_first_sample_on_without_gaps(seed):
+def test_every_corpus_is_read_from_its_start_without_gaps(seed):
     mixed = Blend([Fraction(int(part)) for part in random_parts(seed)])
     corpora, own = mixed.locate(np.arange(1000))
     for corpus, count in enumerate(mixed.counts(1000)):
@@ -105,6 +105,6 @@ def test_odd_words_and_weights_are_refused_in_one_line(text, message):
     assert "\n" not in str(error.value)
 
 
-def test_weights_that_hardly_ever_repeat_are_refused_with_rounder_ones():
+def test_unwieldy_weights_are_refused_with_rounder_ones():
     with pytest.raises(InputError, match="76469134 samples.* round them, for example to 68 932"):
         Blend([Fraction(5234567), Fraction(71234567)])

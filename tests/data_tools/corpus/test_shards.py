@@ -67,7 +67,7 @@ def numbers_made(tmp_path, monkeypatch, content=None, **flags):
     return made
 
 
-def test_a_run_cut_in_two_makes_each_shard_once_and_the_same_bytes(tmp_path, monkeypatch, small_shards):
+def test_a_run_cut_in_two_makes_each_shard_once_and_the_same(tmp_path, monkeypatch, small_shards):
     all_of_them = numbers_made(tmp_path, monkeypatch)
     whole = hashes(tmp_path)
     unlink_all(tmp_path)
@@ -140,7 +140,7 @@ def test_a_second_run_on_the_same_output_is_refused(tmp_path, capsys):
     assert "another run is making this corpus" in capsys.readouterr().err
 
 
-def test_a_run_killed_while_publishing_is_finished_by_the_same_command(tmp_path, monkeypatch):
+def test_rerunning_finishes_a_run_killed_while_publishing(tmp_path, monkeypatch):
     replace = os.replace
 
     def replace_until_the_index(source, target):
@@ -175,9 +175,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("shards_before", "workers"), [(0, 1), (1, 1), (2, 2), (4, 1)])
-def test_a_tool_killed_at_any_time_and_run_again_gives_the_same_bytes(
-    tmp_path, whole, shards_before, workers
-):
+def test_a_tool_killed_at_any_time_and_rerun_gives_same_bytes(tmp_path, whole, shards_before, workers):
     (tmp_path / "in.jsonl").write_bytes(LARGE)
     run = start(tmp_path, "--workers", str(workers))
     until(lambda: num_shards(tmp_path) >= shards_before)
@@ -202,7 +200,7 @@ def commandline(pid):
         return b""
 
 
-def test_a_dead_worker_ends_the_tool_with_code_5_and_the_next_run_goes_on(tmp_path, whole):
+def test_a_dead_worker_ends_with_code_5_and_a_rerun_continues(tmp_path, whole):
     (tmp_path / "in.jsonl").write_bytes(LARGE)
     run = start(tmp_path, "--workers", "2")
     until(lambda: num_shards(tmp_path) >= 1)

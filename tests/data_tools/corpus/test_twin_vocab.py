@@ -54,7 +54,7 @@ def ours(path):
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_ids_of_a_vocabulary_without_additions_are_those_of_ErnieTokenizer(name, vocabulary):
+def test_ids_without_additions_are_those_of_ErnieTokenizer(name, vocabulary):
     paddles, tokenizer = theirs(vocabulary(name)), ours(vocabulary(name))
     ids = {token: paddles.convert_tokens_to_ids(token) for token in VOCABULARIES[name]}
     assert ids == {token: tokenizer.vocab[token] for token in VOCABULARIES[name]}
@@ -80,7 +80,7 @@ def test_a_corpus_of_theirs_is_read_as_they_read_it(name, vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
-def test_an_id_that_means_two_things_is_refused_with_the_way_out(name, vocabulary, tmp_path):
+def test_an_ambiguous_id_is_refused_with_a_remedy(name, vocabulary, tmp_path):
     path = vocabulary(name)
     paddles = theirs(path)
     first = min(paddles.added_tokens_encoder, key=paddles.added_tokens_encoder.get)
@@ -91,7 +91,7 @@ def test_an_id_that_means_two_things_is_refused_with_the_way_out(name, vocabular
 
 
 @pytest.mark.parametrize("name", ["a token twice", "two tokens twice"])
-def test_twins_beside_a_token_that_stands_twice_are_right_where_they_are_clear(name, vocabulary, tmp_path):
+def test_twins_beside_a_duplicate_token_are_right_where_clear(name, vocabulary, tmp_path):
     path = vocabulary(name)
     paddles, text = theirs(path), [["宇", "##宙", "洪", "##荒"]]
     corpus = written(tmp_path, [paddles.convert_tokens_to_ids(sentence) for sentence in text])
@@ -100,13 +100,13 @@ def test_twins_beside_a_token_that_stands_twice_are_right_where_they_are_clear(n
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_a_corpus_without_marked_words_is_read_by_the_vocabulary_itself(name, vocabulary, tmp_path):
+def test_a_corpus_without_marked_words_keeps_its_vocabulary(name, vocabulary, tmp_path):
     tokenizer = ours(vocabulary(name))
     corpus = written(tmp_path, [[tokenizer.unk_id, tokenizer.vocab["天"]]])
     assert vocabulary_of([corpus], tokenizer) is tokenizer
 
 
-def test_twins_added_here_and_ids_of_theirs_are_not_taken_for_each_other(vocabulary, tmp_path):
+def test_our_added_twins_do_not_read_the_ids_of_paddlenlp(vocabulary, tmp_path):
     """One id off, and nobody would see it."""
     name = "a token twice"
     path = vocabulary(name)
@@ -116,14 +116,14 @@ def test_twins_added_here_and_ids_of_theirs_are_not_taken_for_each_other(vocabul
         vocabulary_of([corpus], ours(added))
 
 
-def test_twins_added_here_are_theirs_where_both_number_them_alike(vocabulary, tmp_path):
+def test_our_twins_are_those_of_paddlenlp_when_numbered_alike(vocabulary, tmp_path):
     path = vocabulary("no twins")
     corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
     added = ours(vocabulary(with_twins(ours(path)).tokens))
     assert vocabulary_of([corpus], added) is added
 
 
-def test_corpora_that_number_their_twins_differently_are_not_joined(vocabulary, tmp_path):
+def test_corpora_with_different_twin_ids_are_not_joined(vocabulary, tmp_path):
     path = vocabulary("a character beyond U+9FA5")
     corpus = written(tmp_path, [theirs(path).convert_tokens_to_ids(sentence) for sentence in TEXT])
     extended = with_twins(ours(path))

@@ -32,7 +32,7 @@ def test_only_what_this_package_left_is_cleared(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == set(theirs)
 
 
-def test_what_is_set_aside_keeps_its_content_under_a_name_of_its_own(tmp_path):
+def test_set_aside_content_is_kept_under_its_own_name(tmp_path):
     for content in ("one", "two"):
         (tmp_path / "notes").write_text(content)
         set_aside(tmp_path / "notes")

@@ -98,7 +98,7 @@ def test_killed_between_two_files_it_goes_on(tmp_path, given, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["same", "link", "hard link", "other case of the path"])
-def test_an_output_that_is_an_input_is_refused_even_with_overwrite(tmp_path, given, name):
+def test_an_output_that_is_an_input_is_always_refused(tmp_path, given, name):
     out = given
     if name == "link":
         out = tmp_path / "link"
@@ -121,7 +121,7 @@ def test_two_outputs_are_not_one_file(tmp_path, given):
         write(results(given, tmp_path / "a", tmp_path / "b", overwrite=True))
 
 
-def test_a_link_is_written_through_and_its_file_needs_overwrite_as_well(tmp_path, given):
+def test_a_link_is_written_through_and_its_target_is_guarded(tmp_path, given):
     (tmp_path / "elsewhere").mkdir()
     target, link = tmp_path / "elsewhere" / "real.tsv", tmp_path / "out.tsv"
     link.symlink_to(target)
@@ -176,7 +176,7 @@ def test_standard_output_is_written_to_in_its_place(tmp_path, where):
     assert (tmp_path / "said").read_text() == "before\nresult\nafter\n"
 
 
-def test_a_record_that_is_a_planted_link_is_neither_read_nor_followed(tmp_path, given):
+def test_a_record_that_is_a_planted_link_is_not_followed(tmp_path, given):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / ".out.tsv.made.json").symlink_to(tmp_path / "precious")
     write(results(given, tmp_path / "out.tsv"))
@@ -194,7 +194,7 @@ def test_refuse_existing_takes_a_dangling_link_for_something(tmp_path):
 # --- drafts
 
 
-def test_a_planted_draft_or_link_is_neither_followed_nor_removed(tmp_path):
+def test_planted_drafts_are_neither_followed_nor_removed(tmp_path):
     (tmp_path / "precious").write_text("mine")
     for name in ("out.draft", ".out.draft", f".out-{'0' * 24}.draft"):
         (tmp_path / name).symlink_to(tmp_path / "precious")
@@ -205,7 +205,7 @@ def test_a_planted_draft_or_link_is_neither_followed_nor_removed(tmp_path):
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_a_draft_of_a_killed_run_is_cleared_and_one_that_is_being_made_is_not(tmp_path):
+def test_drafts_of_killed_runs_are_cleared_and_live_ones_kept(tmp_path):
     with published(tmp_path / "out") as (living,):
         dead = tmp_path / f"{own_name('.out')}.draft"
         spooled = tmp_path / f"{dead.name}.lens"

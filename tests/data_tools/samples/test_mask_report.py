@@ -33,12 +33,12 @@ def dataset(text, *positions):
     return ErnieDataset(corpus, np.array([[0, 1, 99]]), RULE, seed=1, masking_fn=hide(*positions))
 
 
-def test_neighbouring_masked_words_are_one_stretch_and_a_separator_ends_it():
+def test_neighbouring_masked_words_join_up_to_a_separator():
     tokens = ids("[CLS]", "天", "##地", "玄", "天", "玄", "[SEP]", "玄", "[SEP]")
     assert masked_runs(tokens, np.array([1, 2, 3, 5, 7]), RULE) == [[(1, 3), (3, 4)], [(5, 6)], [(7, 8)]]
 
 
-def test_the_report_counts_words_stretches_unknown_tokens_and_padding():
+def test_the_report_counts_words_stretches_unk_and_padding():
     report = mask_report(dataset(ids("天", "##地", "玄", "[UNK]", "天", "##地"), 1, 2, 5, 6), PIECES, [0], 16)
     assert (report.samples, report.tokens, report.masked, report.mask_rate) == (1, 8, 4, 0.5)
     assert report.top_masked_words == [("天地", 2)] and report.ngrams == {1: 2}

@@ -48,7 +48,7 @@ def test_without_whole_words_an_unmarked_token_is_a_character():
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (0.3, 0.3, 0.3)])
 @pytest.mark.parametrize("marks", [None, MARKS])
-def test_equal_weights_leave_the_samples_as_they_are_without_levels(weights, marks):
+def test_equal_level_weights_leave_the_samples_unchanged(weights, marks):
     even = rule(level_weights=weights, mark_levels=np.array([0, 2]), mark_weights=np.ones(2))
     plain = sample_rng(7, 3)
     draws = Draws(plain.permutation(len(TEXT)), plain.random((3, len(TEXT))))
@@ -66,12 +66,12 @@ def firsts(weighed, tokens, marks, draws=3000):
     return counts / draws
 
 
-def test_a_word_comes_first_with_a_chance_proportional_to_its_weight():
+def test_the_first_word_is_drawn_in_proportion_to_its_weight():
     shares = firsts(rule(level_weights=(2.0, 3.0, 1.0), **MARKED), TEXT, MARKS)
     assert np.allclose(shares, [0, 0.2, 0.3, 0, 0.5, 0, 0], atol=0.03)
 
 
-def test_the_second_word_is_drawn_among_the_others_by_their_weights():
+def test_the_second_word_is_drawn_by_weight_among_the_others():
     weighed = rule(level_weights=(2.0, 3.0, 1.0), **MARKED)
     orders = [draw_order(TEXT, weighed, sample_rng(1, index), MARKS).tolist() for index in range(4000)]
     pairs = [[token for token in order if token in (1, 2, 4)][:2] for order in orders]
@@ -110,7 +110,7 @@ def test_weights_of_any_size_give_an_order(weights):
 
 @compiled
 @pytest.mark.parametrize("first", range(0, 600, 100))
-def test_the_compiled_masks_equal_the_python_masks_for_every_option_level_and_mark(first, monkeypatch):
+def test_compiled_masks_equal_python_masks_for_all_levels(first, monkeypatch):
     built = dataset_utils.compiled_hide_words
     for seed in range(first, first + 100):
         tokens, options, _, _ = random_case(seed)
@@ -167,7 +167,7 @@ def test_a_long_sentence_keeps_its_marks_when_it_is_cut(tmp_path, vocab_file):
     assert corpus.marks.tolist() == [0, 0, 1, 1, 2, 2, 2, 0]
 
 
-def test_without_a_lexicon_there_are_no_marks_and_those_of_a_replaced_corpus_go(tmp_path, vocab_file):
+def test_without_a_lexicon_overwriting_removes_the_old_marks(tmp_path, vocab_file):
     make(tmp_path, lines_of("我爱 北京"), **lexicon(tmp_path))
     assert marks_path(tmp_path / "out").exists()
     with pytest.raises(InputError, match="exists; pass overwrite"):
@@ -177,7 +177,7 @@ def test_without_a_lexicon_there_are_no_marks_and_those_of_a_replaced_corpus_go(
     assert corpus.marks is None and corpus.lexicon_marks == [] and not marks_path(tmp_path / "out").exists()
 
 
-def test_the_ids_do_not_depend_on_kinds_and_weights_but_the_run_does(tmp_path, vocab_file):
+def test_kinds_and_weights_change_the_run_but_not_the_ids(tmp_path, vocab_file):
     prints, ids = [], []
     for number, content in enumerate(("北京\tentity\t5", "北京\tentity\t2", "北京\tphrase\t5")):
         flags = lexicon(tmp_path, content)
@@ -187,7 +187,7 @@ def test_the_ids_do_not_depend_on_kinds_and_weights_but_the_run_does(tmp_path, v
     assert len(set(prints)) == 3 and len(set(ids)) == 1
 
 
-def test_marks_are_the_same_for_any_number_of_workers_and_after_a_stop(tmp_path, vocab_file, monkeypatch):
+def test_marks_do_not_depend_on_workers_or_a_stop(tmp_path, vocab_file, monkeypatch):
     content = lines_of(*(f"我爱 北京{number} 天安门。 学习" for number in range(60)))
     flags = lexicon(tmp_path)
     make(tmp_path, content, **flags)
@@ -261,7 +261,7 @@ def test_a_flipped_bit_of_the_marks_is_found_by_the_full_check(tmp_path, vocab_f
 @pytest.mark.parametrize(
     "marks", [[], 7, "ab", [{"kind": "place", "weight": 1}], [{"kind": "entity", "weight": -1}], [{}]]
 )
-def test_a_manifest_that_does_not_say_what_marks_mean_is_refused(tmp_path, vocab_file, marks):
+def test_a_manifest_that_does_not_define_marks_is_refused(tmp_path, vocab_file, marks):
     def change(path):
         manifest = path.with_name("out.manifest.json")
         about = {**json.loads(manifest.read_text(encoding="utf-8")), "lexicon_marks": marks}
@@ -296,7 +296,7 @@ ROWS = np.array([[first, first + 8, 20] for first in range(32)])
 
 
 @pytest.mark.parametrize("binary_head", [True, False])
-def test_the_marks_stay_with_their_tokens_when_segments_are_cut_and_swapped(binary_head):
+def test_marks_follow_their_tokens_through_cuts_and_swaps(binary_head):
     dataset = ErnieDataset(marked_corpus(), ROWS, rule(), seed=3, binary_head=binary_head)
     texts = [dataset.text(number) for number in range(len(ROWS))]
     for text in texts:
@@ -312,7 +312,7 @@ def test_the_segments_of_a_sample_do_not_depend_on_marks():
     assert plain.text(0).marks is None
 
 
-def test_a_heavy_entity_is_masked_more_often_and_the_share_is_kept():
+def test_heavy_entities_are_masked_more_at_the_same_share():
     even = ErnieDataset(marked_corpus(table=((2, 1.0), (2, 1.0))), ROWS, rule(max_ngrams=1), seed=3)
     heavy = ErnieDataset(marked_corpus(table=((2, 20.0), (2, 20.0))), ROWS, rule(max_ngrams=1), seed=3)
     counts = [
@@ -322,7 +322,7 @@ def test_a_heavy_entity_is_masked_more_often_and_the_share_is_kept():
     assert counts[1][2] > 1.3 * counts[0][2] and abs(counts[1].sum() / counts[0].sum() - 1) < 0.15
 
 
-def test_a_blend_reads_the_marks_of_each_corpus_by_its_own_table():
+def test_a_blend_reads_each_corpus_by_its_own_mark_table():
     parts = [
         ErnieDataset(corpus, ROWS, rule(), seed=3)
         for corpus in (marked_corpus(), marked_corpus(False), marked_corpus(table=((1, 2.0), (2, 3.0))))

@@ -75,7 +75,7 @@ def test_any_number_of_workers_skips_the_same_lines(tmp_path):
     assert hashes(tmp_path) == one and len(one) == 4
 
 
-def test_more_bad_lines_than_allowed_end_the_run_at_the_first_beyond(tmp_path):
+def test_the_first_bad_line_beyond_the_limit_ends_the_run(tmp_path):
     messages = []
     for workers in (1, 2):
         with pytest.raises(
@@ -117,7 +117,7 @@ def test_another_encoding_is_recognised(tmp_path, encoding, looks_like):
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
 @pytest.mark.parametrize("on_bad_line", ["error", "skip"])
-def test_a_compressed_file_cut_short_is_refused_whatever_is_skipped(tmp_path, pack, on_bad_line):
+def test_a_truncated_compressed_file_is_always_refused(tmp_path, pack, on_bad_line):
     name = "in.jsonl.gz" if pack is gzip.compress else "in.zst"
     content = pack(MIXED)
     with pytest.raises(InputError, match=rf"{name}: damaged or cut short, read \d+ bytes"):
@@ -143,7 +143,7 @@ def test_sentences_are_cut_as_often_as_a_count_by_hand_says(tmp_path, capsys):
     assert Corpus(tmp_path / "out").manifest["counts"]["cut_sentences"] == 4
 
 
-def test_a_file_of_several_names_is_read_once_and_a_ring_of_folders_ends(tmp_path):
+def test_linked_files_are_read_once_and_folder_cycles_end(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "ring").symlink_to(data)

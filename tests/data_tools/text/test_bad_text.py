@@ -145,7 +145,7 @@ def test_a_last_character_cut_short_is_said(tmp_path):
     ],
 )
 @pytest.mark.parametrize("place", [0, 1, 5])
-def test_the_first_bad_byte_is_named_exactly_and_every_one_is_counted(bad, first, replaced, place):
+def test_the_first_bad_byte_is_named_and_all_are_counted(bad, first, replaced, place):
     line = "我爱北京天安门"[:place].encode() + bad + " 学习".encode()
     with pytest.raises(
         InputError, match=rf"^a:9: not UTF-8 \(byte {3 * place + 1} of the line is 0x{first:x}\)"
@@ -180,14 +180,14 @@ def test_without_the_flag_nothing_is_said_of_replaced_bytes(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_bad_bytes_of_raw_text_are_replaced_on_demand_and_counted(tmp_path, capsys, workers):
+def test_bad_raw_text_bytes_are_replaced_on_demand_and_told(tmp_path, capsys, workers):
     content = RAW.replace("第二".encode(), b"\xff\xfe\xff") + b"\xff\n\n"
     written = convert(tmp_path, content, encoding_errors="replace", workers=workers)
     assert "\ufffd\ufffd\ufffd句话。" in json.loads(written.splitlines()[0])["text"]
     assert "characters left out, 4 bytes replaced)" in capsys.readouterr().err
 
 
-def test_the_vocabulary_is_built_from_text_with_bad_bytes_on_demand(tmp_path):
+def test_a_vocabulary_is_built_from_bad_bytes_on_demand(tmp_path):
     (tmp_path / "raw.txt").write_bytes("我爱我\n".encode() + b"\xff\n")
     settings = {
         "input_path": str(tmp_path / "raw.txt"),
@@ -224,7 +224,7 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("ending", PACKERS)
-def test_line_ends_marks_and_packing_change_no_byte_of_the_output(tmp_path, ending):
+def test_line_ends_bom_and_packing_leave_the_output_unchanged(tmp_path, ending):
     wanted = {}
     for name, vary in {"plain": bytes, **VARIANTS}.items():
         found = make(tmp_path, PACKERS[ending](vary(GOOD * 3)), f"in.jsonl{ending}", overwrite=True)
@@ -323,7 +323,7 @@ def test_a_line_of_200_million_bytes_takes_little_memory(tmp_path, ending):
     assert most < 60 << 20
 
 
-def test_a_line_far_above_the_limit_is_refused_before_the_rest_of_it_is_read(tmp_path):
+def test_an_overlong_line_is_refused_before_its_rest_is_read(tmp_path):
     path, read = tmp_path / "long.txt", []
     with open(path, "wb") as file:
         file.truncate(2 << 30)  # a hole: takes no disk
@@ -398,7 +398,7 @@ def test_a_folder_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch)
         list_inputs(str(tmp_path / "data"), (".jsonl",))
 
 
-def test_only_files_of_the_listed_endings_are_read_and_each_is_named_in_the_manifest(tmp_path):
+def test_only_listed_endings_are_read_and_all_in_the_manifest(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for name in ("b.txt", "c.json", "d.jsonl.bak", ".e.jsonl", "f.JSONL", "g.jsonl.draft"):
@@ -441,7 +441,7 @@ def trans(folder, *flags, environment=(), **settings):
 MANY = RAW * 60_000
 
 
-def test_a_killed_conversion_leaves_no_output_and_the_next_one_is_whole(tmp_path):
+def test_a_killed_conversion_leaves_no_output_for_the_next(tmp_path):
     (tmp_path / "raw.txt").write_bytes(MANY)
     assert trans(tmp_path).wait() == 0
     whole = (tmp_path / "out.jsonl").read_bytes()
@@ -469,7 +469,7 @@ def test_language_hash_seed_and_workers_change_no_byte_of_it(tmp_path):
     assert found[0] == found[1] and found[0].count(b"\n") == 51
 
 
-def test_a_full_disk_ends_the_conversion_with_code_5_and_no_output(tmp_path):
+def test_a_full_disk_ends_the_conversion_without_output(tmp_path):
     (tmp_path / "raw.txt").write_bytes(MANY)
     limit = (1 << 20, 1 << 20)
     run = trans(tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
@@ -488,7 +488,7 @@ def test_two_conversions_to_one_output_do_not_meet(tmp_path):
     assert convert(tmp_path, RAW).count(b"\n") == 2
 
 
-def test_documents_without_a_known_token_are_counted_or_the_vocabulary_is_wrong(tmp_path, capsys):
+def test_documents_without_known_tokens_are_counted(tmp_path, capsys):
     assert make(tmp_path, lines_of("我爱北京", "\u200b", "电")) == [["我 爱 北 京"], [TOKENS[-1]]]
     counts = Corpus(tmp_path / "out").manifest["counts"]
     assert (counts["empty_documents"], counts["unknown_tokens"], counts["documents"]) == (1, 1, 2)

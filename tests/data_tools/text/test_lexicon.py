@@ -31,7 +31,7 @@ def read(tmp_path, content, name="words.txt"):
     return Lexicon.from_file(tmp_path / name)
 
 
-def test_a_word_overrides_the_borders_inside_it_and_sets_its_own():
+def test_a_word_overrides_borders_inside_and_sets_its_own():
     assert cut(lexicon("京天安"), "我爱", "北京", "天安门") == ["我爱", "北", "京天安", "门"]
 
 
@@ -49,7 +49,7 @@ def test_every_occurrence_is_found():
     assert cut(lexicon("北京"), *"北京北京我北京") == ["北京", "北京", "我", "北京"]
 
 
-def test_a_word_of_one_character_stands_alone_unless_it_begins_a_longer_one():
+def test_a_one_character_word_stands_alone_or_begins_a_longer():
     assert cut(lexicon("北", "北京"), "我北", "北京北") == ["我", "北", "北京", "北"]
 
 
@@ -62,11 +62,11 @@ def test_case_and_width_do_not_matter(text):
     assert cut(lexicon("GPT模型"), *f"我{text}了") == ["我", text, "了"]
 
 
-def test_a_character_whose_lower_case_is_longer_does_not_shift_the_words_after_it():
+def test_longer_lower_case_does_not_shift_the_words_after_it():
     assert cut(lexicon("北京"), *"İ北京") == ["İ", "北京"]
 
 
-def test_the_case_of_a_letter_does_not_depend_on_what_else_is_in_the_text():
+def test_letter_case_does_not_depend_on_the_rest_of_the_text():
     words = lexicon("ΑΣ")
     assert [[text[start:end] for start, end, _ in words.find(text)] for text in ("ΑΣ", "İ ας", "ασ。İ")] == [
         ["ΑΣ"],
@@ -111,7 +111,7 @@ def test_words_may_hold_spaces_and_signs():
     st.lists(st.text("甲乙丙", min_size=1, max_size=4), min_size=1, max_size=5),
     st.lists(st.text("甲乙丙a", min_size=1, max_size=5), max_size=6),
 )
-def test_the_words_still_join_to_the_text_and_hold_what_was_found(entries, words):
+def test_cut_words_join_to_the_text_and_hold_all_found_words(entries, words):
     known, text = lexicon(*entries), "".join(words)
     kept = cut(known, *words)
     found = [text[start:end] for start, end, _ in known.find(text)]
@@ -162,7 +162,7 @@ def test_a_bad_line_is_named(tmp_path, line, message, end):
         read(tmp_path, f"我{end}{end}".encode() + line + end.encode())
 
 
-def test_more_pairs_of_kind_and_weight_than_a_byte_can_tell_are_refused(tmp_path):
+def test_more_than_255_kind_and_weight_pairs_are_refused(tmp_path):
     lines = [f"{chr(0x4E00 + number)}\tentity\t{number}" for number in range(256)]
     assert len(read(tmp_path, "\n".join(lines[:255])).marks) == 255
     with pytest.raises(InputError, match=r"words\.txt: 256 different pairs .* above 255; round the weights"):

@@ -68,7 +68,7 @@ def reference(path):
 
 @pytest.mark.skipif(not VOCABULARIES, reason="no shared data")
 @pytest.mark.parametrize("vocabulary", VOCABULARIES, ids=[path.stem for path in VOCABULARIES])
-def test_every_paragraph_of_real_text_gets_the_ids_of_paddlenlps_tokenizer(vocabulary):
+def test_real_paragraphs_get_the_ids_of_paddlenlp(vocabulary):
     expected, tokenizer = reference(vocabulary), WordPiece.from_file(vocabulary)
     lines = [line for path in TEXTS for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     assert len(lines) > 90_000
@@ -76,7 +76,7 @@ def test_every_paragraph_of_real_text_gets_the_ids_of_paddlenlps_tokenizer(vocab
     assert not differ, differ[:3]
 
 
-def test_every_kind_of_character_gets_the_ids_of_ernie_tokenizer(both):
+def test_every_kind_of_character_gets_ernie_tokenizer_ids(both):
     ours, theirs = both
     points = [*range(0x3000), *range(0x3000, 0x110000, 211), *range(0x1D15E, 0x1D165), *range(0xF900, 0xFB10)]
     for point in points:
@@ -100,7 +100,7 @@ def test_any_text_gets_the_ids_of_ernie_tokenizer(both, text):
 
 
 @pytest.mark.parametrize("length", [99, 100, 101])
-def test_a_word_above_100_characters_is_unknown_as_in_ernie_tokenizer(both, length):
+def test_words_above_100_characters_are_unknown_as_in_ernie(both, length):
     ours, theirs = both
     for text in ("a" * length, "é" * length, "한" * (length // 3), "a" * 60 + "\u0301" * 60):
         assert ours(text) == theirs(text)
@@ -149,7 +149,7 @@ def test_twins_join_a_character_and_its_continuation(tiny):
     assert tiny.is_continuation.tolist() == [token.startswith("##") for token in tiny.tokens]
 
 
-def test_a_token_that_stands_twice_has_its_last_id_as_in_paddlenlp(tiny, tmp_path):
+def test_a_duplicate_token_has_its_last_id_as_in_paddlenlp(tiny, tmp_path):
     first, last = (index for index, token in enumerate(TINY) if token == "$")
     assert tiny.encode("$") == [last] and tiny.tokens[first] == "$"
     assert reference(tmp_path / "vocab.txt")("$") == [last]
@@ -204,7 +204,7 @@ def test_what_stands_beyond_the_letters_of_unicode_vanishes(tiny):
     assert len(tiny.encode("".join(map(chr, range(END_OF_LETTERS, 0x110000, 997))))) == 0
 
 
-def test_a_word_is_cut_in_the_same_way_each_time_it_stands_in_a_text(tiny):
+def test_a_repeated_word_is_cut_the_same_way_each_time(tiny):
     ids, offsets = tiny.encode_with_offsets("unaffable b 我 unaffable ab\u0301 b")
     assert [tiny.tokens[i] for i in ids] == "un ##aff ##able b 我 un ##aff ##able a ##b b".split()
     assert offsets.tolist()[:4] == [[0, 2], [2, 5], [5, 9], [10, 11]]

@@ -44,7 +44,7 @@ def test_what_stands_between_two_words_does_not_shift_them(stranger):
     assert mark(stranger, "北京", stranger, "天安门").endswith("天 ##安 ##门")
 
 
-def test_an_unknown_character_inside_a_word_keeps_the_word_together():
+def test_an_unknown_character_does_not_split_its_word():
     assert mark("北", "我㐀京") == "北 我 [UNK] ##京"
 
 
@@ -56,7 +56,7 @@ def test_a_character_after_a_letter_of_its_word_is_marked():
     assert mark("A京") == "a ##京"
 
 
-def test_a_word_that_begins_with_what_vanishes_does_not_join_the_word_before():
+def test_a_vanishing_first_character_does_not_join_two_words():
     assert mark("我", "\u200b北京") == "我 北 ##京"
 
 

@@ -102,7 +102,7 @@ def test_a_rank_that_cannot_write_ends_the_save_of_all(tmp_path, failing):
     assert newest_of_all(lambda rank: tmp_path)[1] == (5, b"state of 0")
 
 
-def test_numbers_of_one_rank_that_are_not_finite_end_the_save_of_all(tmp_path):
+def test_non_finite_numbers_of_one_rank_end_the_save_of_all(tmp_path):
     def files(rank):
         return [(f"{rank}.safetensors", {"w": np.array([1, np.nan if rank else 0])})]
 
@@ -136,7 +136,7 @@ def test_a_lock_that_is_held_ends_all_ranks(tmp_path):
     assert all("rank 0" in str(answer) and "is locked" in str(answer) for answer in answers)
 
 
-def test_ranks_that_were_started_with_different_flags_are_refused(tmp_path):
+def test_ranks_with_different_flags_are_refused(tmp_path):
     answers = newest_of_all(lambda rank: tmp_path, fingerprint=lambda rank: {"seed": rank // 2})
     assert {str(answer) for answer in answers} == {
         "rank 2 was started with seed 1 and rank 0 with 0; give all of them the same"
@@ -144,7 +144,7 @@ def test_ranks_that_were_started_with_different_flags_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("seen", [5, 10])
-def test_a_rank_that_sees_another_folder_than_the_first_stops_all(tmp_path, seen):
+def test_a_rank_that_sees_another_folder_stops_all(tmp_path, seen):
     def folder(rank):
         return tmp_path / ("old" if rank == 1 else "new")
 
@@ -177,7 +177,7 @@ def newest_on_machines(tmp_path):
     return newest_of_all(machine_of(tmp_path), size=4, local=place_of)
 
 
-def test_without_a_shared_folder_each_machine_holds_its_ranks_parts(tmp_path):
+def test_without_a_shared_folder_machines_hold_own_rank_parts(tmp_path):
     assert save_on_machines(tmp_path, 5, 10) == [None] * 4
     for machine, names in enumerate(["01", "23"]):
         kept = of_names(tmp_path / f"machine{machine}" / "checkpoints" / "step_00000010")
@@ -186,7 +186,7 @@ def test_without_a_shared_folder_each_machine_holds_its_ranks_parts(tmp_path):
 
 
 @pytest.mark.parametrize("machine", [0, 1])
-def test_without_a_shared_folder_the_newest_that_all_have_is_taken(tmp_path, machine):
+def test_without_a_shared_folder_the_newest_common_is_used(tmp_path, machine):
     save_on_machines(tmp_path, 5, 10, 15)
     checkpoints = tmp_path / f"machine{machine}" / "checkpoints"
     shutil.rmtree(checkpoints / "step_00000015")

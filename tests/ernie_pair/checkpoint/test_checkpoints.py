@@ -237,7 +237,7 @@ def test_a_file_more_than_promised_is_nobodys_business(checkpoints):
     ],
     ids=str,
 )
-def test_a_state_that_cannot_be_is_set_aside_although_its_hash_is_right(checkpoints, change):
+def test_an_impossible_state_is_set_aside_despite_its_hash(checkpoints, change):
     save(checkpoints, 5, 10)
     state = json.loads((folder_of(checkpoints, 10) / STATE).read_text())
     rewrite_file(folder_of(checkpoints, 10), STATE, json.dumps({**state, **change}).encode())
@@ -261,7 +261,7 @@ def test_a_state_that_cannot_be_is_set_aside_although_its_hash_is_right(checkpoi
     ],
     ids=range(11),
 )
-def test_a_manifest_that_cannot_be_is_set_aside_although_its_checksum_is_right(checkpoints, change):
+def test_an_impossible_manifest_is_set_aside_despite_checksum(checkpoints, change):
     save(checkpoints, 5, 10)
     rewrite_manifest(folder_of(checkpoints, 10), change)
     assert checkpoints.newest().step == 5
@@ -270,7 +270,7 @@ def test_a_manifest_that_cannot_be_is_set_aside_although_its_checksum_is_right(c
 @pytest.mark.parametrize(
     "name", ["../../secret", "/etc/passwd", "a/../../b", "..", ".", "", "a\0b", "a" * 101, "a b", "\N{BOM}"]
 )
-def test_a_manifest_that_names_files_elsewhere_opens_none_of_them(checkpoints, name, monkeypatch):
+def test_a_manifest_naming_outside_files_opens_none_of_them(checkpoints, name, monkeypatch):
     save(checkpoints, 5, 6)
     rewrite_manifest(folder_of(checkpoints, 6), lambda m: m["files"][0].update(name=name))
     opened = []
@@ -421,7 +421,7 @@ def test_model_last_is_not_trusted_but_mended(checkpoints, damage, tmp_path, cap
     assert len(list(tmp_path.glob(".bad-model_last-*/mine"))) == (damage == "is a folder")
 
 
-def test_another_run_is_refused_with_the_difference_and_the_flag(checkpoints):
+def test_another_run_is_refused_with_its_difference_and_flag(checkpoints):
     save(checkpoints, 5)
     with pytest.raises(InputError, match="corpus was 'abc' and is now 'xyz'.*allow_change corpus to go on"):
         checkpoints.resume({**SAME, "corpus": "xyz"}, TOPOLOGY)
@@ -442,7 +442,7 @@ def test_what_is_allowed_to_change_is_said_and_remembered(checkpoints, caplog):
     assert checkpoints.newest().manifest["changes"] == changes
 
 
-def test_what_makes_the_weights_meaningless_is_never_allowed_to_change(checkpoints):
+def test_changes_that_void_the_weights_are_never_allowed(checkpoints):
     save(checkpoints, 5)
     with pytest.raises(InputError, match="model layers was 2 and is now 3") as caught:
         checkpoints.resume(
@@ -471,7 +471,7 @@ def test_other_versions_are_a_line(checkpoints, caplog):
     assert "other versions: numpy" in caplog.text and "(was 0.1)" in caplog.text
 
 
-def test_two_runs_in_one_folder_are_refused_and_the_holder_is_named(checkpoints, tmp_path):
+def test_two_runs_in_one_folder_are_refused_naming_the_holder(checkpoints, tmp_path):
     for _ in range(2):
         with pytest.raises(InputError, match=f"locked by another run .pid {os.getpid()} on "):
             Checkpoints(tmp_path, World(), alone)
@@ -487,9 +487,7 @@ def test_a_lock_is_not_written_through_a_link(tmp_path):
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
-def test_a_save_that_fails_at_any_file_operation_leaves_the_checkpoint_before(
-    checkpoints, moment, monkeypatch
-):
+def test_a_failed_file_operation_leaves_the_last_checkpoint(checkpoints, moment, monkeypatch):
     save(checkpoints, 5)
     calls = iter(range(1, 1000))
     real = os.fsync
@@ -527,7 +525,7 @@ UP_TO_THE_NAME = len(FILES) + len(("state.json", "MANIFEST.json", "the draft", "
 
 
 @pytest.mark.parametrize("moment", range(1, UP_TO_THE_NAME + 2))
-def test_an_fsync_that_fails_ends_the_save_and_publishes_nothing(checkpoints, moment, monkeypatch, capfd):
+def test_a_failed_fsync_ends_the_save_and_publishes_nothing(checkpoints, moment, monkeypatch, capfd):
     save(checkpoints, 5)
     with monkeypatch.context() as patch:
         calls = fail_at(patch, moment)
@@ -563,7 +561,7 @@ def test_a_disk_that_keeps_less_than_it_says_publishes_nothing(checkpoints, monk
     assert names(checkpoints) == ["step_00000005"]
 
 
-def test_a_disk_without_room_is_noticed_before_anything_is_written(checkpoints, monkeypatch):
+def test_a_disk_without_room_is_noticed_before_any_write(checkpoints, monkeypatch):
     save(checkpoints, 5)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     with pytest.raises(MachineError, match=r"1000 bytes free, \d+ wanted"):
@@ -572,7 +570,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(checkpoints, 
 
 
 @pytest.mark.parametrize("most", [1, 7, 4096, 1 << 20])
-def test_a_file_of_many_arrays_is_whole_however_little_a_write_takes(checkpoints, monkeypatch, most):
+def test_a_file_of_many_arrays_survives_short_writes(checkpoints, monkeypatch, most):
     arrays = {f"{number:04d}": np.full(number % 9, number, np.float32) for number in range(2500)}
     arrays["large"] = np.arange(5000, dtype=np.float64)
     writev = os.writev
@@ -606,7 +604,7 @@ def test_saving_leaves_no_file_open(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_a_killed_save_left_behind_is_cleared_at_the_next_start(tmp_path):
+def test_leftovers_of_a_killed_save_are_cleared_at_next_start(tmp_path):
     for kind in (".tmp-step_00000007", ".trash-step_00000001"):
         (tmp_path / "checkpoints" / own_name(kind)).mkdir(parents=True)
     (tmp_path / "ranks").mkdir()

@@ -62,12 +62,12 @@ def test_every_key_of_pair_training_names_flags_that_there_are(tmp_path):
         assert flags_of(key) and set(flags_of(key)) <= flags, key
 
 
-def test_an_old_checkpoint_whose_warm_up_is_the_same_number_goes_on():
+def test_an_old_checkpoint_with_equal_warm_up_continues():
     config, given = pretraining("--max_steps", "1200", "--decay_steps", "1200", "--warmup_rate", "0.1")
     assert compare(saved_by_the_version_before(config), config, given) == []
 
 
-def test_an_old_checkpoint_of_the_recipe_is_refused_with_both_numbers_and_the_way_out():
+def test_an_old_recipe_checkpoint_is_refused_with_a_remedy():
     config, given = pretraining(*RECIPE)
     saved = saved_by_the_version_before(config)
     with pytest.raises(InputError, match="warm-up steps .* was 19800 and is now 2000") as caught:
@@ -79,7 +79,7 @@ def test_an_old_checkpoint_of_the_recipe_is_refused_with_both_numbers_and_the_wa
     assert [change["new"] for change in compare(saved, config, given, "warmup_rate")] == [2000]
 
 
-def test_more_steps_of_pretraining_name_the_flag_and_what_follows_from_it():
+def test_more_pretraining_steps_name_the_flag_and_effects():
     _, saved = pretraining("--max_steps", "1000")
     config, given = pretraining("--max_steps", "2000")
     with pytest.raises(InputError, match=r"decay_steps \(0: max_steps\) was 1000 and is now 2000") as caught:
@@ -131,7 +131,7 @@ def test_a_pair_checkpoint_of_the_version_before_goes_on(tmp_path):
     assert refuse_other_run("out", saved, now, (), of_pairs.RULES) == []
 
 
-def test_a_pair_run_that_has_ended_goes_on_for_more_epochs_when_it_is_said(tmp_path, capsys):
+def test_a_finished_pair_run_may_go_on_for_more_epochs(tmp_path, capsys):
     from ernie_pair.pair.train.train_pair import train_pair
 
     config = train_config(tmp_path, epochs=1, checkpoint_steps=4, eval_freq=100)

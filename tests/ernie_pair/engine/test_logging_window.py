@@ -20,7 +20,7 @@ def window_of(steps, window=None):
     return window
 
 
-def test_means_are_over_the_steps_and_the_learning_rate_is_as_of_now():
+def test_a_window_has_means_but_the_latest_learning_rate():
     line = window_means(window_of(STEPS[:2]), STEPS[1])
     assert line == {"loss": (0.1 + 0.2) / 2, "accuracy": 0.75, "learning_rate": 0.25}
     assert list(line) == list(STEPS[1])
@@ -31,7 +31,7 @@ def test_the_mean_of_one_step_is_its_value_to_the_bit():
 
 
 @pytest.mark.parametrize("cut", range(len(STEPS)))
-def test_a_window_that_a_checkpoint_cuts_in_two_gives_the_same_means_to_the_bit(cut):
+def test_a_window_cut_by_a_checkpoint_gives_the_same_means(cut):
     state = TrainState(cut, window=window_of(STEPS[:cut]))
     read = parse_state(state_bytes(state), Path("state.json"))
     assert read == state
@@ -46,7 +46,7 @@ def test_a_window_is_not_changed_in_place():
     assert before == copy
 
 
-def test_values_that_are_not_finite_are_left_out_and_shown_where_there_is_no_other():
+def test_non_finite_values_are_left_out_where_others_exist():
     steps = [{"loss": NAN, "gradient_norm": INFINITY}, {"loss": 2.0, "gradient_norm": INFINITY}]
     assert window_means(window_of(steps), steps[-1]) == {"loss": 2.0, "gradient_norm": INFINITY}
     assert state_bytes(TrainState(2, window=window_of(steps)))

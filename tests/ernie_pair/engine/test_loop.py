@@ -160,7 +160,7 @@ def test_a_finished_run_does_nothing():
 
 
 @pytest.mark.parametrize("step", range(1, 10))
-def test_a_run_that_is_told_to_stop_saves_and_goes_on_as_if_it_had_not_been(step):
+def test_a_stopped_run_saves_and_resumes_as_if_never_stopped(step):
     whole, first = Run(10, export_steps=5)(), Run(10, export_steps=5, heard=lambda now: TERM * (now == step))
     assert stopped(first, f"stopped by SIGTERM after step {step}, saved; run the same command") == 143
     state, seen = first.saved[-1]
@@ -201,7 +201,7 @@ def test_nothing_is_published_from_a_loss_that_is_not_finite():
     assert run.judged == [0, 1, 2, 3]
 
 
-def test_an_update_that_was_skipped_is_counted_and_the_run_goes_on():
+def test_a_skipped_update_is_counted_and_the_run_continues():
     run = Run(10, SumJob(odd=[4, 7], skips=True))()
     assert run.state == TrainState(10, 20, skipped_updates=2) and len(run.job.seen) == 16
     again = Run(12, SumJob(odd=[12], skips=True, skipped=2), TrainState(**vars(run.state)))()
@@ -232,7 +232,7 @@ def after(step):
 
 
 @pytest.mark.parametrize("step", [3, 5, 8, 10])
-def test_a_run_that_has_enough_is_saved_and_ends_when_all_that_was_due_is_done(step):
+def test_a_run_that_has_enough_ends_after_all_that_was_due(step):
     whole, run = Run(10)(), Run(10, enough=after(step))()
     state, seen = run.saved[-1]
     assert run.state.step == state.step == step and len(seen) == 2 * step
@@ -254,7 +254,7 @@ def test_what_was_owed_may_be_what_makes_it_enough():
     assert again.judged == [3] and again.job.seen == seen and not again.saved
 
 
-def test_without_validation_data_nothing_is_evaluated_and_all_else_is_done():
+def test_without_validation_data_only_evaluation_is_omitted():
     whole, run = Run(10, export_steps=5)(), Run(10, export_steps=5, has_validation=False)()
     assert run.log.events == [event for event in whole.log.events if event[0] == "train"]
     assert run.job.seen == whole.job.seen and run.exported == whole.exported

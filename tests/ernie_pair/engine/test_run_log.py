@@ -41,7 +41,7 @@ def test_an_event_is_a_line_with_full_precision_and_rates(tmp_path):
     }
 
 
-def test_the_time_that_remains_counts_what_lies_between_the_steps_and_not_what_lies_before(monkeypatch):
+def test_remaining_time_counts_only_what_lies_between_steps(monkeypatch):
     clock = iter([1000.0, 1001.0, 1006.0])  # when it is made, at the end of the first step, at the line
     monkeypatch.setattr(runlog.time, "monotonic", lambda: next(clock))
     remaining = RemainingTime(max_steps=1000)
@@ -93,7 +93,7 @@ def test_only_the_first_rank_writes(tmp_path):
 
 
 @pytest.mark.parametrize("owes, kept", [(False, ["train", "valid"]), (True, ["train"])])
-def test_an_evaluation_that_is_owed_takes_the_place_of_one_that_was_cut_off(tmp_path, owes, kept):
+def test_an_owed_evaluation_replaces_one_that_was_cut_off(tmp_path, owes, kept):
     log = RunLog(tmp_path, TrainState(), max_steps=9)
     for split in ("train", "valid"):
         log.scalars(split, {"loss": 1.0}, TrainState(3, 24))
@@ -102,7 +102,7 @@ def test_an_evaluation_that_is_owed_takes_the_place_of_one_that_was_cut_off(tmp_
     assert [event["split"] for event in events(tmp_path)] == kept
 
 
-def test_numbers_that_are_not_finite_are_texts_and_no_points_of_a_curve(tmp_path):
+def test_non_finite_numbers_are_logged_as_text_not_as_points(tmp_path):
     log = RunLog(tmp_path, TrainState(), max_steps=9)
     for step, loss in enumerate([float("nan"), float("inf"), -float("inf"), 1.5], start=1):
         log.scalars("train", {"loss": loss}, TrainState(step))
@@ -135,7 +135,7 @@ def test_a_disk_without_room_costs_the_metrics_and_not_the_run(tmp_path, caplog,
     assert caplog.text.count("No space left on device; metrics are lost from here on") == 1
 
 
-def test_a_console_that_nobody_reads_any_more_does_not_end_the_run(monkeypatch):
+def test_a_closed_console_does_not_end_the_run(monkeypatch):
     class Gone:
         def write(self, text):
             raise BrokenPipeError(32, "Broken pipe")
@@ -147,7 +147,7 @@ def test_a_console_that_nobody_reads_any_more_does_not_end_the_run(monkeypatch):
     logging.getLogger("ernie_pair").info("said to nobody")
 
 
-def test_the_text_tab_shows_the_flags_as_a_command_line_and_the_samples_one_by_one(tmp_path):
+def test_the_text_tab_shows_the_command_line_and_each_sample(tmp_path):
     @dataclass
     class Flags:
         max_lr: float = 1e-4

@@ -25,7 +25,7 @@ def test_the_cosine_falls_slowly_then_fast_then_slowly(step, rate):
     assert learning_rate(step, style="cosine", **RATES) == pytest.approx(rate)
 
 
-def test_without_warmup_the_first_update_has_nearly_the_full_rate():
+def test_without_warmup_the_first_rate_is_nearly_full():
     assert learning_rate(1, **{**RATES, "warmup_steps": 0}) == pytest.approx(1e-3, rel=0.01)
 
 

@@ -54,7 +54,7 @@ def predictor(request, exported):
     return PairPredictor(exported, request.param, threads=1)
 
 
-def test_logits_are_those_of_the_trained_model_in_the_order_of_the_pairs(trained, predictor):
+def test_logits_match_the_trained_model_in_pair_order(trained, predictor):
     pairs = random_texts(2 * BATCH_SIZE + 9)
     assert max(len(a) + len(b) for a, b in pairs) > MAX_SEQ_LEN  # some are cut
     expected = logits_of_trained(trained, pairs)
@@ -229,7 +229,7 @@ def test_the_command_writes_what_predict_writes(tmp_path, trained, exported, sco
     assert np.allclose(*numbers, atol=1e-5)
 
 
-def test_with_onnx_neither_paddle_nor_the_training_code_is_loaded(tmp_path, exported):
+def test_onnx_loads_neither_paddle_nor_the_training_code(tmp_path, exported):
     pytest.importorskip("onnxruntime")
     texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out"
     words = [sys.executable, "-c", WITHOUT_PADDLE, str(exported), texts, str(out)]

@@ -40,7 +40,7 @@ def test_the_tokenizers_file_is_read_beside_the_vocabulary(tmp_path):
     assert (read_spec(*files).lower_case, read_spec(*files).trained_length) == (True, 33)
 
 
-def test_a_changed_spec_is_another_one_and_keeps_its_tokenizer_and_other_keys():
+def test_a_changed_spec_is_new_and_keeps_its_other_keys():
     spec = parse_spec({"vocab_size": 9, "not_ours": [1]}, {"do_lower_case": False, "model_max_length": 20})
     named = spec.with_labels(parse_label_map("no,yes"))
     assert named.labels.names == ("no", "yes") and spec.labels.names == ("0", "1")

@@ -202,7 +202,7 @@ def wait_for(condition):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nobody_stays_behind_when_the_notebook_is_interrupted_or_killed(tmp_path, number):
+def test_no_process_outlives_a_killed_notebook(tmp_path, number):
     notebook = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(tmp_path)], stderr=subprocess.PIPE, text=True
     )

@@ -210,7 +210,7 @@ def test_the_top_label_error_is_that_of_equal_widths():
 
 
 @pytest.mark.parametrize("temperature", [0.5, 3.0])
-def test_the_temperature_that_the_labels_were_drawn_with_is_found(temperature):
+def test_the_temperature_behind_the_labels_is_found(temperature):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(20_000, 3)).astype(np.float32) * 2
     shares = probabilities(logits, temperature)
@@ -228,7 +228,7 @@ def test_separated_classes_have_no_temperature():
     "a, b, share",
     [("怎么开户", "如何开户", 2 / 6), ("open an account", "open account", 2 / 3), ("？", "！", 1)],
 )
-def test_overlap_counts_characters_of_chinese_and_words_of_english(a, b, share):
+def test_overlap_counts_chinese_characters_and_english_words(a, b, share):
     assert overlap(a, b) == pytest.approx(share)
 
 

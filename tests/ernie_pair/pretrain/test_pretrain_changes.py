@@ -26,7 +26,7 @@ def test_a_batch_that_does_not_fit_the_samples_seen_may_not(size):
         check_position(TrainState(4, 32), size)
 
 
-def test_a_run_goes_on_with_another_batch_and_rate_when_it_is_said(tmp_path):
+def test_a_run_may_go_on_with_another_batch_size_and_rate(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
 
     def pretrain(**changes):
@@ -52,7 +52,7 @@ def test_a_run_goes_on_with_another_batch_and_rate_when_it_is_said(tmp_path):
     assert [change["key"] for change in manifest["changes"]] == ["global_batch_size", "max_lr"]
 
 
-def test_a_run_that_has_ended_goes_on_for_more_steps_when_it_is_said(tmp_path):
+def test_a_finished_run_may_go_on_for_more_steps(tmp_path):
     write_corpus(tmp_path / "data", write_model(tmp_path / "model"))
 
     def pretrain(**changes):

@@ -44,7 +44,7 @@ def test_a_blend_continues_where_it_was_left(world):
 
 
 @pytest.mark.parametrize("parts", ["a", "ab"])
-def test_an_epoch_is_about_as_many_samples_as_read_every_sentence_once(world, parts):
+def test_an_epoch_is_about_one_reading_of_every_sentence(world, parts):
     """Equal weights, and corpora of about the same size: then two corpora end at about the same time."""
     data = opened(world, " ".join(f"1 {world / name}" for name in parts), max_steps=200)
     train = data.datasets["train"]
@@ -57,7 +57,7 @@ def test_an_epoch_is_about_as_many_samples_as_read_every_sentence_once(world, pa
     assert data.samples_per_epoch == pytest.approx(exact, rel=0.05)
 
 
-def test_a_longer_run_begins_with_the_samples_of_the_shorter_one(world):
+def test_a_longer_run_begins_with_the_shorter_runs_samples(world):
     short, long = blended(world).datasets["train"], blended(world, max_steps=50).datasets["train"]
     assert all(np.array_equal(short[number].input_ids, long[number].input_ids) for number in range(24))
 
@@ -73,7 +73,7 @@ def test_a_folder_missing_from_a_blend_is_named(world):
         opened(world, f"1 {world / 'a'} 2 data/none")
 
 
-def test_without_the_sentence_order_head_samples_are_one_full_segment(world):
+def test_without_the_order_head_samples_are_one_segment(world):
     data = opened(world, binary_head="false", short_seq_prob=0)
     batch = next(data.updates(0))[0]
     assert (batch["next_sentence_labels"] == -1).all() and not batch["token_type_ids"].any()
@@ -162,7 +162,7 @@ def test_a_corpus_may_hold_twins_that_the_model_has_no_rows_for(plain, vocab_of)
         assert all(batch["input_ids"].max() < rows > batch["masked_lm_labels"].max() for batch in group)
 
 
-def test_a_vocabulary_longer_than_the_model_by_anything_else_is_refused(world):
+def test_a_vocabulary_too_long_for_the_model_is_refused(world):
     with pytest.raises(InputError, match=r"53 tokens and the model 28 rows: '\[UNK\]', line 53, has none"):
         opened(world, spec=SPEC.replace(vocab_size=28))
     with pytest.raises(InputError, match="the model 20 rows"):

@@ -55,5 +55,5 @@ def test_dropout_is_drawn_anew_for_every_rank_step_and_pass(which):
     assert len(set(seeds)) == 2 * 3 * 2
 
 
-def test_the_seeds_of_a_step_depend_on_nothing_but_run_rank_step_and_pass():
+def test_step_seeds_depend_only_on_run_rank_step_and_pass():
     assert seeds_of(1, 7) == seeds_of(1, 7, "--max_lr", "0.5") != seeds_of(1, 7, "--seed", "5")

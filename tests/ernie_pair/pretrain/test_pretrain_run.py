@@ -123,7 +123,7 @@ def test_a_finished_run_started_again_changes_nothing(world, whole):
 @pytest.mark.parametrize(
     "layout", [{"global_batch_size": 8}, {"use_recompute": "true"}], ids=["merge", "recompute"]
 )
-def test_a_layout_of_one_process_gives_the_answer_of_the_plain_one(world, layout):
+def test_one_process_layouts_match_the_plain_run(world, layout):
     plain = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "micro_batch_size": 8}
     pretrain(world, world / "plain", **plain)
     other = world / f"layout_{next(iter(layout))}"
@@ -287,7 +287,7 @@ def test_nan_publishes_nothing(world, tmp_path):
             assert np.isfinite(json.loads(json.dumps(float(np.abs(array).max()))))
 
 
-def test_a_run_without_validation_documents_is_trained_saved_and_resumed(world):
+def test_a_run_without_validation_documents_is_resumed(world):
     settings = {**WHOLE, "split": "1,0,0"}
     said = pretrain(world, world / "unjudged", **settings)
     assert said.count("no validation: --split 1,0,0 leaves no documents for it") == 1

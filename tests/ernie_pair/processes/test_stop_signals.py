@@ -71,7 +71,7 @@ def test_the_handlers_before_are_put_back():
     assert {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS} == before
 
 
-def test_a_collective_that_waits_in_the_kernel_is_not_broken_by_a_signal():
+def test_a_signal_does_not_break_a_collective_in_the_kernel():
     ours, theirs = os.pipe()
 
     def signal_then_answer():

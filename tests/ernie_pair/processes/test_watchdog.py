@@ -92,14 +92,14 @@ def end_of(process):
     return process.returncode, said
 
 
-def test_ranks_that_finish_leave_nothing_and_are_not_taken_for_lost(ranks, tmp_path):
+def test_finished_ranks_leave_nothing_and_are_not_called_lost(ranks, tmp_path):
     first, second = ranks("finishes late", "ends")
     assert end_of(second) == (0, "") and end_of(first) == (0, "")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("waiting", ["waits", "meets a broken collective"])
-def test_a_killed_rank_ends_the_other_with_one_line_that_names_it(ranks, waiting):
+def test_a_killed_rank_ends_the_other_with_one_naming_line(ranks, waiting):
     first, second = ranks(waiting, "waits")
     second.kill()
     second.wait()
@@ -122,7 +122,7 @@ def test_a_stopped_rank_ends_the_other_with_the_stacks(ranks):
     assert "Current thread" in said and "time.sleep" not in said.splitlines()[0]
 
 
-def test_a_collective_that_gives_up_on_a_stopped_rank_ends_by_its_name(ranks):
+def test_a_collective_broken_by_a_stopped_rank_names_it(ranks):
     first, second = ranks("meets a broken collective", "waits")
     second.send_signal(signal.SIGSTOP)  # the collective breaks long before SILENT_SECONDS
     code, said = end_of(first)
@@ -160,7 +160,7 @@ def test_what_is_no_record_is_no_news(tmp_path, data):
     assert "no sign of life" in peer.look(path, watchdog.SILENT_SECONDS) and peer.record == RECORD
 
 
-def test_a_pipe_or_a_link_in_place_of_a_record_is_not_waited_for(tmp_path):
+def test_a_pipe_or_link_in_place_of_a_record_is_not_awaited(tmp_path):
     os.mkfifo(tmp_path / "00001.json")
     (tmp_path / "00002.json").symlink_to("/dev/zero")
     for name in ("00001.json", "00002.json"):
@@ -199,7 +199,7 @@ def test_a_rank_that_a_signal_stopped_is_not_lost(ranks):
     assert end_of(second)[0] == 143 and end_of(first) == (0, "")
 
 
-def test_an_error_that_no_rank_is_to_blame_for_keeps_its_traceback(ranks):
+def test_an_error_no_rank_caused_keeps_its_traceback(ranks):
     first, _ = ranks("meets a broken collective", "waits")
     code, said = end_of(first)
     assert code == 1 and "RuntimeError: Connection closed by peer" in said

@@ -103,7 +103,7 @@ def test_labels_and_scores_come_in_the_order_of_the_pairs(model):
     assert model.calls == [3]
 
 
-def test_requests_that_arrive_together_share_calls_and_get_their_own_answers(model):
+def test_simultaneous_requests_share_calls_but_not_answers(model):
     async def many(client):
         return await asyncio.gather(*(post(client, *texts(n % 10, n % 7 + 1)[1:]) for n in range(24)))
 
@@ -113,7 +113,7 @@ def test_requests_that_arrive_together_share_calls_and_get_their_own_answers(mod
     assert len(model.threads) == 1 and model.threads != {threading.main_thread().name}
 
 
-def test_what_arrives_while_the_model_is_busy_goes_together_next(model):
+def test_requests_that_wait_for_a_busy_model_go_together(model):
     async def busy(client):
         model.gate.clear()
         first = asyncio.ensure_future(post(client, *texts(1)))
@@ -180,7 +180,7 @@ def test_a_caller_who_gave_up_does_not_harm_the_others(model):
     assert asyncio.run(main()).labels == ["even"]
 
 
-def test_a_model_that_fails_fails_its_requests_and_the_service_goes_on(model, caplog):
+def test_a_failing_model_fails_its_requests_not_the_service(model, caplog):
     async def both(client):
         failed = await post(client, ["bad", "x"])
         return failed, await post(client, *texts(1)), await client.get("/metrics")
@@ -213,7 +213,7 @@ BAD_BODIES = [
 
 
 @pytest.mark.parametrize("body, status, reason", BAD_BODIES, ids=range(len(BAD_BODIES)))
-def test_a_bad_body_is_refused_in_one_line_and_never_reaches_the_model(model, body, status, reason):
+def test_a_bad_body_is_refused_before_it_reaches_the_model(model, body, status, reason):
     async def send(client):
         return await client.post("/predict", content=body), await client.get("/metrics")
 
@@ -265,7 +265,7 @@ def test_health_says_what_is_served(model):
     assert answer.json() == {"status": "ok", **facts}
 
 
-def test_metrics_count_requests_pairs_errors_seconds_and_batches(model):
+def test_metrics_count_requests_pairs_errors_and_batches(model):
     async def some(client):
         for pairs in (texts(1, 2, 3), texts(1), [["", "b"]]):
             await post(client, *pairs)
@@ -288,7 +288,7 @@ def test_metrics_count_requests_pairs_errors_seconds_and_batches(model):
     assert {name: lines.get(name) for name in expected} == expected
 
 
-def test_the_page_is_whole_in_itself_and_may_not_fetch_from_elsewhere(model):
+def test_the_page_is_self_contained_and_may_not_fetch(model):
     page = ask(model, lambda client: client.get("/"))
     assert page.status_code == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -320,7 +320,7 @@ def test_a_library_that_is_missing_is_named(monkeypatch, capfd, library):
     assert f"error: {library} is not installed; pip install 'ernie-pair[serve]'" in capfd.readouterr().err
 
 
-def test_a_port_that_is_taken_and_a_model_that_is_none_are_one_line(tmp_path, capfd):
+def test_a_taken_port_or_a_missing_model_is_a_one_line_error(tmp_path, capfd):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert exit_code_of(lambda: serve(ServeConfig("m", port=port))) == 5

@@ -245,7 +245,7 @@ def test_at_sigterm_who_was_not_accepted_yet_is_answered_too():
         service.end()
 
 
-def test_at_sigterm_a_request_that_is_on_its_way_is_answered_and_no_other_is_asked_for():
+def test_sigterm_answers_requests_on_their_way_and_no_others():
     with serving() as service:
         connections = [service.connect() for _ in range(4)]
         connections[1].sendall(HEAD[:20])
@@ -265,7 +265,7 @@ def test_at_sigterm_a_request_that_is_on_its_way_is_answered_and_no_other_is_ask
         service.end()
 
 
-def test_what_cannot_be_answered_in_time_is_turned_away_in_words():
+def test_requests_beyond_the_stop_time_get_503_and_a_reason():
     flags = ("--max_batch", "1", "--max_wait_ms", "0", "--stop_seconds", "1")
     with serving(*flags, seconds=0.3) as service:
         connections = [service.connect() for _ in range(30)]

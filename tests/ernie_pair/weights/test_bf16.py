@@ -16,7 +16,7 @@ def test_every_bfloat16_goes_into_float32_and_comes_back():
 
 
 @pytest.mark.parametrize("exact, nearest", [(1.0039, 1.0), (1.0040, 1.0078125), (1.00390625, 1.0)])
-def test_a_number_between_two_is_rounded_to_the_nearest_and_a_tie_to_the_even(exact, nearest):
+def test_a_number_is_rounded_to_the_nearest_and_ties_to_even(exact, nearest):
     assert bfloat16_to_float32(float32_to_bfloat16(np.array([exact, -exact], np.float32))).tolist() == [
         nearest,
         -nearest,

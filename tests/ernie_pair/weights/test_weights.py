@@ -89,7 +89,7 @@ def test_paddles_own_notes_are_passed_over(tmp_path):
     ],
 )
 @pytest.mark.parametrize("wrap", [lambda p: p, lambda p: {"a": p}, lambda p: {"a": [np.ones(1), p]}])
-def test_a_pickle_that_asks_for_more_than_arrays_is_refused_and_not_run(payload, wrap, tmp_path, monkeypatch):
+def test_a_pickle_with_more_than_arrays_is_refused_unrun(payload, wrap, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="blocked global"):
         read_weights(write_pickle(tmp_path / "w.pdparams", wrap(payload)))
@@ -142,7 +142,7 @@ ENDLESS = {  # never shown: that would be without an end too
 
 
 @pytest.mark.parametrize("content", ENDLESS.values(), ids=ENDLESS)
-def test_a_small_pickle_that_is_large_to_walk_is_refused_at_once(content, tmp_path):
+def test_a_small_pickle_that_expands_is_refused_at_once(content, tmp_path):
     path = tmp_path / "w.pdparams"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -238,7 +238,7 @@ def test_what_is_no_variable_is_refused_in_one_line(content, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_of_variables_is_read_without_the_state_of_the_optimizer(tmp_path):
+def test_a_folder_of_variables_loads_without_optimizer_state(tmp_path):
     for name in ("linear_0.w_0", "linear_0.b_0"):
         (tmp_path / name).write_bytes(GOOD)
     for name in (
@@ -331,7 +331,7 @@ def resolved(module, name):
         *("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "_codecs", "collections", "marshal"),
     ],
 )
-def test_no_name_of_a_module_is_let_through_but_those_that_arrays_need(module):
+def test_unpickling_allows_only_the_names_that_arrays_need(module):
     there = importlib.import_module({"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module))
     wanted = {"_reconstruct", "scalar", "ndarray", "dtype", "encode", "OrderedDict"}
     passed = set()

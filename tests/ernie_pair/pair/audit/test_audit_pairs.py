@@ -52,7 +52,7 @@ def test_clean_files_have_no_findings(tmp_path):
     assert found(tmp_path, train=CLEAN, dev=["前 后 1", "来 去 0"]) == {}
 
 
-def test_repeats_are_the_later_rows_and_ignore_width_case_and_punctuation(tmp_path):
+def test_repeats_are_later_rows_and_ignore_case_and_width(tmp_path):
     rows = [*CLEAN, "ＡＢＣ, 好。 1", "今天！ 天气？ 1", "a-b-c 好 1", "今天 天气 1"]
     rows = [row.replace("ＡＢＣ, ", "ＡＢＣ， ") for row in rows]
     assert found(tmp_path, *rows) == {("train", "repeated"): 3}
@@ -92,7 +92,7 @@ def test_equal_texts_that_are_labelled_different_are_alike(tmp_path):
     assert lines_of(tmp_path, "alike", *rows) == ["train.tsv:5"]
 
 
-def test_a_chain_of_the_same_contradicts_what_is_labelled_different(tmp_path):
+def test_a_chain_of_same_pairs_contradicts_a_different_label(tmp_path):
     rows = ["一 二 1", "三 二 1", "三 四 1", "四 一 0", "五 一 0", "五 六 1", "一 三 0", "一 二 1"]
     made = audit(tmp_path, train=rows)
     assert {(f.kind, f.rows) for f in made.findings} == {("intransitive", 2), ("repeated", 1)}
@@ -103,7 +103,7 @@ def test_a_chain_of_the_same_contradicts_what_is_labelled_different(tmp_path):
     ]
 
 
-def test_a_direct_contradiction_is_not_counted_as_broken_transitivity_too(tmp_path):
+def test_a_direct_contradiction_is_not_also_intransitive(tmp_path):
     assert found(tmp_path, "一 二 1", "二 一 0") == {("train", "contradicted"): 2}
 
 
@@ -161,7 +161,7 @@ def files(tmp_path):
     }
 
 
-def test_cleaning_leaves_out_what_is_shared_contradicted_or_repeated(tmp_path, files, capsys):
+def test_cleaning_drops_shared_contradicted_and_repeated_rows(tmp_path, files, capsys):
     before = {name: Path(path).read_bytes() for name, path in files.items()}
     audit_pairs(AuditPairsConfig(**files, output=str(tmp_path / "clean"), drop_leaks="normalised"))
     kept = (tmp_path / "clean" / "train.tsv").read_text(encoding="utf-8").splitlines()
@@ -189,7 +189,7 @@ def test_cleaning_leaves_out_what_is_shared_contradicted_or_repeated(tmp_path, f
     assert "repeated" not in again and "contradicted" not in again and "shared" not in again
 
 
-def test_exact_and_normalised_matches_are_counted_apart_and_dropped_as_asked(tmp_path, capsys):
+def test_exact_and_normalised_leaks_are_counted_apart(tmp_path, capsys):
     train = [
         "今天 天气 1",
         "天气！ 今天 1",
@@ -267,7 +267,7 @@ def test_a_cleaned_file_keeps_the_layout_byte_for_byte(tmp_path, name, content, 
     assert (out / name).read_bytes() == cleaned
 
 
-def test_the_report_shows_names_tokens_and_no_control_characters(tmp_path, capsys):
+def test_the_report_has_names_tokens_and_no_control_codes(tmp_path, capsys):
     train = tmp_path / "train.tsv"
     train.write_text("今\x1b天\t明天\tsame\n今\x1b天\t明天\tsame\n我\t你\tdifferent\n", encoding="utf-8")
     vocab = write_model(tmp_path / "model") / "vocab.txt"

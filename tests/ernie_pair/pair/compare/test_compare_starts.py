@@ -314,7 +314,7 @@ def test_random_weights_know_nothing_of_a_domain(domain):
     assert found == domain_loss(source_of(model), corpus, num_samples=40, max_seq_len=24)
 
 
-def test_a_model_that_always_says_one_token_has_the_loss_of_that(domain, tmp_path):
+def test_a_model_with_one_constant_token_has_its_loss(domain, tmp_path):
     """The heads are asked at the masked places: a bias that forces one token is right where it stood."""
     import paddle
 
@@ -343,7 +343,7 @@ def test_models_that_cannot_be_asked_say_why(domain, tmp_path):
         domain_loss(gram, corpus, 8, 24)
 
 
-def test_a_start_that_cannot_be_asked_does_not_end_the_comparison(domain, tmp_path, config, calls):
+def test_an_incomparable_start_does_not_end_the_comparison(domain, tmp_path, config, calls):
     corpus, _ = domain
     compare_starts(replace(config, seeds=1, domain_data=str(Path(corpus.prefix).parent), domain_samples=8))
     told = json.loads((tmp_path / "out" / "compare.json").read_text())["domain"]

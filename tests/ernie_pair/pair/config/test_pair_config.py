@@ -44,7 +44,7 @@ def test_a_wrong_option_is_said_without_flags_in_python(settings, words):
     assert str(caught.value) == words
 
 
-def test_a_model_that_is_not_there_is_said_without_flags_in_python():
+def test_a_missing_model_is_reported_without_flags_in_python():
     with pytest.raises(InputError) as caught:
         PairTrainer("no/such", PairConfig("o", device="cpu"))
     assert str(caught.value) == (

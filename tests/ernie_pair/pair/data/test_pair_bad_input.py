@@ -222,7 +222,7 @@ def test_a_file_without_pairs_is_refused(tmp_path, config, capfd, flag, streamin
     assert not (tmp_path / "out").exists()
 
 
-def test_a_pair_of_a_megabyte_is_cut_counted_and_keeps_both_texts(tmp_path, config, capfd):
+def test_a_megabyte_pair_is_cut_counted_and_keeps_both_texts(tmp_path, config, capfd):
     long = [f"{'今' * 200_000}\t{'天' * 150_000}\t1", f"今\t{'天' * 350_000}\t0", "今\t天\t1"]
     path = write(tmp_path / "long.tsv", "\n".join(long) + "\n")
     assert exit_code_of(lambda: train_pair(replace(config, train_file=path, max_seq_len=16))) == 0
@@ -263,7 +263,7 @@ def test_predictions_are_a_row_per_row_with_or_without_labels(tmp_path, model, l
 
 
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_a_blank_line_never_puts_rows_and_predictions_out_of_step(tmp_path, model, capfd, number):
+def test_blank_lines_keep_rows_and_predictions_in_step(tmp_path, model, capfd, number):
     lines = ["今天\t明天"] * 3
     lines.insert(number - 1, "")
     path, out = write(tmp_path / "test.tsv", "\n".join(lines) + "\n"), tmp_path / "predictions.tsv"

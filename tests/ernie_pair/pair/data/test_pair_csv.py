@@ -72,7 +72,7 @@ def test_a_csv_is_read_as_it_was_meant(tmp_path, write):
     assert rows_in(path, labels=None) == [(*row[:2], None) for row in HARD]
 
 
-def test_a_carriage_return_in_quotes_is_text_and_line_ends_in_a_cell_are_line_feeds(tmp_path):
+def test_quoted_carriage_returns_stay_and_crlf_becomes_lf(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes('"左\r上\r\n下",右,1\r\n'.encode())
     assert rows_in(path) == [("左\r上\n下", "右", 1)]
@@ -108,7 +108,7 @@ BAD_CSV = {
 
 
 @pytest.mark.parametrize("bad, reason", BAD_CSV.values(), ids=BAD_CSV)
-def test_a_bad_row_is_named_by_the_line_that_it_begins_in_and_left_out_alone(tmp_path, bad, reason):
+def test_a_bad_row_is_named_by_its_first_line_and_skipped(tmp_path, bad, reason):
     path = tmp_path / "a.csv"
     bad = bad if isinstance(bad, bytes) else bad.encode()
     path.write_bytes(GOOD.encode() * 2 + bad + GOOD.encode())
@@ -164,7 +164,7 @@ def test_a_line_of_another_encoding_is_named_with_the_flag(tmp_path):
         rows_in(path, encoding="gb18030")
 
 
-def test_a_line_far_above_the_limit_is_a_bad_row_that_costs_little(tmp_path, monkeypatch):
+def test_an_overlong_line_is_a_bad_row_that_costs_little(tmp_path, monkeypatch):
     monkeypatch.setattr(pair_records, "LONGEST_LINE", 1 << 20)
     path = tmp_path / "a.tsv"
     with open(path, "wb") as file:
@@ -177,7 +177,7 @@ def test_a_line_far_above_the_limit_is_a_bad_row_that_costs_little(tmp_path, mon
     assert rows_in(path, skips=True) == [("左", "右", 1), ("上", "下", 0)]
 
 
-def test_a_file_without_a_good_row_is_refused_with_its_first_reason(tmp_path):
+def test_a_file_without_good_rows_is_refused_with_a_reason(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("左\t右\tyes\n上\t下\tno\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"no row of it is a pair, and .* because: .*a\.tsv:1: label 'yes'"):
@@ -206,7 +206,7 @@ BAD = {0: "左,右,yes", 5: '"左"上,右,1', 60: "", 92: "左"}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_training_on_csv_in_another_encoding_without_bad_rows_is_training_on_tsv(tmp_path, capfd, streaming):
+def test_training_on_encoded_csv_equals_training_on_tsv(tmp_path, capfd, streaming):
     config = train_config(tmp_path, max_steps=12, shuffle_buffer=32, streaming=streaming)
     train_pair(config)
     other = replace(
@@ -253,7 +253,7 @@ def test_what_a_cache_left_out_is_told_at_every_start(tmp_path, capfd):
     assert (tmp_path / "again/train.rejected.jsonl").read_bytes() == first
 
 
-def test_a_run_does_not_go_on_in_another_encoding_but_may_leave_rows_out(tmp_path):
+def test_a_run_refuses_another_encoding_but_may_skip_rows(tmp_path):
     config = train_config(tmp_path, max_steps=2)
     train_pair(config)
     train_pair(replace(config, on_bad_row="skip"))

@@ -268,7 +268,7 @@ def padding(lengths, batches):
 
 
 @pytest.mark.parametrize("num_rows, batch_size", [(3000, 16), (1000, 7)])
-def test_rows_of_like_length_meet_and_the_lengths_still_come_in_any_order(num_rows, batch_size):
+def test_buckets_join_like_lengths_in_no_order_of_length(num_rows, batch_size):
     lengths = np.random.default_rng(0).integers(10, 60, size=num_rows)
 
     def batches_of(bucket):
@@ -293,7 +293,7 @@ def strip(batches):
     return [row[row > 0].tolist() for batch in batches for row in batch]
 
 
-def test_a_stream_opened_in_the_middle_goes_on_as_if_it_had_not_been_closed(rows):
+def test_a_reopened_stream_continues_as_if_never_closed(rows):
     whole = updates_of(rows, 12)
     again = updates_of(rows, 5) + updates_of(rows, 7, consumed=5 * 8)
     assert strip(whole) == strip(again)
@@ -305,7 +305,7 @@ def test_the_slices_of_two_ranks_are_the_batch_of_one_process(rows):
     assert strip(one) == strip([batch for both in zip(*two) for batch in both])
 
 
-def test_no_batch_is_short_even_when_the_update_is_larger_than_the_file(rows):
+def test_no_batch_is_short_even_if_larger_than_the_file(rows):
     assert [len(batch) for batch in updates_of(rows, 3, batch_size=50)] == [50, 50, 50]
 
 

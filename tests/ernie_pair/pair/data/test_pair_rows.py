@@ -54,7 +54,7 @@ def names_in(folder, ending="*"):
     return sorted(path.name for path in folder.glob(f"*{ending}"))
 
 
-def test_cached_rows_are_the_encoded_ones_and_lie_in_a_mapped_file(tmp_path, source, tokenizer):
+def test_cached_rows_equal_encoded_ones_in_a_mapped_file(tmp_path, source, tokenizer):
     rows = open_rows(tmp_path, source, tokenizer, length=9)
     encoded = encode_pairs(source.read(), tokenizer, 9)
     assert same(rows, encoded) and rows.num_cut == encoded.num_cut > 0
@@ -196,7 +196,7 @@ RULES = StreamRules(seed=3, batch_size=8, buffer=16, bucket=True, max_seq_len=64
 
 
 @pytest.mark.parametrize("buffer", [1, 16, 60, 1000])
-def test_an_epoch_of_a_stream_takes_every_row_once_and_none_like_another(source, buffer):
+def test_each_stream_epoch_has_every_row_in_a_new_order(source, buffer):
     stream = shuffled(source, RULES._replace(buffer=buffer))
     epochs = [[row.number for row in islice(stream, 60)] for _ in range(3)]
     assert all(sorted(epoch) == list(range(1, 61)) for epoch in epochs)
@@ -221,7 +221,7 @@ def strip(batches):
 
 @pytest.mark.parametrize("bucket", [True, False])
 @pytest.mark.parametrize("cut", [1, 7, 49, 50, 51, 113])
-def test_a_stream_opened_in_the_middle_goes_on_as_if_it_had_not_been_closed(source, tokenizer, cut, bucket):
+def test_a_reopened_stream_continues_as_if_never_closed(source, tokenizer, cut, bucket):
     whole = updates(source, tokenizer, 120, bucket=bucket)
     rest = updates(source, tokenizer, 120 - cut, consumed=cut * 8, bucket=bucket)
     assert strip(rest) == strip(whole)[cut * 8 :]

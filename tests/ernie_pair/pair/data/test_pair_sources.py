@@ -151,7 +151,7 @@ MAPS = {
 
 
 @pytest.mark.parametrize("text", MAPS)
-def test_a_label_map_names_the_classes_and_config_json_keeps_them(text):
+def test_a_label_map_names_classes_and_config_json_keeps_them(text):
     labels = parse_label_map(text)
     assert (labels.names, labels.classes) == MAPS[text]
     kept = json.loads(json.dumps({"vocab_size": 9, "num_labels": 7, **labels.to_config()}))
@@ -294,7 +294,7 @@ NAMED_SETS = {
 
 
 @pytest.mark.parametrize("name", NAMED_SETS)
-def test_the_file_of_a_set_is_fetched_by_paddlenlp_and_read_here(home, name):
+def test_a_named_set_is_fetched_by_paddlenlp_and_read_here(home, name):
     module, file, content = NAMED_SETS[name]
     downloads = home(module, {file: content})
     assert rows_of_set(name) == [("左", "右", 1), ("上", "下", 0)]
@@ -332,7 +332,7 @@ def _one_file(download, files, url, root, md5):
 
 
 @pytest.mark.parametrize("row", ["左\t右", "左\t右\t1\t1", "左", "\t右\t1", "左\t\t1", "左\t右\t2"])
-def test_a_malformed_row_of_a_set_is_named_with_its_file_or_left_out_and_told(home, row):
+def test_a_malformed_row_of_a_set_is_named_or_skipped(home, row):
     home("lcqmc", {"lcqmc/lcqmc/train.tsv": f"左\t右\t1\n{row}\n上\t下\t0\n"})
     with pytest.raises(InputError, match=r"LCQMC/lcqmc/lcqmc/train\.tsv:2: "):
         source_of("lcqmc").read()

@@ -89,7 +89,7 @@ def classes_of(table):
     return list(map(int, table["prediction"]))
 
 
-def test_a_saved_threshold_says_where_it_is_from_and_what_it_does_on_other_rows(folder):
+def test_a_saved_threshold_tells_its_source_and_its_results(folder):
     metrics = tuned(folder)
     saved = json.loads((folder / "best" / CALIBRATION).read_text(encoding="utf-8"))
     assert saved["tuned_on"] == saved["fitted_on"] == str(folder / "dev.tsv")
@@ -145,7 +145,7 @@ def test_an_explicit_threshold_wins(folder):
     assert PairPredictor(folder / "other").threshold == 0.25
 
 
-def test_the_service_answers_by_the_threshold_with_names_and_numbers(folder):
+def test_the_service_answers_by_the_threshold_with_names(folder):
     httpx = pytest.importorskip("httpx")
     from ernie_pair.server.app import create_app
     from ernie_pair.server.batcher import Batching
@@ -171,7 +171,7 @@ def test_the_service_answers_by_the_threshold_with_names_and_numbers(folder):
     assert health["labels"] == list(NAMES) and health["temperature"] == 1.0
 
 
-def test_tuning_on_the_judged_file_is_said_and_only_when_it_is_stated(folder, capfd):
+def test_tuning_on_the_judged_file_is_said_and_must_be_stated(folder, capfd):
     with pytest.raises(InputError, match="save_threshold=True does not say which pairs .* tune_on FILE"):
         evaluated(folder, save_threshold=True)
     metrics = evaluated(
@@ -269,7 +269,7 @@ def test_more_classes_have_no_threshold(tmp_path, capfd):
         predicted(tmp_path)
 
 
-def test_predictions_without_names_keep_the_two_columns_of_the_recipe(tmp_path):
+def test_predictions_without_names_keep_the_recipe_columns(tmp_path):
     write_trained(tmp_path / "best")
     (tmp_path / "test.tsv").write_text("今\t天\n坏\t天\n", encoding="utf-8")
     assert list(predicted(tmp_path, scores=False)) == ["index", "prediction"]
@@ -287,7 +287,7 @@ def exchanged(folder):
     return "exchanged.tsv"
 
 
-def test_both_orders_are_the_same_two_questions_whichever_text_is_first():
+def test_both_orders_ask_the_same_whichever_text_is_first():
     pairs = [("b", "a"), ("a", "b"), ("c", "c")]
     left, right = both_orders(*zip(*pairs))
     assert (left, right) == both_orders(*zip(*[pair[::-1] for pair in pairs]))

@@ -155,7 +155,7 @@ def test_a_file_of_one_class_is_reported_without_curves(tmp_path):
 
 
 @pytest.mark.parametrize("rows, accuracy, is_low", [(1, 0.0, False), (20, 0.5, True), (4, 0.5, False)])
-def test_a_slice_is_marked_when_it_is_worse_than_chance_explains(tmp_path, rows, accuracy, is_low):
+def test_a_slice_is_marked_when_chance_does_not_explain_it(tmp_path, rows, accuracy, is_low):
     answers = answers_of()
     found = {**evaluation_of(answers, config_of()), "accuracy": 0.8}
     found["slices"] = [{"by": "length", "slice": "x", "rows": rows, "accuracy": accuracy, "f1": accuracy}]
@@ -239,7 +239,7 @@ def test_swapping_asks_the_model_about_the_texts_exchanged(trained, tmp_path):
     assert "swap" not in asked(trained, tmp_path, swap=False)
 
 
-def test_a_temperature_that_was_saved_calibrates_predictions_and_is_judged(trained, tmp_path):
+def test_a_saved_temperature_calibrates_predictions(trained, tmp_path):
     best, folder = trained
     header, before = predicted(trained, tmp_path, scores=True)
     assert header == ["index", "prediction", "probability_0", "probability_1"]
@@ -264,7 +264,7 @@ def test_a_temperature_that_was_saved_calibrates_predictions_and_is_judged(train
         (best / CALIBRATION).unlink(missing_ok=True)
 
 
-def test_the_threshold_of_an_evaluation_gives_its_precision_in_a_prediction(trained, tmp_path):
+def test_an_evaluated_threshold_predicts_with_its_precision(trained, tmp_path):
     chosen = asked(trained, tmp_path, at_precision=0.8)["thresholds"]["at_precision"]
     header, rows = predicted(trained, tmp_path, threshold=chosen["threshold"])
     assert header == ["index", "prediction"] and rows[:, 1].sum() == chosen["rows"]

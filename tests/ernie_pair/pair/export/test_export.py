@@ -92,7 +92,7 @@ def test_names_of_the_classes_and_the_temperature_go_along(tmp_path):
     assert manifest["labels"] == ["不同", "相同", "相关"] and manifest["temperature"] == 1.7
 
 
-def test_onnx_has_named_ends_open_dimensions_and_one_table_of_words(tmp_path, model):
+def test_onnx_has_named_ends_open_sizes_and_one_word_table(tmp_path, model):
     pytest.importorskip("onnxruntime")
     import onnx
 
@@ -182,7 +182,7 @@ def test_without_its_library_onnx_is_refused_before_the_work(tmp_path, model, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_an_export_replaces_an_earlier_one_but_nothing_beside_it(model, earlier):
+def test_an_export_replaces_an_earlier_one_and_no_user_file(model, earlier):
     assert manifest_of(earlier)["max_seq_len"] == 20
     before = files_of(earlier)
     assert files_of(ship(model, earlier, max_seq_len=20)) == before  # which is there already
@@ -195,9 +195,7 @@ def test_an_export_replaces_an_earlier_one_but_nothing_beside_it(model, earlier)
 
 
 @pytest.mark.parametrize("stage", ["write_paddle", "open_backend", "_manifest"])
-def test_a_kill_half_way_leaves_the_earlier_export_and_nothing_else(
-    tmp_path, model, earlier, monkeypatch, stage
-):
+def test_a_killed_export_leaves_only_the_earlier_one(tmp_path, model, earlier, monkeypatch, stage):
     before = files_of(earlier)
     step = getattr(export, stage)
 

@@ -141,7 +141,7 @@ def test_without_a_file_nothing_starts(words, reason):
         launch(words)
 
 
-def test_the_same_file_alone_would_be_another_run_and_is_refused(folder):
+def test_a_launch_file_given_as_config_is_refused(folder):
     file = write(folder, {"processes": 2})
     with pytest.raises(InputError, match="pair.yaml:1: launch: is for `ernie-pair launch pair.yaml`"):
         parse_config(TrainConfig, ["--config", file])
@@ -237,7 +237,7 @@ def test_on_a_terminal_a_wrong_answer_is_asked_for_again(folder):
 SHORT = {"from_scratch": True, "model_type": "ernie", "max_steps": 2, "batch_size": 16, "device": "cpu"}
 
 
-def test_one_process_is_launched_without_a_launcher_and_its_exit_code_is_passed_on(folder):
+def test_one_process_starts_directly_and_passes_its_exit_code(folder):
     file = write(folder, {"processes": 1}, **SHORT)
     words = [sys.executable, "-m", "ernie_pair", "launch", file]
     done = subprocess.run(words, capture_output=True, text=True)

@@ -127,7 +127,7 @@ def test_weights_of_the_other_family_are_refused(tmp_path, kind):
         load_initial_weights(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, "ernie_gram"))
 
 
-def test_weights_of_the_other_family_are_refused_by_their_names_too(tmp_path):
+def test_weights_of_the_other_family_are_refused_by_name_too(tmp_path):
     folder = save_peer(peer("ernie", "ForSequenceClassification"), tmp_path / "ernie")
     write_model(folder)  # a config.json that names no family
     with pytest.raises(CheckpointError, match=r"39 missing: ernie_gram\.embeddings.* unknown: ernie\.emb"):

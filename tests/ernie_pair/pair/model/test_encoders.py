@@ -141,7 +141,7 @@ def test_padding_and_the_rows_beside_it_do_not_change_a_row(make, family, poolin
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_all_that_trains_has_a_gradient_and_the_second_text_counts(make, family, pooling):
+def test_all_trained_parameters_get_gradients_from_both_texts(make, family, pooling):
     model = make(family, pooling, dropout=0.0)
     model.train()
     model(paddle.to_tensor(IDS), paddle.to_tensor(TYPES)).square().sum().backward()
@@ -151,7 +151,7 @@ def test_all_that_trains_has_a_gradient_and_the_second_text_counts(make, family,
     assert np.abs(logits_of(model)[:1] - swapped).max() > 1e-4
 
 
-def test_relative_positions_that_paddlenlp_never_asks_do_not_train(tmp_path):
+def test_relative_positions_unused_by_paddlenlp_do_not_train(tmp_path):
     folder = write_model(tmp_path / "m", rel_pos_size=8)
     source = open_model(str(folder), model_type="ernie_gram", from_scratch=True)
     model = new_classifier(source, "ernie_gram", 0, 0.0)
@@ -160,7 +160,7 @@ def test_relative_positions_that_paddlenlp_never_asks_do_not_train(tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_mean_is_that_of_the_hidden_states_and_is_remembered(make, family):
+def test_mean_pooling_averages_hidden_states_and_is_saved(make, family):
     model = make(family, "mean")
     folder = make.saved(model)
     ids = paddle.to_tensor(IDS)
@@ -257,7 +257,7 @@ def test_token_ids_are_those_of_the_models_own_tokenizer(tmp_path, family, lower
         assert tokenizer.encode(text) == expected, text
 
 
-def test_every_kind_of_character_has_the_ids_of_a_cased_tokenizer(tmp_path):
+def test_every_kind_of_character_has_cased_tokenizer_ids(tmp_path):
     characters = sorted({chr(point) for point in range(33, 0x2100)} - set("\x85\u2028\u2029"))
     tokens = [*CASED[:5], *(c for c in characters if not c.isspace()), *("##" + c for c in characters)]
     path = tmp_path / "vocab.txt"
@@ -280,7 +280,7 @@ def test_a_cased_reading_has_another_name_than_the_uncased_one(tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_saved_tokenizer_is_loaded_by_paddlenlp_and_remembers_the_length(make, family):
+def test_paddlenlp_loads_the_saved_tokenizer_with_its_length(make, family):
     folder = make.saved(make(family), max_seq_len=24)
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     assert tokenizer("今天", "你好")["input_ids"] == [1, 10, 11, 2, 5, VOCAB.index("好"), 2]
@@ -326,7 +326,7 @@ def test_another_way_to_cut_words_is_refused(tmp_path, settings, reason):
 @pytest.mark.parametrize(
     "changes", [{"model_type": "gpt"}, {"model_type": "ernie_m"}, {"architectures": ["ErnieMModel"]}]
 )
-def test_a_model_that_reads_no_word_pieces_is_refused_naming_what_can_be_taken(tmp_path, changes):
+def test_a_model_without_word_pieces_is_refused_with_advice(tmp_path, changes):
     folder = write_model(tmp_path / "m", **changes)
     with pytest.raises(InputError, match="take an encoder that reads word pieces: ernie, .*distilbert$"):
         open_model(str(folder), model_type="", from_scratch=True)
@@ -337,7 +337,7 @@ def test_a_model_that_reads_no_word_pieces_is_refused_naming_what_can_be_taken(t
     assert [(spec.family, bool(spec.unknown_family)) for spec in named] == [("", True), ("bert", False)]
 
 
-def test_a_model_of_another_family_is_refused_even_without_weights(make, tmp_path):
+def test_another_family_is_refused_even_without_weights(make, tmp_path):
     make("bert")
     source = open_model(str(tmp_path / "new-bert"), model_type="ernie", from_scratch=True)
     with pytest.raises(CheckpointError, match="holds bert weights; pass model_type bert"):
@@ -416,7 +416,7 @@ def test_a_model_with_one_type_of_token_is_refused(make, tmp_path):
 
 
 @pytest.mark.parametrize("told, length", [(None, 128), (24, 24), (10**30, 128), (257, 128)])
-def test_a_folder_that_does_not_say_its_length_has_the_usual_one(tmp_path, told, length):
+def test_a_folder_without_a_length_has_the_usual_one(tmp_path, told, length):
     folder = write_model(tmp_path / "m")
     if told is not None:
         (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": told}))
@@ -426,7 +426,7 @@ def test_a_folder_that_does_not_say_its_length_has_the_usual_one(tmp_path, told,
         assert read_spec(folder / "config.json", folder / "vocab.txt").inference_length == expected
 
 
-def test_a_length_without_room_for_two_texts_is_refused_and_none_is_that_of_the_training():
+def test_a_length_too_short_for_two_texts_is_refused():
     asked = {"model_path": "m", "input_file": "i", "output_file": "o", "device": "cpu"}
     assert EvaluateConfig(**asked).max_seq_len == 0
     with pytest.raises(InputError, match="max_seq_len=4 is below 5"):

@@ -82,7 +82,7 @@ def test_an_infinite_gradient_skips_its_update_and_nothing_else(folder, flags):
     assert same(after[-1], wanted[-1]["weights"])
 
 
-def test_a_skipped_update_is_no_step_of_the_schedule_without_a_scale_either(folder):
+def test_without_a_scale_a_skipped_update_is_no_schedule_step(folder):
     seen = run_poisoned(tiny_job(folder, on_nan="skip"), [2], 4)
     rates = column(seen, "learning_rate")
     assert rates[2] == rates[1] < rates[3] and column(seen, "skipped_updates") == [0, 1, 1, 1]
@@ -126,7 +126,7 @@ def config(tmp_path):
     return train_config(tmp_path, max_steps=4, eval_freq=4, checkpoint_steps=2)
 
 
-def test_a_whole_run_logs_its_scale_and_is_not_continued_with_another(tmp_path, config):
+def test_a_run_logs_its_loss_scale_and_refuses_another(tmp_path, config):
     train_pair(replace(config, **SCALED))
     events = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     assert [event["loss_scale"] for event in events if event["split"] == "train"] == [8, 8, 16, 16]
@@ -177,7 +177,7 @@ def test_a_precision_that_could_not_work_is_refused_in_one_line(folder, flags, m
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_weights_come_from_float32_arrays_and_go_into_float32_files(tmp_path, folder, dtype):
+def test_narrow_weights_are_read_and_written_as_float32(tmp_path, folder, dtype):
     model = tiny_job(folder).job.model
     wide = {name: parameter.numpy() for name, parameter in model.named_parameters()}
     model.to(dtype=dtype)

@@ -31,7 +31,7 @@ def moved_by(embedding, epsilon, average=lambda tensor: None):
     return within - before, embedding.numpy() - before
 
 
-def test_the_step_is_of_that_length_along_the_gradient_and_taken_back_to_the_bit():
+def test_the_fgm_step_has_its_length_and_is_undone_exactly():
     gradient = np.random.default_rng(1).normal(size=(4, 3))
     moved, left = moved_by(embedding_with(gradient), 0.3)
     np.testing.assert_allclose(moved, 0.3 * gradient / np.linalg.norm(gradient), atol=1e-7)

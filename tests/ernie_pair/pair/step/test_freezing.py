@@ -219,7 +219,7 @@ def same(first, second):
 @pytest.mark.parametrize(
     "flags", [{"freeze": "encoder"}, {"freeze_layers": 1, "pooling": "mean", "layer_decay": 0.8}]
 )
-def test_a_frozen_job_cut_in_two_ends_with_the_same_weights_bit_for_bit(tmp_path, job, flags):
+def test_a_frozen_job_cut_in_two_ends_with_bit_equal_weights(tmp_path, job, flags):
     whole, updates = job(**flags)
     run(whole, updates, 1, 5)
     half, updates = job(**flags)
@@ -242,7 +242,7 @@ def test_recomputed_gradients_are_the_same_to_the_last_bit(make, flags, dropout)
         assert gradient is None or np.array_equal(gradient, recomputed[name]), name
 
 
-def test_recompute_leaves_the_random_numbers_that_follow_as_they_were(make):
+def test_recompute_leaves_later_random_numbers_unchanged(make):
     drawn = []
     for use_recompute in (False, True):
         gradients(make(dropout=0.3, use_recompute=use_recompute)[0])
@@ -259,7 +259,7 @@ def test_recomputed_runs_of_one_seed_are_equal_and_as_without(job):
     assert same(ends[0], ends[1]) and same(ends[0], ends[2])
 
 
-def test_each_layer_that_trains_runs_twice_in_an_update_and_once_in_an_evaluation(make):
+def test_recompute_runs_trained_layers_twice_per_update(make):
     model, _ = make(freeze_layers=1, use_recompute=True)
     counts = [0] * 3
     for number, layer in enumerate(model.layers()):
@@ -305,7 +305,7 @@ def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
     assert not any(optimizer._apply_decay_param_fun(dict(model.named_parameters())[n].name) for n in narrow)
 
 
-def test_a_run_follows_the_flags_and_its_model_is_asked_as_it_was_trained(tmp_path, capfd):
+def test_a_run_follows_the_flags_and_evaluates_as_trained(tmp_path, capfd):
     config = TrainConfig(
         model_name_or_path=str(write_model(tmp_path / "model", hidden_size=16, intermediate_size=32)),
         model_type="bert",

@@ -34,7 +34,7 @@ def entropies(logits, labels):
     return -log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]
 
 
-def test_without_weights_it_is_the_mean_cross_entropy_to_the_bit():
+def test_without_weights_the_loss_is_the_mean_cross_entropy():
     model = Model()
     answer = PairLoss()(model, BATCH)
     assert len(model.asked) == 1 and np.array_equal(model.asked[0], IDS)
@@ -80,7 +80,7 @@ def test_two_passes_of_a_pair_are_compared_both_ways(weights):
     assert answer.accuracy == np.mean(model.answer.numpy().argmax(1) == np.tile(BATCH.labels, 2))
 
 
-def test_the_gradient_of_the_divergence_is_that_of_its_definition():
+def test_the_divergence_gradient_matches_its_definition():
     """Against differences of float64 numbers."""
     first = np.random.default_rng(0).normal(size=(2, 3))
     second = first + 0.3

@@ -73,7 +73,7 @@ def test_without_layer_decay_an_update_is_that_of_plain_adamw(make):
     assert same(weights(ours), weights(theirs))
 
 
-def test_the_rate_sinks_layer_by_layer_from_the_head_to_the_embeddings(make):
+def test_the_rate_falls_layer_by_layer_from_the_head(make):
     factors = rate_factors(make(), 0.5)
     assert factors["classifier.weight"] == factors["ernie.pooler.dense.bias"] == 1
     assert factors["ernie.encoder.layers.1.linear1.weight"] == 0.5
@@ -101,7 +101,7 @@ def test_the_first_update_moves_each_weight_by_its_own_rate(make):
 
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
-def test_biases_and_norms_do_not_decay_and_others_do_at_their_own_rate(make, layer_decay):
+def test_biases_and_norms_do_not_decay_and_all_others_do(make, layer_decay):
     model = make()
     optimizer = new_optimizer(model, flags(weight_decay=0.5, layer_decay=layer_decay))
     optimizer.set_lr(0.1)
@@ -184,7 +184,7 @@ def test_the_state_is_whole_before_the_first_update(make):
         ),
     ],
 )
-def test_the_state_of_another_model_is_refused_before_anything_is_set(make, change, reason):
+def test_another_models_state_is_refused_with_nothing_set(make, change, reason):
     model = make()
     optimizer = new_optimizer(model, flags())
     learn(model, optimizer)

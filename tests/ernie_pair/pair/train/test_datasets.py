@@ -48,7 +48,7 @@ def last_state(folder, step=12):
     return {path.name: path.read_bytes() for path in step.iterdir() if path.name != MANIFEST}
 
 
-def test_a_second_run_takes_the_rows_and_the_warnings_from_the_cache(tmp_path, config, monkeypatch, capfd):
+def test_a_second_run_takes_rows_and_warnings_from_the_cache(tmp_path, config, monkeypatch, capfd):
     (tmp_path / "train.tsv").write_text("今\t天\t1\n" * 2 + Path(config.train_file).read_text())
     warned = []
     for name in ("one", "two"):
@@ -69,7 +69,7 @@ def test_only_the_first_process_audits(config):
         assert len(list(Path(config.output_dir, "cache").glob("audit-*.json"))) == num_audits
 
 
-def test_the_cache_lies_in_the_output_where_nothing_else_is_said(tmp_path, config):
+def test_the_cache_lies_in_the_output_folder_by_default(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     endings = {path.suffix for path in (tmp_path / "out" / "cache").iterdir()}
     assert endings == {".arrow", ".json", ".lock"}
@@ -109,7 +109,7 @@ def test_a_streamed_run_learns_the_task(config):
 
 
 @pytest.mark.parametrize("killed_at", [3, 9])
-def test_a_killed_streamed_run_ends_as_if_it_had_not_been_killed(tmp_path, config, monkeypatch, killed_at):
+def test_a_killed_streamed_run_resumes_to_the_same_end(tmp_path, config, monkeypatch, killed_at):
     streamed = replace(config, streaming=True, shuffle_buffer=32)
     train_pair(replace(streamed, output_dir=str(tmp_path / "whole")))
     cut = replace(streamed, output_dir=str(tmp_path / "cut"))
@@ -121,9 +121,7 @@ def test_a_killed_streamed_run_ends_as_if_it_had_not_been_killed(tmp_path, confi
 
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("killed_at", [3, 7])
-def test_a_killed_run_of_several_passes_ends_as_if_it_had_not_been_killed(
-    tmp_path, config, monkeypatch, killed_at, streaming
-):
+def test_a_killed_run_of_several_passes_resumes_the_same(tmp_path, config, monkeypatch, killed_at, streaming):
     flags = {"batch_size": 4, "gradient_accumulation_steps": 4, "streaming": streaming, "max_steps": 9}
     merged = replace(config, **flags)
     train_pair(replace(merged, output_dir=str(tmp_path / "whole")))
@@ -134,7 +132,7 @@ def test_a_killed_run_of_several_passes_ends_as_if_it_had_not_been_killed(
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
 
 
-def test_epochs_and_samples_are_counted_by_the_pairs_of_an_update(tmp_path, config):
+def test_epochs_and_samples_are_counted_by_pairs_per_update(tmp_path, config):
     train_pair(
         replace(config, max_steps=0, epochs=2, eval_freq=100, batch_size=8, gradient_accumulation_steps=3)
     )
@@ -215,7 +213,7 @@ def write_named(path, count, seed):
     return str(path)
 
 
-def test_named_classes_and_columns_go_from_training_to_evaluation(tmp_path, config, capfd):
+def test_class_and_column_names_go_on_to_evaluation(tmp_path, config, capfd):
     columns = {"text_a": "x", "text_b": "y", "label": "z"}
     named = replace(
         config,

@@ -32,7 +32,7 @@ def ends_after(values, *rules, state=None):
         ([0.5] * 9, 0, 0),
     ],
 )
-def test_a_run_ends_after_patience_evaluations_without_a_better_one(values, patience, number):
+def test_a_run_ends_after_patience_evaluations_without_gain(values, patience, number):
     assert ends_after(values, patience) == number
     assert ends_after([-value for value in values], patience, 0.0, True) == number
 

@@ -87,7 +87,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(tmp_path, config, m
 
 
 @pytest.mark.parametrize("step", [4, 6])
-def test_a_loss_that_is_not_finite_stops_the_run_and_nothing_comes_of_it(tmp_path, config, poison, step):
+def test_a_non_finite_loss_stops_the_run_and_leaves_nothing(tmp_path, config, poison, step):
     poison(step)
     with pytest.raises(NumbersError, match=f"the loss of step {step} .samples {16 * step - 16} to"):
         train_pair(replace(config, eval_freq=1))
@@ -107,7 +107,7 @@ def test_a_gradient_that_is_not_finite_is_not_saved_either(tmp_path, config, poi
 
 
 @pytest.mark.parametrize("gradient_only", [False, True])
-def test_an_update_that_is_skipped_leaves_no_trace_but_its_count(tmp_path, config, poison, gradient_only):
+def test_a_skipped_update_leaves_no_trace_but_its_count(tmp_path, config, poison, gradient_only):
     poison(4, 7, gradient_only=gradient_only)
     skipping = replace(config, on_nan="skip", checkpoint_steps=1, weight_decay=0.5)
     train_pair(replace(skipping, max_steps=12))
@@ -118,7 +118,7 @@ def test_an_update_that_is_skipped_leaves_no_trace_but_its_count(tmp_path, confi
         assert [event["loss"] for event in events(out) if event["split"] == "train"][3] == "inf"
 
 
-def test_a_skipped_update_moves_nothing_and_the_count_survives_a_start(tmp_path, config, poison):
+def test_a_skipped_update_moves_no_weight_and_count_is_saved(tmp_path, config, poison):
     poison(2)
     skipping = replace(config, on_nan="skip", checkpoint_steps=1, max_steps=2)
     train_pair(skipping)
@@ -130,7 +130,7 @@ def test_a_skipped_update_moves_nothing_and_the_count_survives_a_start(tmp_path,
     assert events(tmp_path / "out")[-2]["skipped_updates"] == 1
 
 
-def test_a_flag_may_change_when_it_is_said_and_the_checkpoints_tell(tmp_path, config, caplog):
+def test_an_allowed_flag_change_is_recorded_in_checkpoints(tmp_path, config, caplog):
     train_pair(replace(config, max_steps=4))
     faster = replace(config, max_steps=4, learning_rate=1e-3)
     with pytest.raises(

@@ -50,7 +50,7 @@ def test_the_toy_task_is_learned(make):
     assert valid["accuracy"] > 0.95 and valid["f1"] > 0.95 and valid["loss"] < 0.2
 
 
-def test_an_update_reports_the_loss_accuracy_and_gradient_before_it(make):
+def test_an_update_reports_loss_and_gradient_before_it_moves(make):
     tiny = make(dropout=0.0)
     (batch,) = batches = next(tiny.updates)
     model = tiny.job.model
@@ -113,7 +113,7 @@ def test_each_pass_of_an_update_draws_dropout_of_its_own(make):
     ],
 )
 @pytest.mark.parametrize("cut", [1, 4, 7])
-def test_a_job_cut_in_two_ends_with_the_same_weights_bit_for_bit(make, checkpoints, cut, flags):
+def test_a_job_cut_in_two_ends_with_bit_equal_weights(make, checkpoints, cut, flags):
     tiny = make(**flags)
     whole = run(tiny, 9)
     half = make(**flags)
@@ -137,7 +137,7 @@ def test_a_run_goes_on_in_another_layout_of_its_global_batch(make, checkpoints):
     assert difference(weights(rest.job), weights(whole.job)) < BOUND
 
 
-def test_a_second_job_on_the_same_model_goes_on_where_the_first_ended(make, checkpoints):
+def test_a_second_job_on_one_model_continues_the_first(make, checkpoints):
     """As in a notebook that trains again; Paddle tells the state of two optimizers apart by name."""
     whole = make()
     run(whole, 6)
@@ -151,7 +151,7 @@ def test_a_second_job_on_the_same_model_goes_on_where_the_first_ended(make, chec
     assert same(state(again), state(whole.job))
 
 
-def test_a_state_that_no_update_has_touched_yet_is_saved_as_it_was(make, checkpoints):
+def test_a_state_before_any_update_is_saved_unchanged(make, checkpoints):
     """A run may be stopped, or skip its updates, right after it was resumed."""
     tiny = make()
     run(tiny, 3)
@@ -182,7 +182,7 @@ def test_a_measure_of_ones_own_sees_all_logits_and_labels(make):
     assert seen == [((96, 2), job.splits["valid"].labels.tolist())]
 
 
-def test_the_state_of_another_model_is_refused_before_anything_is_set(make, checkpoints):
+def test_another_models_state_is_refused_with_nothing_set(make, checkpoints):
     tiny = make()
     run(tiny, 1)
     files = dict(tiny.job.state_files())

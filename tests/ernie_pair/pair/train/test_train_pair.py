@@ -70,7 +70,7 @@ def test_a_run_learns_and_leaves_its_best_model_and_its_curves(tmp_path, trained
     assert capfd.readouterr().err.rstrip().endswith(f"best accuracy {highest:.4f}: {best}")
 
 
-def test_evaluations_come_every_so_often_at_each_epoch_and_at_the_end(tmp_path, config):
+def test_evaluations_come_at_intervals_epochs_and_the_end(tmp_path, config):
     train_pair(config)
     assert [event["step"] for event in events(tmp_path / "out", "valid")] == [0, 5, 6, 10, 12]
     assert [path.name[-2:] for path in sorted((tmp_path / "out" / "checkpoints").iterdir())] == [
@@ -81,9 +81,7 @@ def test_evaluations_come_every_so_often_at_each_epoch_and_at_the_end(tmp_path, 
 
 
 @pytest.mark.parametrize("killed_at, logging_freq", [(3, 1), (4, 5), (9, 5)])
-def test_a_killed_run_started_again_ends_as_if_it_had_not_been_killed(
-    tmp_path, config, monkeypatch, killed_at, logging_freq
-):
+def test_a_killed_run_started_again_ends_the_same(tmp_path, config, monkeypatch, killed_at, logging_freq):
     """Of five steps a line the checkpoints, every four, cut the means in two."""
     config = replace(config, logging_freq=logging_freq)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -113,7 +111,7 @@ def idle(config):
     return replace(config, learning_rate=1e-12, eval_freq=2, early_stopping_patience=2)
 
 
-def test_a_run_that_gets_no_better_is_saved_and_ends_before_its_time(tmp_path, idle, capfd):
+def test_a_run_without_gain_is_saved_and_ends_early(tmp_path, idle, capfd):
     train_pair(idle)
     out, said = (
         tmp_path / "out",
@@ -149,7 +147,7 @@ def test_a_killed_run_stops_early_where_it_would_have(tmp_path, idle, monkeypatc
     assert json.loads(states[0].read_text())["stale_evaluations"] == 2
 
 
-def test_a_run_that_gets_no_better_than_its_start_says_so_and_keeps_the_start(tmp_path, idle, capfd):
+def test_a_run_no_better_than_its_start_says_so_and_keeps_it(tmp_path, idle, capfd):
     train_pair(replace(idle, early_stopping_patience=0, max_steps=4))
     out, said = tmp_path / "out", capfd.readouterr().err.splitlines()
     (best,) = out.glob("best-*")
@@ -162,7 +160,7 @@ def test_a_run_that_gets_no_better_than_its_start_says_so_and_keeps_the_start(tm
     assert json.loads((out / "model_last" / "state.json").read_text())["best_step"] == 0
 
 
-def test_a_classifier_that_answers_one_class_only_is_called_that_after_step_0(tmp_path, idle, capfd):
+def test_a_one_class_classifier_is_reported_after_step_0(tmp_path, idle, capfd):
     train_pair(replace(idle, early_stopping_patience=0, max_steps=4, label_map="0=different,1=same"))
     said = capfd.readouterr().err
     line = "for all 41 rows: it tells no class from another"
@@ -175,7 +173,7 @@ def test_a_classifier_that_tells_the_classes_apart_is_not(trained, capfd):
     assert "tells no class from another" not in capfd.readouterr().err
 
 
-def test_a_training_line_shows_means_the_epoch_and_the_time_that_remains(tmp_path, config, capfd):
+def test_a_training_line_shows_means_epoch_and_remaining_time(tmp_path, config, capfd):
     train_pair(config)
     train_pair(replace(config, output_dir=str(tmp_path / "rarely"), logging_freq=4))
     each, rarely = (events(tmp_path / name, "train") for name in ("out", "rarely"))
@@ -234,7 +232,7 @@ def test_a_checkpoint_is_not_continued_with_another_flag(config, flag, value):
         train_pair(replace(config, **{"epochs": 1, flag: value}))
 
 
-def test_a_checkpoint_is_not_continued_with_other_pairs_or_another_model(tmp_path, config):
+def test_a_checkpoint_refuses_other_pairs_or_another_model(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     write_pairs(tmp_path / "train.tsv", 90, seed=9)
     with pytest.raises(InputError, match="train_file .sha256. was"):
@@ -245,7 +243,7 @@ def test_a_checkpoint_is_not_continued_with_other_pairs_or_another_model(tmp_pat
         train_pair(replace(config, max_steps=1))
 
 
-def test_other_rhythms_and_another_place_of_the_files_change_nothing(tmp_path, config):
+def test_new_frequencies_or_a_moved_file_change_nothing(tmp_path, config):
     train_pair(replace(config, max_steps=4))
     os.rename(tmp_path / "train.tsv", tmp_path / "moved.tsv")
     train_pair(
@@ -262,7 +260,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_of_equal_models_the_first_is_kept_and_a_better_one_replaces_it(tmp_path):
+def test_the_first_of_equal_best_models_is_kept(tmp_path):
     state, written = TrainState(), []
     best = best_model(tmp_path, lambda draft: written.append(draft))
     for value in (0.5, 0.5, 0.4, 0.7, 0.7):
@@ -271,7 +269,7 @@ def test_of_equal_models_the_first_is_kept_and_a_better_one_replaces_it(tmp_path
     assert names(tmp_path) == ["best-accuracy-0.7000"] and best.folder() == tmp_path / "best-accuracy-0.7000"
 
 
-def test_a_best_model_that_cannot_be_written_leaves_the_one_before(tmp_path):
+def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
     state = TrainState()
     best_model(tmp_path).judge(state, {"accuracy": 0.5})
 
@@ -295,7 +293,7 @@ def model_of(tmp_path):
     return str(best)
 
 
-def test_evaluation_of_the_best_model_gives_the_accuracy_of_its_name(tmp_path, trained, capsys):
+def test_evaluating_the_best_model_gives_its_named_accuracy(tmp_path, trained, capsys):
     out, best = tmp_path / "metrics.json", model_of(tmp_path)
     flags = {"model_path": best, "input_file": trained.dev_file, "output_file": str(out), "device": "cpu"}
     evaluate_pair(EvaluateConfig(**flags, batch_size=16))
@@ -318,7 +316,7 @@ def test_predictions_are_a_header_and_a_row_per_row_in_order(tmp_path, trained, 
     assert right > 28
 
 
-def test_json_lines_without_labels_are_predicted_as_the_same_pairs_in_tsv(tmp_path, trained):
+def test_unlabelled_json_lines_are_predicted_as_in_tsv(tmp_path, trained):
     tsv = write_pairs(tmp_path / "test.tsv", 9, seed=2, labels=False)
     lines = [line.split("\t") for line in tsv.read_text(encoding="utf-8").splitlines()]
     rows = [{"id": n, "sentence1": a, "sentence2": b} for n, (a, b) in enumerate(lines)]

@@ -80,7 +80,7 @@ def as_dataset(rows):
     return Dataset.from_list(as_dicts(rows), features=features)
 
 
-def test_importing_what_is_offered_loads_paddle_only_for_the_trainer():
+def test_importing_the_package_loads_paddle_only_for_trainer():
     text = "import sys, ernie_pair; from ernie_pair import PairCallback, PairConfig, notebook_launcher"
     text += (
         "; print('paddle' in sys.modules, hasattr(ernie_pair, 'PairRun'), 'PairTrainer' in dir(ernie_pair))"
@@ -89,7 +89,7 @@ def test_importing_what_is_offered_loads_paddle_only_for_the_trainer():
     assert done.stdout.split() == ["False", "False", "True"]
 
 
-def test_the_command_has_each_flag_of_the_config_once_and_its_files():
+def test_the_command_has_each_config_flag_once_and_its_files():
     ours, theirs = ([item.name for item in fields(config)] for config in (PairConfig, TrainConfig))
     assert theirs[: len(ours)] == ours and ours[0] == "output_dir"
     assert theirs[len(ours) :] == ["model_name_or_path", "train_file", "dev_file"]
@@ -123,7 +123,7 @@ def test_what_the_command_began_goes_on_in_python(tmp_path, model, files, make):
 
 
 @pytest.mark.parametrize("given", [as_dicts, as_dataset])
-def test_the_same_pairs_make_the_same_run_however_they_are_given(tmp_path, make, given):
+def test_the_same_pairs_make_the_same_run_from_any_source(tmp_path, make, given):
     make(folder="tuples", max_steps=3).train()
     make(given(TRAIN), given(DEV), max_steps=3).train()
     assert events(tmp_path / "out") == events(tmp_path / "tuples")
@@ -172,7 +172,7 @@ def agreement(prediction):
     return {"agreement": np.mean(logits.argmax(axis=1) == labels), "mcc": 7}
 
 
-def test_own_metrics_stand_beside_the_built_in_ones_and_choose_the_best_model(tmp_path, make):
+def test_own_metrics_are_logged_and_choose_the_best_model(tmp_path, make):
     trainer = make(own={"compute_metrics": agreement}, best_metric="agreement", max_steps=6)
     result = trainer.train()
     assert result.best_model.name.startswith("best-agreement-")
@@ -200,9 +200,7 @@ def test_of_an_own_metric_less_may_be_better(tmp_path, make):
         (lambda prediction: {"a": "b"}, "accuracy", "return a dictionary of numbers"),
     ],
 )
-def test_metrics_that_choose_nothing_are_refused_before_the_first_update(
-    tmp_path, make, own, best_metric, reason
-):
+def test_useless_metrics_are_refused_before_the_first_update(tmp_path, make, own, best_metric, reason):
     with pytest.raises(InputError, match=reason):
         make(own={"compute_metrics": own}, best_metric=best_metric).train()
     assert not list(tmp_path.glob("out/checkpoints/*"))
@@ -247,7 +245,7 @@ def test_callbacks_hear_of_what_happens_in_its_order(make):
 
 
 @pytest.mark.parametrize("asked", [("log", 3), ("evaluate", 5), ("save", 4)])
-def test_a_callback_stops_the_run_which_then_goes_on_as_if_it_had_not(tmp_path, make, asked):
+def test_a_run_stopped_by_a_callback_resumes_unchanged(tmp_path, make, asked):
     make(folder="whole").train()
     notes = Notes(stop_at=asked)
     trainer = make(own={"callbacks": [notes]})
@@ -260,7 +258,7 @@ def test_a_callback_stops_the_run_which_then_goes_on_as_if_it_had_not(tmp_path, 
     assert files_of(ours / "model_last") == files_of(theirs / "model_last") and events(ours) == events(theirs)
 
 
-def test_an_error_of_a_callback_ends_the_run_and_is_raised_as_it_is(make):
+def test_a_callback_error_ends_the_run_and_is_raised_intact(make):
     class Broken(PairCallback):
         def on_log(self, state, metrics):
             raise LookupError("no such thing")
@@ -269,7 +267,7 @@ def test_an_error_of_a_callback_ends_the_run_and_is_raised_as_it_is(make):
         make(own={"callbacks": [Broken()]}).train()
 
 
-def test_an_interrupt_ends_the_update_saves_and_leaves_the_keyboard_as_it_was(tmp_path, make):
+def test_an_interrupt_ends_the_update_saves_and_frees_signals(tmp_path, make):
     class Interrupt(PairCallback):
         def on_log(self, state, metrics):
             if state.step == 2:
@@ -284,7 +282,7 @@ def test_an_interrupt_ends_the_update_saves_and_leaves_the_keyboard_as_it_was(tm
     assert files_of(tmp_path / "out" / "model_last") == files_of(tmp_path / "whole" / "model_last")
 
 
-def test_a_run_that_failed_begins_again_with_the_weights_it_was_to_begin_with(tmp_path, make):
+def test_a_failed_run_begins_again_with_its_initial_weights(tmp_path, make):
     class Broken(PairCallback):
         def on_log(self, state, metrics):
             if state.step == 2:
@@ -380,7 +378,7 @@ def by_list(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_kind_of_dataset_gives_the_same_run_metrics_and_predictions(tmp_path, make, by_list, kind):
+def test_every_kind_of_dataset_gives_the_same_results(tmp_path, make, by_list, kind):
     its_events, metrics, expected, _ = by_list
     trainer = make(kind(TRAIN), kind(DEV), max_steps=3)
     trainer.train()
@@ -404,7 +402,7 @@ def test_equal_pairs_have_equal_hashes():
 
 
 @pytest.mark.parametrize("kind", [KINDS[kind] for kind in STREAMED], ids=STREAMED)
-def test_what_can_be_read_again_is_streamed_from_memory_as_from_a_file(tmp_path, make, files, kind):
+def test_rereadable_data_streams_from_memory_as_from_a_file(tmp_path, make, files, kind):
     settings = {"streaming": True, "max_steps": 8, "shuffle_buffer": 32}  # into the second epoch
     make(*files, folder="file", **settings).train()
     make(kind(TRAIN), kind(DEV), **settings).train()
@@ -444,7 +442,7 @@ def test_a_dataset_that_is_empty_when_it_is_read_again_is_told(make):
         make(Once(TRAIN), DEV, streaming=True, max_steps=30).train()
 
 
-def test_predictions_are_made_window_by_window_with_the_same_answers(make, monkeypatch):
+def test_windowed_predictions_give_the_same_answers(make, monkeypatch):
     trainer, waiting = make(), []
     expected = trainer.predict(DEV)
 
@@ -468,7 +466,7 @@ def test_predictions_are_made_window_by_window_with_the_same_answers(make, monke
     np.testing.assert_allclose(by_window.logits, expected.logits, atol=1e-6)
 
 
-def test_bad_rows_are_left_out_of_training_and_keep_their_place_in_predictions(tmp_path, make, capfd):
+def test_bad_rows_are_not_trained_but_keep_their_place(tmp_path, make, capfd):
     bad = [TRAIN[0], ("今", " ", 1), *TRAIN[1:], ("今", "天", 7), "x"]
     with pytest.raises(InputError, match=r"train_dataset\[1\]: sentence2 is empty"):
         make(bad, DEV, max_steps=3).train()

@@ -93,7 +93,7 @@ def largest_difference(one, other):
     return max(float(np.abs(array - other[name]).max()) for name, array in one.items())
 
 
-def test_a_padded_vocabulary_changes_neither_weights_nor_moments_nor_losses(world, said):
+def test_a_padded_vocabulary_changes_no_weights_or_losses(world, said):
     assert padded_size(len(VOCAB)) == len(VOCAB) + 3
     padded, plain = world / "padded", world / "plain"
     assert largest_difference(tensors(padded), tensors(plain)) < 1e-5
@@ -115,7 +115,7 @@ def test_checkpoints_and_exports_have_the_rows_of_the_config(world, said):
     assert json.loads((world / "padded" / "model_6" / "config.json").read_text())["vocab_size"] == len(VOCAB)
 
 
-def test_without_the_order_task_its_head_and_the_pooler_stay_as_they_were(world, said):
+def test_without_the_order_task_head_and_pooler_do_not_change(world, said):
     import pickle
 
     early, late = (

@@ -1,0 +1,101 @@
+"""The datasets of a run: train, valid and test, of one corpus or a blend of several."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Union
+
+import numpy as np
+
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.mixture import Blend, BlendedDataset
+from data_tools.corpus.splits import document_ranges
+from data_tools.ernie_dataset import ErnieDataset, masking_rule
+from data_tools.files.hashing import mix_all
+from data_tools.samples.masking_plugin import load_masking_fn
+from data_tools.samples.sample_map import build_sample_map, rows_fit
+from data_tools.samples.sample_map_cache import cached_sample_map
+from data_tools.text.wordpiece import WordPiece
+
+# Splits have seeds of their own: the masks of validation say nothing about those of training.
+SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}
+
+Datasets = Dict[str, Union[ErnieDataset, BlendedDataset, None]]
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    """How documents become samples; equal settings give equal samples.
+
+    ``split``: the parts of train, valid and test, "949,50,1"; ``sample_map``: arguments of
+    `build_sample_map`; ``rule``: of `masking_rule`; ``masking_fn``: a name for `load_masking_fn`;
+    ``cache_dir``: where sample maps are kept.
+    """
+
+    split: str
+    seed: int
+    sample_map: Mapping[str, Any]
+    rule: Mapping[str, Any]
+    masking_fn: str
+    binary_head: bool
+    cache_dir: Path
+
+
+def build_datasets(
+    corpora: List[Corpus],
+    blend: Blend,
+    tokenizer: WordPiece,
+    num_samples: Mapping[str, int],
+    settings: SampleSettings,
+) -> Datasets:
+    """Build the dataset of each split, ``num_samples[split]`` long; None where it has no documents.
+
+    Raises InputError when the vocabulary has no ordinary token, when there is no such masking function, or
+    when documents are too few for a split.
+    """
+    rule = masking_rule(tokenizer, **settings.rule)
+    masking_fn = load_masking_fn(settings.masking_fn)
+    datasets: Datasets = {}
+    for split, number in SPLIT_NUMBER.items():
+        documents = [document_ranges(settings.split, corpus.num_documents)[split] for corpus in corpora]
+        parts = []
+        for place, count in enumerate(blend.counts(num_samples[split]) if any(documents) else []):
+            # Corpora have seeds of their own as well: equal texts in two of them get different masks.
+            seed = mix_all(settings.seed, number, place)
+            rows = _sample_map(corpora[place], documents[place], count, seed, settings)
+            parts.append(
+                ErnieDataset(
+                    corpora[place],
+                    rows,
+                    rule,
+                    seed=seed,
+                    binary_head=settings.binary_head,
+                    masking_fn=masking_fn,
+                )
+            )
+        datasets[split] = _joined(parts, blend)
+    return datasets
+
+
+def _joined(parts: List[ErnieDataset], blend: Blend) -> Union[ErnieDataset, BlendedDataset, None]:
+    if len(parts) > 1:
+        return BlendedDataset(parts, blend)
+    return parts[0] if parts else None
+
+
+def _sample_map(
+    corpus: Corpus, documents: range, num_samples: int, seed: int, settings: SampleSettings
+) -> np.ndarray:
+    arguments = {"num_samples": num_samples, "seed": seed, **settings.sample_map}
+    key = {"corpus": corpus.fingerprint, "documents": [documents.start, documents.stop], **arguments}
+    return cached_sample_map(
+        settings.cache_dir,
+        key,
+        build=lambda: build_sample_map(corpus.docs, corpus.lens, documents, **arguments),
+        fits=partial(
+            rows_fit,
+            num_rows=num_samples,
+            sentences=range(*corpus.docs[[documents.start, documents.stop]].tolist()),
+            target_length=arguments["target_length"],
+        ),
+    )
