@@ -39,7 +39,7 @@ def test_what_cpu_asks_for_is_what_training_asks_for():
     assert {"onnxruntime", "numpy", "tokenizers"} <= light and not light & {"paddlepaddle", "paddlenlp"}
 
 
-def test_without_any_paddle_asking_models_is_all_that_is_checked(monkeypatch, capsys, tmp_path):
+def test_without_paddle_only_asking_models_is_checked(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(doctor, "_version_of", lambda name: None)
     monkeypatch.setattr(doctor, "_check_packages", lambda extra: print("checked", extra) or [])
     monkeypatch.setitem(sys.modules, "paddle", None)
