@@ -9,8 +9,8 @@ from data_tools.base.errors import InputError
 # What [cpu] and [gpu] bring, by the names that the code imports it under: an installation that only asks
 # exported models has none of it.
 OF_TRAINING = frozenset(
-    "cloudpickle datasets jinja2 matplotlib paddle paddlenlp pyarrow rjieba safetensors scipy sklearn"
-    " visualdl zstandard".split()
+    "cloudpickle datasets jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
+    " sklearn visualdl zstandard".split()
 )
 
 

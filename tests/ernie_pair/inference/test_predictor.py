@@ -34,7 +34,7 @@ from data_tools.base.optional_import import OF_TRAINING
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {*OF_TRAINING, "paddle2onnx", "onnx", "pandas", "ray", "torch"}:
+        if name.partition(".")[0] in {*OF_TRAINING, "paddle2onnx", "pandas", "ray", "torch"}:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
