@@ -3,6 +3,7 @@
 import warnings
 from importlib import import_module
 
+from data_tools.base.optional_import import missing_of_training
 from ernie_pair.device.cpu_env import prepare_cpu_math
 from ernie_pair.version import __version__ as __version__
 
@@ -16,6 +17,7 @@ _OFFERED = {
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairConfig": "ernie_pair.pair.config.pair_config",
+    "PairPredictor": "ernie_pair.inference.predictor",
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
 }
@@ -24,7 +26,13 @@ _OFFERED = {
 def __getattr__(name: str):
     if name not in _OFFERED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_OFFERED[name]), name)
+    try:
+        return getattr(import_module(_OFFERED[name]), name)
+    except ModuleNotFoundError as error:
+        missing = missing_of_training(error)
+        if missing is None:
+            raise
+        raise ModuleNotFoundError(str(missing), name=error.name) from None
 
 
 def __dir__():

@@ -1,7 +1,10 @@
 """What stands at the top, and whether the pages for contributors tell of what is there."""
 
 import re
+import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,30 @@ def test_non_python_package_files_go_into_the_wheel(tracked):
     ours = [path for path in tracked if path.parts[0] in ("data_tools", "ernie_pair")]
     assert listed == {(str(path.parent), path.name) for path in ours if path.suffix != ".py"}
     assert {("data_tools", "py.typed"), ("ernie_pair", "py.typed")} <= listed
+
+
+def test_the_source_archive_holds_what_a_clone_holds(tracked, tmp_path):
+    """The tests and the constraints included; nothing that was made beside them."""
+    made = [
+        Path("tests/__pycache__/test_x.cpython-311.pyc"),
+        Path("output/made.txt"),
+        Path(".venv/pyvenv.cfg"),
+    ]
+    for path in [*tracked, *made]:
+        (tmp_path / "clone" / path).parent.mkdir(parents=True, exist_ok=True)
+    for path in tracked:
+        shutil.copy(ROOT / path, tmp_path / "clone" / path)
+    for path in made:
+        (tmp_path / "clone" / path).write_text("")
+    program = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
+    words = [sys.executable, "-W", "error::DeprecationWarning:setuptools", "-c", program]
+    done = subprocess.run(words, cwd=tmp_path / "clone", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        held = {Path(*Path(member.name).parts[1:]) for member in opened if member.isfile()}
+    generated = {path for path in held if "egg-info" in str(path)} | {Path("PKG-INFO"), Path("setup.cfg")}
+    assert held - generated == set(tracked)
 
 
 def test_contributing_names_places_that_are_there():

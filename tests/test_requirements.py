@@ -3,8 +3,23 @@
 import re
 import subprocess
 import sys
+from importlib import metadata
 
+import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from places import ROOT
+from test_layers import BELOW, imports_of, sources
+
+from data_tools.base.optional_import import OF_TRAINING
+
+OURS = "ernie-pair"
+PYTHONS = ("3.9", "3.10", "3.11", "3.12")
+# Imported by what asks an exported model, and by its service; words.py and lac.py say how to get theirs.
+OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
+OF_SERVING = {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
+SAID_ELSEWHERE = {"LAC", "jieba"}
 
 
 def pins(pattern=r"[\w.-]+"):
@@ -14,6 +29,99 @@ def pins(pattern=r"[\w.-]+"):
 
 def constraints():
     return (ROOT / "constraints.txt").read_text(encoding="utf-8").split("\n")
+
+
+def asked_by_extra():
+    """Return the requirements of each extra as pyproject.toml lists them, the base as the extra ""."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    base = text.split("\ndependencies = [\n")[1].split("\n]")[0]
+    extras = text.split("[project.optional-dependencies]\n")[1].split("\n\n[")[0]
+    lists = {"": base, **dict(re.findall(r"^(\w+) = \[(.*?)\]$", extras, re.M | re.S))}
+    # An extra in brackets ends with its own bracket: the lists are cut at the end of a line.
+    return {name: [Requirement(one) for one in re.findall(r'"([^"]+)"', lists[name])] for name in lists}
+
+
+def with_own_extras(name):
+    """Return the requirements that installing with the extra ``name`` asks for, the base's included."""
+    by_extra, names, found = asked_by_extra(), ["", name], {}
+    for one in names:
+        for requirement in by_extra[one]:
+            if requirement.name == OURS:
+                names.extend(requirement.extras)
+            else:
+                found[canonicalize_name(requirement.name)] = requirement
+    return found
+
+
+def brought_by(requirements):
+    """Return the names of all that ``requirements`` bring here, directly or not."""
+    names = list(requirements)
+    for name in names:
+        try:
+            asked = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue  # the other device's, or another Python's
+        for requirement in map(Requirement, asked):
+            other = canonicalize_name(requirement.name)
+            if other not in names and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+                names.append(other)
+    return set(names)
+
+
+EXTRAS = [name for name in asked_by_extra() if name]
+
+
+def test_the_extras_are_read_from_the_page():
+    assert {"predict", "train", "cpu", "gpu", "audit", "onnx", "ray", "serve", "test", "dev"} <= set(EXTRAS)
+    assert {"paddlenlp", "numpy", "paddlepaddle"} <= set(with_own_extras("cpu"))
+    assert "paddlenlp" not in with_own_extras("predict")
+
+
+def test_a_requirement_of_several_extras_has_one_range():
+    ranges = {}
+    for requirements in asked_by_extra().values():
+        for one in requirements:
+            if one.name != OURS:
+                ranges.setdefault(canonicalize_name(one.name), set()).add(str(one.specifier))
+    assert {name: found for name, found in ranges.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_installing_one_extra_after_another_never_downgrades(name):
+    """What any extra bounds from above has the bound wherever something else brings it in."""
+    capped = {
+        other: str(requirement.specifier)
+        for extra in EXTRAS
+        for other, requirement in with_own_extras(extra).items()
+        if re.search("<|==", str(requirement.specifier))
+    }
+    asked = with_own_extras(name)
+    unbounded = (brought_by(asked) & set(capped)) - set(asked)
+    assert {other: capped[other] for other in unbounded} == {}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_each_range_contains_the_tested_version(python):
+    lines = [line.partition(" ; ") for line in constraints() if line and not line.startswith("#")]
+    tested = {}
+    for pin, _, marker in lines:
+        if not marker or Marker(marker).evaluate({"python_version": python}):
+            name, _, version = pin.partition("==")
+            assert canonicalize_name(name) == name and name not in tested, pin
+            tested[name] = version
+    for name in EXTRAS:
+        for other, requirement in with_own_extras(name).items():
+            assert requirement.specifier.contains(tested[other]), f"{requirement} in [{name}]"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 does not list its own modules")
+def test_each_library_has_an_extra_that_brings_it():
+    """An import outside OF_TRAINING would be a traceback where only exported models are asked."""
+    files = [path for room in BELOW for path in sources(room)]
+    imported = {module.partition(".")[0] for path in files for module in imports_of(path)}
+    own = {"data_tools", "ernie_pair"}
+    foreign = {name for name in imported - own if name not in sys.stdlib_module_names}
+    assert foreign | {"zstandard"} == OF_THE_BASE | OF_SERVING | SAID_ELSEWHERE | OF_TRAINING
 
 
 def test_what_is_asked_for_exactly_is_of_the_tested_set():

@@ -7,6 +7,7 @@ from typing import Callable, Dict, Optional, Sequence, Type, TypeVar
 from data_tools.base.errors import ErniePairError, MachineError, Stopped, describe_os_error
 from data_tools.base.flag_help import help_text
 from data_tools.base.flag_words import flag_names, given_by, split_words
+from data_tools.base.optional_import import missing_of_training
 from data_tools.base.options import Given, Options, hints_of, read_given
 
 Config = TypeVar("Config", bound=Options)
@@ -63,6 +64,11 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
         return action() or 0
     except ErniePairError as error:
         return _report(error.message, error.exit_code)
+    except ModuleNotFoundError as error:
+        missing = missing_of_training(error)
+        if missing is None:
+            raise
+        return _report(missing.message, missing.exit_code)
     except OSError as error:
         return _report(describe_os_error(error), MachineError.exit_code)
     except MemoryError:

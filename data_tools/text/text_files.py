@@ -5,9 +5,8 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence
 
-import zstandard
-
 from data_tools.base.errors import InputError
+from data_tools.base.optional_import import import_optional
 from data_tools.text.lines import LONGEST_LINE
 
 _CHUNK = 1 << 20
@@ -166,7 +165,7 @@ def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
                 yield chunk
                 advance(raw.tell() - done)
                 done = raw.tell()
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError):
+        except (EOFError, zlib.error, gzip.BadGzipFile):
             raise InputError(
                 f"{path}: damaged or cut short, read {raw.tell()} bytes of it; copy or compress it again"
             ) from None
@@ -181,11 +180,15 @@ def _opened(path: Path, raw: BinaryIO) -> Iterator[bytes]:
 
 def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
     """Unpack frame after frame; unlike the library's stream reader, notice a frame that is cut short."""
+    zstandard = import_optional("zstandard", "cpu")
     make = zstandard.ZstdDecompressor().decompressobj
     frame, fresh = make(), True
     for packed in iter(lambda: raw.read(_PACKED), b""):
         while packed:
-            yield frame.decompress(packed)
+            try:
+                yield frame.decompress(packed)
+            except zstandard.ZstdError:
+                raise EOFError from None
             packed, fresh = frame.unused_data, frame.eof
             if frame.eof:
                 frame = make()

@@ -17,7 +17,9 @@ from ernie_pair.device.cpu_env import cpu_threads, math_path
 from ernie_pair.device.device import default_device
 from ernie_pair.device.paddle_patches.core_settings import has_process_group
 
-SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers")
+PACKAGE = "ernie-pair"
+PREDICTS = "predict"  # the extra that only asks exported models
+SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers", "onnxruntime")
 PYTHONS = ((3, 9), (3, 12))
 SMALLEST_DISK_GB = 5
 
@@ -33,13 +35,18 @@ class DoctorConfig(Options):
 
 def doctor(config: DoctorConfig) -> None:
     """Print the findings. Raises InputError with the number of defects when there are any."""
-    defects = [*_check_python(), *_check_packages(), *_check_paddle(), *_check_disk(Path(config.output_dir))]
+    extra = _extra_here()
+    defects = [*_check_python(), *_check_packages(extra), *_check_disk(Path(config.output_dir))]
+    if extra != PREDICTS:
+        defects += _check_paddle()
     _show("helper", _helper())
     for defect in defects:
         print(f"DEFECT    {defect}")
     if defects:
         raise InputError(f"{len(defects)} defect(s) found by doctor; fix the lines marked DEFECT")
-    _show("launch", _launch_line())
+    _show(
+        "launch", _launch_line() if extra != PREDICTS else "asks exported models; ernie-pair[cpu] trains too"
+    )
     print("sound")
 
 
@@ -54,15 +61,32 @@ def _check_python() -> List[str]:
     return [f"Python {platform.python_version()} is not 3.9 to 3.12; make the environment with one of them"]
 
 
-def _check_packages() -> List[str]:
+def _extra_here() -> str:
+    """Return the extra that this environment is for: gpu, cpu, or predict where nothing of Paddle is."""
+    if _version_of("paddlepaddle-gpu"):
+        return "gpu"  # it runs on the CPU too: where it is installed, nothing asks for the other build
+    return default_device() if _version_of("paddlepaddle") or _version_of("paddlenlp") else PREDICTS
+
+
+def _requirements(extra: str) -> List[Requirement]:
+    """Return what the package asks for with ``extra``, and with the extras of its own that this one names."""
+    listed = [Requirement(text) for text in metadata.requires(PACKAGE) or []]
+    extras, found = [extra], {}
+    for name in extras:
+        for requirement in listed:
+            if requirement.marker and not requirement.marker.evaluate({"extra": name}):
+                continue
+            if requirement.name == PACKAGE:
+                extras.extend(requirement.extras)
+            else:
+                found[requirement.name] = requirement
+    return list(found.values())
+
+
+def _check_packages(extra: str) -> List[str]:
     """Compare what is installed with the bounds of pyproject.toml: outside them, imports break."""
     defects = []
-    # The GPU build runs on the CPU too: where it is installed, nothing asks for the other one.
-    extra = "gpu" if _version_of("paddlepaddle-gpu") else default_device()
-    for requirement in map(Requirement, metadata.requires("ernie-pair") or []):
-        extra_of_other_device = requirement.marker and not requirement.marker.evaluate({"extra": extra})
-        if extra_of_other_device:
-            continue
+    for requirement in _requirements(extra):
         installed, wanted = _version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
         if requirement.name in SHOWN:
             _show(requirement.name, f"{installed or 'missing'} (tested: {requirement.specifier or 'any'})")

@@ -36,7 +36,7 @@ class OnnxBackend:
     name = "onnx"
 
     def __init__(self, exported: ExportedModel, threads: int):
-        onnxruntime = import_optional("onnxruntime", "onnx")
+        onnxruntime = import_optional("onnxruntime", "predict")
         (path,) = map(exported.file, FILES_OF[self.name])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

@@ -1,8 +1,4 @@
-"""Ask an exported model: texts in, labels and probabilities out. Nothing of the training code is needed.
-
-predictor = PairPredictor("ship")
-classes, labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
-"""
+"""Ask an exported model: texts in, labels and probabilities out. Nothing of the training code is needed."""
 
 from pathlib import Path
 from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -35,6 +31,14 @@ class Prediction(NamedTuple):
 
 class PairPredictor:
     """An exported model, loaded once. Not for several threads at a time.
+
+    >>> from ernie_pair import PairPredictor
+    >>> predictor = PairPredictor("ship")  # the folder that ernie-pair export made
+    >>> classes, labels, probabilities = predictor.predict([("怎么开户", "如何开户"), ("你好", "再见")])
+    >>> probabilities.sum(axis=1).round(3).tolist()  # a row for each pair, a column for each class
+    [1.0, 1.0]
+    >>> labels == [predictor.class_names[number] for number in classes]
+    True
 
     ``backend``: onnx | paddle | auto, see ``open_backend``; ``threads``: of one forward pass, 0: the cores of
     this process. ``threshold``: of two classes, the probability from which on a pair is of class 1; None: the

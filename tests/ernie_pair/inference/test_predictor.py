@@ -1,6 +1,8 @@
 """The predictor of exported models: what it answers, in which order, and what it refuses."""
 
+import doctest
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,8 +14,10 @@ import pytest
 from places import ROOT
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 
+import ernie_pair
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from ernie_pair.__main__ import COMMANDS
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
@@ -23,12 +27,50 @@ from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 
-WITHOUT_PADDLE = """
-import sys
-from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
-predict_exported(RunConfig(*sys.argv[1:4], scores=True, backend="onnx"))
-heavy = [name for name in sys.modules if name.split(".")[0] in ("paddle", "paddlenlp", "sklearn", "visualdl")]
-assert not heavy, heavy
+# As where only [predict,serve] is installed: none of the libraries of training can be found.
+WITHOUT_TRAINING = """
+import importlib.util, sys
+from data_tools.base.optional_import import OF_TRAINING
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {*OF_TRAINING, "paddle2onnx", "pandas", "ray", "torch"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from data_tools.base.cli import exit_code_of
+from ernie_pair.__main__ import COMMANDS, LAUNCH, _run
+"""
+ASKED = """
+import asyncio, httpx
+from ernie_pair import PairPredictor
+from ernie_pair.server.app import create_app
+from ernie_pair.server.batcher import Batching
+from ernie_pair.server.request import Limits
+model, pairs, output = sys.argv[1:]
+
+async def ask(predictor):
+    app = create_app(predictor, Batching(8, 0.01, 100), Limits(2000, 5, 20))
+    async with app.router.lifespan_context(app):
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here")
+        return await client.post("/predict", json={"pairs": [["今", "天"]]})
+
+predictor = PairPredictor(model)
+answer = asyncio.run(ask(predictor)).json()
+assert answer["labels"] == predictor.predict([("今", "天")]).labels, answer
+_run(["run", "--model", model, "--input_file", pairs, "--output_file", output])
+try:
+    from ernie_pair import PairTrainer
+except ImportError as error:
+    print(error)
+"""
+HELPED = """
+for name in [*COMMANDS, LAUNCH[0]]:
+    print(f"# {name}")
+    try:
+        print(exit_code_of(lambda: _run([name, "--help"])))
+    except SystemExit as left:
+        print(left.code)
 """
 
 
@@ -116,7 +158,7 @@ def test_auto_takes_onnx_where_it_is_installed(exported, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "library, backend, extra", [("onnxruntime", "onnx", "onnx"), ("paddle", "paddle", "cpu")]
+    "library, backend, extra", [("onnxruntime", "onnx", "predict"), ("paddle", "paddle", "cpu")]
 )
 def test_a_library_that_is_missing_is_named(exported, monkeypatch, library, backend, extra):
     if not read_exported(exported).holds(backend):
@@ -229,13 +271,47 @@ def test_the_command_writes_what_predict_writes(tmp_path, trained, exported, sco
     assert np.allclose(*numbers, atol=1e-5)
 
 
-def test_onnx_loads_neither_paddle_nor_the_training_code(tmp_path, exported):
-    pytest.importorskip("onnxruntime")
+def run_without_training(program, *words):
+    words = [sys.executable, "-c", WITHOUT_TRAINING + program, *map(str, words)]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def test_asking_works_without_the_libraries_of_training(tmp_path, exported):
+    for library in ("onnxruntime", "fastapi", "httpx"):
+        pytest.importorskip(library)
     texts, out = write_texts(tmp_path / "pairs.tsv"), tmp_path / "out"
-    words = [sys.executable, "-c", WITHOUT_PADDLE, str(exported), texts, str(out)]
-    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    ran = run_without_training(ASKED, exported, texts, out)
     assert ran.returncode == 0, ran.stderr
     assert len(columns_of(out)) == 31 and "30 predictions by onnx" in ran.stderr
+    assert "is not installed; pip install 'ernie-pair[cpu]'" in ran.stdout
+
+
+def test_commands_that_train_name_the_extra_they_need():
+    ran = run_without_training(HELPED)
+    assert ran.returncode == 0, ran.stderr
+    codes = dict(re.findall(r"^# (\S+)$.*?^(\d+)$", ran.stdout, re.M | re.S))
+    assert {"run", "serve", "doctor"} <= {name for name, code in codes.items() if code == "0"}
+    refused = [name for name, code in codes.items() if code == "2"]
+    assert {"train", "evaluate", "predict", "pretrain", "convert", "export"} <= set(refused)
+    assert len(codes) == len(COMMANDS) + 1
+    lines = ran.stderr.splitlines()
+    assert len(lines) == len(refused)
+    message = r"error: \w+ is not installed; pip install 'ernie-pair\[cpu\]', or 'ernie-pair\[gpu\]' for GPUs"
+    assert all(re.fullmatch(message, line) for line in lines), lines
+
+
+def test_the_example_in_the_docstring_works(tmp_path, exported, monkeypatch):
+    copytree(exported, tmp_path / "ship")
+    monkeypatch.chdir(tmp_path)
+    (example,) = doctest.DocTestFinder().find(PairPredictor, globs={})[:1]
+    assert len(example.examples) == 5
+    assert doctest.DocTestRunner().run(example).failed == 0
+
+
+def test_what_the_package_offers_can_be_imported():
+    assert ernie_pair.PairPredictor is PairPredictor and "PairPredictor" in dir(ernie_pair)
+    with pytest.raises(AttributeError, match="no attribute 'PairGuesser'"):
+        getattr(ernie_pair, "PairGuesser")  # noqa: B009 - is what is tested
 
 
 @pytest.mark.parametrize(
