@@ -4,6 +4,7 @@ from importlib import import_module
 from types import ModuleType
 
 from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
@@ -12,4 +13,4 @@ def import_optional(name: str, extra: str) -> ModuleType:
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise InputError(f"{package} is not installed; pip install 'ernie-pair[{extra}]'") from None
+        raise InputError(f"{package} is not installed; {install_command(extra)}") from None

@@ -1,6 +1,7 @@
 """The predictor of exported models: what it answers, in which order, and what it refuses."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from data_tools.base.installation import install_command
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
@@ -122,7 +124,7 @@ def test_a_library_that_is_missing_is_named(exported, monkeypatch, library, back
     if not read_exported(exported).holds(backend):
         pytest.skip("ONNX Runtime is not installed")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(InputError, match=rf"{library} is not installed; pip install 'ernie-pair\[{extra}\]'"):
+    with pytest.raises(InputError, match=re.escape(f"{library} is not installed; {install_command(extra)}")):
         PairPredictor(exported, backend)
 
 
