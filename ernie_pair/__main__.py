@@ -1,4 +1,4 @@
-"""ernie-pair COMMAND: the same runs as the launched files in scripts/, by name.
+"""ernie-pair COMMAND: every run of the package by name; an installed package needs no other file.
 
 Stands above the layers, like scripts/: it is the one module here that knows both of them.
 """
@@ -12,13 +12,34 @@ from data_tools.base.errors import InputError
 # command: (module, its function, its config, what it is for)
 COMMANDS = {
     "doctor": ("ernie_pair.device.doctor", "doctor", "DoctorConfig", "is this environment sound?"),
+    "check": ("ernie_pair.quickstart.self_check", "check", "CheckConfig", "does every part of it work?"),
+    "quickstart": (
+        "ernie_pair.quickstart.quickstart",
+        "quickstart",
+        "QuickstartConfig",
+        "the whole line on an embedded sample",
+    ),
+    "make-sample": (
+        "data_tools.make_sample",
+        "make_sample",
+        "SampleConfig",
+        "that sample: a text and labelled pairs",
+    ),
     "new-model": (
         "ernie_pair.model_files.new_model",
         "new_model",
         "NewModelConfig",
         "a model folder to start from scratch",
     ),
-    "prepare": ("data_tools.prepare", "prepare", "PrepareConfig", "JSON lines to a corpus for pretraining"),
+    "text-to-json": ("data_tools.trans_to_json", "trans_to_json", "TransConfig", "raw text to JSON lines"),
+    "build-vocab": ("data_tools.build_vocab", "build_vocab", "VocabConfig", "a vocab.txt from text"),
+    "create-corpus": (
+        "data_tools.create_pretraining_data",
+        "create_pretraining_data",
+        "CreateConfig",
+        "JSON lines to a corpus for pretraining",
+    ),
+    "prepare": ("data_tools.prepare", "prepare", "PrepareConfig", "the same, on a Ray cluster too"),
     "inspect-data": (
         "ernie_pair.pretrain.inspect_data",
         "inspect_data",
@@ -56,7 +77,7 @@ COMMANDS = {
         "train a sentence-pair classifier",
     ),
     "config": (
-        "ernie_pair.pair.launch.wizard",
+        "ernie_pair.launch.wizard",
         "write_launch_file",
         "QuestionsConfig",
         "questions that make the file of launch",
@@ -100,7 +121,7 @@ COMMANDS = {
 }
 
 
-LAUNCH = ("launch", "FILE [flags]: train in several processes")  # its flags follow from FILE
+LAUNCH = ("launch", "FILE or command: run it in several processes")  # its flags follow from the first word
 
 
 def main() -> None:
@@ -113,7 +134,7 @@ def _run(words) -> None:
         print(_usage())
         return
     if words[0] == LAUNCH[0]:
-        import_module("ernie_pair.pair.launch.launch").launch(words[1:])
+        import_module("ernie_pair.launch.launch").launch(words[1:])
         return
     if words[0] not in COMMANDS:
         known = ", ".join([*COMMANDS, LAUNCH[0]])

@@ -13,6 +13,7 @@ from typing import Optional
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
 from ernie_pair.device.paddle_patches.launcher import (
     asked_gpus,
     own_exit_code,
@@ -45,7 +46,8 @@ def refuse_absent_gpus(asked: Optional[str]) -> None:
         return
     cure = "leave --gpus out: --nproc_per_node 2, and --device cpu for the processes"
     if not paddle.is_compiled_with_cuda():
-        raise InputError(f"--gpus {asked}, but this Paddle is the CPU build; install .[gpu], or {cure}")
+        gpu_build = install_command("gpu")
+        raise InputError(f"--gpus {asked}, but this Paddle is the CPU build; {gpu_build}, or {cure}")
     if paddle.device.cuda.device_count() == 0:
         raise InputError(f"--gpus {asked}, but no GPU is visible; check the driver, or {cure}")
     visible = visible_gpus()

@@ -48,7 +48,8 @@ BELOW = {
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
     ),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
-    "ernie_pair/pair/launch": ("ernie_pair/pair/config",),
+    "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
+    "ernie_pair/launch": ("ernie_pair/pair/config", "ernie_pair/pretrain/config"),
 }
 # Their recipe fixes where they lie; these are the rooms that they are of.
 ROOM_OF = {
@@ -187,6 +188,8 @@ def configs():
     from data_tools.prepare import PrepareConfig
     from data_tools.trans_to_json import TransConfig
     from ernie_pair.device.doctor import DoctorConfig
+    from ernie_pair.launch.launch_config import LaunchConfig
+    from ernie_pair.launch.wizard import QuestionsConfig
     from ernie_pair.model_files.new_model import NewModelConfig
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
@@ -194,18 +197,18 @@ def configs():
     from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
-    from ernie_pair.pair.launch.launch_config import LaunchConfig
-    from ernie_pair.pair.launch.wizard import QuestionsConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.convert.convert import ConvertConfig
     from ernie_pair.pretrain.inspect_data import InspectConfig
+    from ernie_pair.quickstart.quickstart import QuickstartConfig
+    from ernie_pair.quickstart.self_check import CheckConfig
     from ernie_pair.server.serve import ServeConfig
 
     return [
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
-        *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig),
+        *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
     ]
 
 

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Optional
 
 from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
 
 # What [cpu] and [gpu] bring, by the names that the code imports it under: an installation that only asks
 # exported models has none of it.
@@ -25,11 +26,9 @@ def import_optional(name: str, extra: str) -> ModuleType:
 def missing_of_training(error: ModuleNotFoundError) -> Optional[InputError]:
     """Return what to tell of an absent library of training; None for a module that is none of them."""
     library = (error.name or "").partition(".")[0]
-    if library not in OF_TRAINING:
-        return None
-    return InputError(f"{_not_installed(library, 'cpu').message}, or 'ernie-pair[gpu]' for GPUs")
+    return _not_installed(library, "cpu") if library in OF_TRAINING else None
 
 
 def _not_installed(name: str, extra: str) -> InputError:
     package = name.partition(".")[0]
-    return InputError(f"{package} is not installed; pip install 'ernie-pair[{extra}]'")
+    return InputError(f"{package} is not installed; {install_command(extra)}")

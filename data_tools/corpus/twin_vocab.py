@@ -75,7 +75,8 @@ def vocabulary_of(corpora: List[Corpus], tokenizer: WordPiece) -> WordPiece:
         if own.tokens != longest.tokens[: own.vocab_size]:
             raise InputError(
                 f"{corpus.prefix}: its '##' twins have other ids than those of the corpora beside it; make "
-                "it again with create_pretraining_data.py and the vocabulary of build_vocab --add_twins_to"
+                "it again with ernie-pair create-corpus and the vocabulary of ernie-pair build-vocab "
+                "--add_twins_to"
             )
     return longest
 
@@ -93,7 +94,7 @@ def _extension_of(corpus: Corpus, tokenizer: WordPiece) -> WordPiece:
                 return vocabulary
         raise InputError(
             f"{corpus.prefix} was made with another vocabulary than that of the model; make it again with "
-            "create_pretraining_data.py and the model's vocab.txt"
+            "ernie-pair create-corpus and the model's vocab.txt"
         )
     base = _without_added_twins(tokenizer)
     # A corpus that marks words holds many twins: one without ids beyond the vocabulary has none at all.
@@ -106,8 +107,8 @@ def _extension_of(corpus: Corpus, tokenizer: WordPiece) -> WordPiece:
     ):
         raise InputError(
             f"{corpus.prefix} does not say how its '##' twins are numbered: PaddleNLP's tools and "
-            "build_vocab --add_twins_to do it differently for this vocab.txt; make the corpus again with "
-            "create_pretraining_data.py"
+            "ernie-pair build-vocab --add_twins_to do it differently for this vocab.txt; make the corpus "
+            "again with ernie-pair create-corpus"
         )
     _refuse_two_meanings(corpus, base)
     return theirs if theirs.vocab_size > tokenizer.vocab_size else tokenizer
@@ -120,7 +121,7 @@ def _refuse_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
         raise InputError(
             f"{corpus.prefix}: vocab.txt has {twice!r} twice, so that id {doubtful[0]} of PaddleNLP's tools "
             f"is {tokenizer.tokens[doubtful[0]]!r} or {twins[0]!r}; make the corpus again with "
-            "create_pretraining_data.py and the vocabulary of build_vocab --add_twins_to"
+            "ernie-pair create-corpus and the vocabulary of ernie-pair build-vocab --add_twins_to"
         )
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 
 from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
 from ernie_pair.device.cpu_env import cpu_threads, math_path
 from ernie_pair.device.paddle_patches.core_settings import set_math_threads
 from ernie_pair.processes.world import World
@@ -22,7 +23,7 @@ def start_device(device: str, world: World) -> str:
         return f"cpu, {cpu_threads()} thread(s), {math_path()}"
     if not paddle.is_compiled_with_cuda():
         raise InputError(
-            "--device gpu, but this Paddle is the CPU build; install .[gpu], or pass --device cpu"
+            f"--device gpu, but this Paddle is the CPU build; {install_command('gpu')}, or pass --device cpu"
         )
     if paddle.device.cuda.device_count() == 0:
         raise InputError("--device gpu, but no GPU is visible; check the driver, or pass --device cpu")

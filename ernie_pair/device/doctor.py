@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import List
 from packaging.requirements import Requirement
 
 from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
 from data_tools.base.options import Options, option
 from ernie_pair.device.cpu_env import cpu_threads, math_path
 from ernie_pair.device.device import default_device
@@ -44,9 +46,8 @@ def doctor(config: DoctorConfig) -> None:
         print(f"DEFECT    {defect}")
     if defects:
         raise InputError(f"{len(defects)} defect(s) found by doctor; fix the lines marked DEFECT")
-    _show(
-        "launch", _launch_line() if extra != PREDICTS else "asks exported models; ernie-pair[cpu] trains too"
-    )
+    asks = f"asks exported models; to train too: {install_command('cpu')}"
+    _show("launch", asks if extra == PREDICTS else _launch_line())
     print("sound")
 
 
@@ -118,7 +119,8 @@ def _check_paddle() -> List[str]:
     gloo, nccl = ("yes" if has_process_group(backend) else "no" for backend in ("Gloo", "NCCL"))
     _show("comm", f"gloo {gloo}, NCCL {nccl}")
     if default_device() == "gpu" and not gpus:
-        return ["an NVIDIA driver is loaded but Paddle sees no GPU; install .[gpu], or set DEVICE=cpu"]
+        cure = f"{install_command('gpu')}, or pass --device cpu to every command"
+        return [f"an NVIDIA driver is loaded but Paddle sees no GPU; {cure}"]
     return []
 
 
@@ -142,9 +144,6 @@ def _helper() -> str:
 def _launch_line() -> str:
     """Return a line that trains: with a set that is fetched, and this environment's Python and device."""
     on_gpu = default_device() == "gpu"
-    processes = "--gpus 0,1" if on_gpu else "--nproc_per_node 2"
-    here = Path(__file__).resolve().parents[2] / "scripts" / "train_pair.py"
-    script = f"{here}" if here.is_file() else f"{Path(sys.executable).parent / 'ernie-pair'} train"
+    processes = "--gpus 0,1 --device gpu" if on_gpu else "--processes 2 --device cpu"
     flags = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output/lcqmc"
-    device = "" if on_gpu else " --device cpu"
-    return f"{sys.executable} -m ernie_pair.launcher {processes} {script} {flags}{device}"
+    return f"{shlex.quote(sys.executable)} -m ernie_pair launch train {processes} {flags}"

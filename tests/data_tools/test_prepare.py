@@ -15,6 +15,7 @@ from waiting import until
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError, MachineError
+from data_tools.base.installation import install_command
 from data_tools.base.ray_pool import ray_map
 from data_tools.corpus import shards
 from data_tools.prepare import PrepareConfig, SharedMaker, prepare
@@ -198,7 +199,7 @@ def test_without_ray_its_engine_says_how_and_keeps_shards(folder, monkeypatch, c
     kept.parent.mkdir()
     kept.touch()
     assert make(lines_of("我"), engine="ray") == 2
-    assert capsys.readouterr().err == "error: ray is not installed; pip install 'ernie-pair[ray]'\n"
+    assert capsys.readouterr().err == f"error: ray is not installed; {install_command('ray')}\n"
     assert kept.exists()
 
 

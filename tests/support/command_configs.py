@@ -2,10 +2,6 @@
 
 from importlib import import_module
 
-from data_tools.build_vocab import VocabConfig
-from data_tools.create_pretraining_data import CreateConfig
-from data_tools.make_sample import SampleConfig
-from data_tools.trans_to_json import TransConfig
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.pair.config import ask_config, pair_config
 
@@ -18,7 +14,4 @@ def config_of(module, name):
     return getattr(import_module(module), name)
 
 
-CONFIGS = [
-    *(config_of(module, config) for module, _, config, _ in COMMANDS.values()),
-    *(VocabConfig, CreateConfig, SampleConfig, TransConfig),
-]
+CONFIGS = [config_of(module, config) for module, _, config, _ in COMMANDS.values()]

@@ -9,24 +9,13 @@ OUT/
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
 import numpy as np
 
-from data_tools.base.errors import (
-    CheckpointError,
-    ErniePairError,
-    InputError,
-    LostProcessError,
-    MachineError,
-    NumbersError,
-    Stopped,
-)
+from data_tools.base.errors import CheckpointError, InputError
 from data_tools.files.atomic_files import published
 from data_tools.files.json_file import read_json_object
 from data_tools.files.npy_stream import sha256_of_file
@@ -36,22 +25,14 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
 from ernie_pair.pair.train.best_checkpoint import best_models
+from ernie_pair.processes.child_command import ChildCommand
 from ernie_pair.processes.stop_signals import StopSignals
 
 PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
 TEST_KEY = "test_file (sha256)"
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
-ERRORS = {e.exit_code: e for e in (InputError, CheckpointError, NumbersError, MachineError, LostProcessError)}
-
-MOST_LOG_BYTES = 1 << 20  # of the end of a log that are searched for its error
 
 logger = logging.getLogger(__name__)
-
-
-class BrokenRunError(ErniePairError):
-    """A run that ended with a traceback."""
-
-    exit_code = 1
 
 
 class Candidate(NamedTuple):
@@ -184,44 +165,5 @@ def _best_of(folder: Path, metric: str) -> Path:
 
 def _call(words: List[str], log: Path) -> None:
     """Run `ernie-pair WORDS`. Raises the error that it ends with."""
-    before = log.stat().st_size if log.is_file() else 0
-    with open(log, "a", encoding="utf-8") as said:
-        child = subprocess.Popen([sys.executable, "-m", "ernie_pair", *words], stdout=said, stderr=said)
-        try:
-            code = child.wait()
-        except Stopped as stop:
-            raise Stopped("stopped; run the same command to go on", stop.exit_code) from None
-        finally:
-            child.terminate()  # it saves first; nothing happens to one that has ended
-            child.wait()
-    if code:
-        raise _error_of(code, f"{words[0]} of {log.stem}; see {log}", _last_error(log, before))
-
-
-def _last_error(log: Path, first_byte: int) -> str:
-    """Return the text of the last `error: ` line from ``first_byte`` on; earlier attempts wrote before."""
-    with open(log, "rb") as file:
-        file.seek(max(first_byte, log.stat().st_size - MOST_LOG_BYTES))
-        lines = file.read().decode("utf-8", errors="replace").splitlines()
-    errors = [line[len("error: ") :] for line in lines if line.startswith("error: ")]
-    return errors[-1] if errors else ""
-
-
-def _error_of(code: int, where: str, said: str) -> BaseException:
-    """Return the error of a run by its exit code.
-
-    It has the code and the line of the run; 5 where a signal killed it, 1 for a bug.
-    """
-    number = -code if code < 0 else code - 128
-    if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        exit_code = 128 + (signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-        name = signal.Signals(number).name
-        return Stopped(f"stopped by {name} ({where}); run the same command to go on", exit_code)
-    if code < 0:
-        return MachineError(
-            f"a run was killed by {signal.Signals(number).name} ({where}); memory may be short: free some "
-            "or lower batch_size, and run the same command to go on"
-        )
-    if code in ERRORS:
-        return ERRORS[code](f"{said or f'a run ended with exit code {code}'} ({where})")
-    return BrokenRunError(f"a run ended with exit code {code}, which is a bug ({where}: its traceback)")
+    with ChildCommand(words, f"{words[0]} of {log.stem}", log) as child:
+        child.finish()

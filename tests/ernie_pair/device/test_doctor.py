@@ -8,6 +8,7 @@ import pytest
 
 from data_tools.base.cli import parse_config
 from ernie_pair.device import doctor
+from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.pair.config.pair_config import TrainConfig
 
 
@@ -15,11 +16,10 @@ from ernie_pair.pair.config.pair_config import TrainConfig
 def test_the_launch_line_starts_a_training_that_is_understood(device, monkeypatch):
     monkeypatch.setattr(doctor, "default_device", lambda: device)
     words = shlex.split(doctor._launch_line())
-    script = next(place for place, word in enumerate(words) if word.endswith("train_pair.py"))
-    assert Path(words[0]).is_file() and Path(words[script]).is_file()
-    assert words[1:3] == ["-m", "ernie_pair.launcher"] and "--help" not in words
-    assert parse_config(TrainConfig, words[script + 1 :]).train_file == "lcqmc"
-    assert ("cpu" in words) is (device == "cpu")
+    assert Path(words[0]).is_file() and words[1:4] == ["-m", "ernie_pair", "launch"]
+    config, flags = read_launch(words[4:])
+    assert parse_config(TrainConfig, flags).train_file == "lcqmc" and config.on_each_machine == 2
+    assert ("cpu" in words) is (device == "cpu") and bool(config.gpus) is (device == "gpu")
 
 
 def test_a_gpu_build_without_a_gpu_is_no_defect(monkeypatch):
@@ -45,5 +45,5 @@ def test_without_paddle_only_asking_models_is_checked(monkeypatch, capsys, tmp_p
     monkeypatch.setitem(sys.modules, "paddle", None)
     doctor.doctor(doctor.DoctorConfig(str(tmp_path)))
     shown = capsys.readouterr().out
-    assert "checked predict\n" in shown and "asks exported models; ernie-pair[cpu] trains too" in shown
+    assert "checked predict\n" in shown and "asks exported models; to train too: pip install " in shown
     assert shown.endswith("sound\n")

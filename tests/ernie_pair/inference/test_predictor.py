@@ -17,6 +17,7 @@ from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_
 import ernie_pair
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from data_tools.base.installation import install_command
 from ernie_pair.__main__ import COMMANDS
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
@@ -164,7 +165,7 @@ def test_a_library_that_is_missing_is_named(exported, monkeypatch, library, back
     if not read_exported(exported).holds(backend):
         pytest.skip("ONNX Runtime is not installed")
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(InputError, match=rf"{library} is not installed; pip install 'ernie-pair\[{extra}\]'"):
+    with pytest.raises(InputError, match=re.escape(f"{library} is not installed; {install_command(extra)}")):
         PairPredictor(exported, backend)
 
 
@@ -283,7 +284,7 @@ def test_asking_works_without_the_libraries_of_training(tmp_path, exported):
     ran = run_without_training(ASKED, exported, texts, out)
     assert ran.returncode == 0, ran.stderr
     assert len(columns_of(out)) == 31 and "30 predictions by onnx" in ran.stderr
-    assert "is not installed; pip install 'ernie-pair[cpu]'" in ran.stdout
+    assert f"is not installed; {install_command('cpu')}" in ran.stdout
 
 
 def test_commands_that_train_name_the_extra_they_need():
@@ -296,7 +297,7 @@ def test_commands_that_train_name_the_extra_they_need():
     assert len(codes) == len(COMMANDS) + 1
     lines = ran.stderr.splitlines()
     assert len(lines) == len(refused)
-    message = r"error: \w+ is not installed; pip install 'ernie-pair\[cpu\]', or 'ernie-pair\[gpu\]' for GPUs"
+    message = rf"error: \w+ is not installed; {re.escape(install_command('cpu'))}"
     assert all(re.fullmatch(message, line) for line in lines), lines
 
 

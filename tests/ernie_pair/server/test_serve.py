@@ -19,6 +19,7 @@ from places import ROOT
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
 from ernie_pair.inference.predictor import Prediction
 from ernie_pair.server.serve import ServeConfig, _listen, serve
 
@@ -317,7 +318,7 @@ def test_nonsense_is_refused_with_the_name_of_its_flag(flags, reason):
 def test_a_library_that_is_missing_is_named(monkeypatch, capfd, library):
     monkeypatch.setitem(sys.modules, library, None)
     assert exit_code_of(lambda: serve(ServeConfig("m"))) == 2
-    assert f"error: {library} is not installed; pip install 'ernie-pair[serve]'" in capfd.readouterr().err
+    assert f"error: {library} is not installed; {install_command('serve')}" in capfd.readouterr().err
 
 
 def test_a_taken_port_or_a_missing_model_is_a_one_line_error(tmp_path, capfd):

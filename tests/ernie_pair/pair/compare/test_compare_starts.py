@@ -158,7 +158,7 @@ def ends(tmp_path, monkeypatch):
         program = tmp_path / "python"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(compare_runs.sys, "executable", str(program))
+        monkeypatch.setattr("sys.executable", str(program))
         return exit_code_of(lambda: compare_runs._call(["train"], tmp_path / "first-seed-7.log"))
 
     return run

@@ -13,11 +13,12 @@ from tiny_pair import write_model, write_pairs
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
+from ernie_pair.launch import launch as launching
+from ernie_pair.launch.launch import environment_of, launch, launcher_words
+from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.launch import launch as launching
-from ernie_pair.pair.launch.launch import environment_of, launch, launcher_words
-from ernie_pair.pair.launch.launch_config import read_launch
-from ernie_pair.pair.launch.wizard import QuestionsConfig, write_launch_file
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 FLAGS = {"model_name_or_path": "model", "train_file": "train.tsv", "dev_file": "dev.tsv", "output_dir": "out"}
 
@@ -99,6 +100,61 @@ def test_evaluation_and_prediction_are_started_too(folder):
         assert started("ask.yaml", "--command", "predict", "--processes=1")[3] == "predict"
 
 
+PRETRAIN = ["--model_name_or_path=model", "--input_dir=data", "--output_dir=out"]
+
+
+@pytest.mark.parametrize(
+    "asked, launcher, groups",
+    [
+        (["--device=cpu"], [], 1),
+        (["--processes=4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
+        (["--gpus=0,1", "--device=gpu", "--sharding_degree=2"], [*LAUNCHER, "--gpus", "0,1"], 1),
+        (
+            ["--gpus=0,1", "--nnodes=2", "--master=10.0.0.1:6170", "--device=gpu", "--sharding_degree=2"],
+            [*LAUNCHER, "--gpus", "0,1", "--nnodes", "2", "--master", "10.0.0.1:6170"],
+            2,
+        ),
+        (["--processes=2", "--dp_degree=1", "--sharding_degree=2", "--device=cpu"], None, 1),
+    ],
+)
+def test_pretraining_is_launched_without_a_file(asked, launcher, groups):
+    words = started("pretrain", *PRETRAIN, *asked)
+    assert launcher is None or words[: len(launcher)] == launcher
+    place = words.index("ernie_pair")
+    assert words[place - 2 : place + 2] == ["-u", "-m", "ernie_pair", "pretrain"]
+    assert parse_config(PretrainConfig, words[place + 2 :]).dp_degree == groups
+
+
+def test_pretraining_is_launched_by_a_file(folder):
+    flags = dict(word[2:].split("=") for word in PRETRAIN)
+    block = {"command": "pretrain", "processes": 2}
+    (folder / "pretrain.yaml").write_text(yaml.safe_dump({"launch": block, **flags, "device": "cpu"}))
+    words = started("pretrain.yaml", "--max_steps=7")
+    assert words[4:6] == ["--nproc_per_node", "2"] and {"--dp_degree=2", "--max_steps=7"} < set(words)
+
+
+@pytest.mark.parametrize(
+    "asked, reason",
+    [
+        (["--processes=2", "--sharding_degree=4"], "--sharding_degree 4 is above 2 processes; lower it"),
+        (["--processes=4", "--dp_degree=2"], "asks for 2 process(es), but 4 were started"),
+        (["--use_amp=true"], "needs a GPU: Paddle has no half-precision CPU kernels"),
+        (["--command=train"], "pretrain and --command train are two commands; leave one of them out"),
+        (["--train_file=a.tsv"], "unrecognized arguments: --train_file"),
+    ],
+)
+def test_pretraining_that_cannot_start_is_refused_first(monkeypatch, asked, reason):
+    monkeypatch.setattr(launching.os, "execve", None)
+    with pytest.raises(InputError) as caught:
+        launch(["pretrain", *PRETRAIN, "--device=cpu", *asked])
+    assert reason in caught.value.message
+
+
+def test_training_is_launched_without_a_file_too():
+    words = started("train", *(f"--{name}={value}" for name, value in FLAGS.items()), "--device=cpu")
+    assert words == [*run()[:4], *(f"--{name}={value}" for name, value in FLAGS.items()), "--device=cpu"]
+
+
 @pytest.mark.parametrize(
     "block, flags, words, reason",
     [
@@ -118,7 +174,7 @@ def test_evaluation_and_prediction_are_started_too(folder):
         ({"processes": 2}, {"device": "gpu"}, [], "name a GPU for each"),
         ({"nnodes": 2}, {"device": "cpu"}, [], "--master '' is no address"),
         ({}, {}, ["--processes=2", "--processes=3"], "--processes is given twice"),
-        ({"command": "sing"}, {}, [], "pair.yaml:2: command takes one of train, evaluate, predict"),
+        ({"command": "sing"}, {}, [], "pair.yaml:2: command takes one of train, evaluate, predict, pretrain"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block, flags, words, reason):
@@ -131,8 +187,8 @@ def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block
 @pytest.mark.parametrize(
     "words, reason",
     [
-        ([], "give the file first"),
-        (["--epochs=3"], "give the file first"),
+        ([], "give a file or one of train, "),
+        (["--epochs=3"], "give a file or one of train, "),
         (["absent.yaml"], "absent.yaml: no such file; ernie-pair config makes one"),
     ],
 )
@@ -267,7 +323,7 @@ def test_the_command_line_knows_both(capsys, monkeypatch):
     said = capsys.readouterr().out
     assert "config " in said and "launch " in said
     assert exit_code_of(lambda: _run(["launch"])) == 2
-    assert "give the file first" in capsys.readouterr().err
+    assert "give a file or one of train, " in capsys.readouterr().err
     assert exit_code_of(lambda: _run(["lunch"])) == 2
     with pytest.raises(SystemExit) as stop:
         _run(["launch", "--help"])

@@ -1,18 +1,18 @@
-"""Start the processes that a file asks for; this one becomes their launcher."""
+"""Start the processes that a file or flags ask for; this one becomes their launcher."""
 
 import os
 import sys
 from typing import Dict, List, Sequence
 
 from ernie_pair.device.device import default_device
-from ernie_pair.pair.launch.launch_config import LaunchConfig, read_launch, shown
+from ernie_pair.launch.launch_config import LaunchConfig, read_launch, shown
 
 
 def launch(words: Sequence[str]) -> None:
-    """Run ``FILE [flags]``; this process becomes the launcher, and the call does not return.
+    """Run ``FILE [flags]`` or ``COMMAND [flags]``; the call does not return.
 
-    Signals reach the launcher, and its exit code is that of the run. Raises InputError before anything is
-    started.
+    This process becomes the launcher: signals reach it, and its exit code is that of the run. Raises
+    InputError before anything is started.
     """
     config, flags = read_launch(words)
     command = launcher_words(config, flags)

@@ -13,11 +13,11 @@ from data_tools.base.yaml_flags import LAUNCH
 from data_tools.files.atomic_files import published
 from data_tools.files.results import followed, refuse_existing
 from ernie_pair.device.device import default_device
+from ernie_pair.launch.launch_config import ADDRESS, GPUS, read_launch
 from ernie_pair.model_files.config_json import FAMILIES, find_config
 from ernie_pair.model_files.spec import read_family
 from ernie_pair.pair.data.pair_file import refuse_missing
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.launch.launch_config import ADDRESS, GPUS, read_launch
 
 Understand = Callable[[str], object]
 

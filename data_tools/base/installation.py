@@ -1,0 +1,108 @@
+"""How an optional extra is installed where this package stands: a folder of its sources, a wheel, an index.
+
+No index is known to have the package, so its name alone installs nothing.
+"""
+
+import json
+import shlex
+from importlib import metadata
+from pathlib import Path
+from typing import Iterator, List, Set
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from packaging.requirements import Requirement
+
+NAME = "ernie-pair"
+LONGEST_COMMAND = 300  # characters: above, an error line would cut it
+_HERE = Path(__file__).resolve().parents[2]
+
+
+def install_command(extra: str) -> str:
+    """Return the pip command that installs ``extra``, true where this package stands.
+
+    By the folder of its sources where it runs from them, by the wheel or folder that it was installed from
+    where that is still there, otherwise by the requirements that are missing.
+    """
+    origin = _sources(extra) or _recorded_origin(extra)
+    if origin:
+        return f"pip install {origin}"
+    missing = " ".join(shlex.quote(requirement) for requirement in missing_requirements(extra))
+    if 0 < len(missing) <= LONGEST_COMMAND:
+        return f"pip install {missing}"
+    return f"pip install 'PATH/{_wheel_name()}[{extra}]', the wheel that this was installed from"
+
+
+def missing_requirements(extra: str) -> List[str]:
+    """Return what ``extra`` asks for and is not installed, as pip reads it; nothing without metadata."""
+    return [
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in _requirements(extra, set())
+        if not _is_met(requirement)
+    ]
+
+
+def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
+    """Yield the requirements of an extra and of the extras that it asks for."""
+    seen.add(extra)
+    try:
+        lines = metadata.requires(NAME) or []
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in map(Requirement, lines):
+        if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
+            continue
+        if requirement.name != NAME:
+            yield requirement
+        for inner in requirement.extras - seen if requirement.name == NAME else ():
+            yield from _requirements(inner, seen)
+
+
+def _is_met(requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _sources(extra: str) -> str:
+    """Return the folder of sources that this runs from, as pip reads it; '' where it runs from none."""
+    return _folder(_HERE, extra, "-e ") if (_HERE / "pyproject.toml").is_file() else ""
+
+
+def _recorded_origin(extra: str) -> str:
+    """Return where pip found the package, as it wrote down in direct_url.json, if that is still there."""
+    url = _direct_url()
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file"):
+        return shlex.quote(f"{NAME}[{extra}] @ {url}")
+    path = Path(url2pathname(parts.path))
+    if parts.scheme and path.is_file():
+        return shlex.quote(f"{NAME}[{extra}] @ {url}")
+    return _folder(path, extra) if parts.scheme and (path / "pyproject.toml").is_file() else ""
+
+
+def _direct_url() -> str:
+    """Return what pip was given, of a version control system with its name and its commit; '' for a name."""
+    try:
+        written = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return ""
+    url, vcs = str(written.get("url", "")), written.get("vcs_info")
+    return f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
+
+
+def _folder(path: Path, extra: str, how: str = "") -> str:
+    shown = "." if path == Path.cwd() else str(path)
+    return f"{how}{shlex.quote(f'{shown}[{extra}]')}"
+
+
+def _wheel_name() -> str:
+    """Return the name of the wheel's file, from what it says of itself."""
+    try:
+        found = metadata.distribution(NAME)
+    except metadata.PackageNotFoundError:
+        return f"{NAME.replace('-', '_')}-*.whl"
+    lines = (found.read_text("WHEEL") or "").splitlines()
+    tag = next((line[len("Tag: ") :] for line in lines if line.startswith("Tag: ")), "*")
+    return f"{NAME.replace('-', '_')}-{found.version}-{tag}.whl"

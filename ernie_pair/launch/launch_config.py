@@ -1,0 +1,182 @@
+"""Read what `ernie-pair launch` is told: how many processes, and the flags of what they run.
+
+ernie-pair launch pretrain --gpus 0,1 --input_dir data ...       a command, and flags
+ernie-pair launch pair.yaml --max_steps 1000                     a file, and flags that win over it:
+
+launch:
+  processes: 2                  on each machine
+  gpus: 0,1                     absent on CPU
+  nnodes: 2                     machines
+  master: 10.0.0.1:8090         an address of the first of them
+model_name_or_path: ernie-gram-zh
+train_file: train.tsv
+"""
+
+import os
+import re
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+
+from data_tools.base.cli import build_config, leave_with_help
+from data_tools.base.errors import InputError
+from data_tools.base.flag_words import flag_names, flags_given, given_by, split_words
+from data_tools.base.options import Given, Options, hints_of, option, read_given
+from data_tools.base.yaml_flags import Entry, launch_file, read_entries
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.processes.world import World
+
+ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
+GPUS = re.compile(r"\d+(,\d+)*")
+CONFIGS: Dict[str, Type[Options]] = {
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "predict": PredictConfig,
+    "pretrain": PretrainConfig,
+}
+
+
+@dataclass(frozen=True)
+class LaunchConfig(Options):
+    """Start pretraining, training, evaluation or prediction in several processes."""
+
+    EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
+
+    file: str = option(
+        positional=True,
+        help="a file of a block `launch:` and flags, as ernie-pair config makes it; or the --command itself",
+        group="data",
+    )
+    command: str = option("train", help="what the processes run", group="devices", choices=CONFIGS)
+    processes: int = option(
+        0,
+        help="on each machine; 0: one for each of --gpus, or one alone",
+        group="devices",
+        unit="processes",
+        at_least=0,
+    )
+    gpus: str = option(
+        "",
+        help="of each machine, 0,1 for example; empty: the CPU, or one GPU for one process",
+        group="devices",
+    )
+    nnodes: int = option(
+        1, help="how many machines; start the same on each", group="devices", unit="machines", at_least=1
+    )
+    master: str = option("", help="host:port of the first machine, where there are several", group="devices")
+    log_dir: str = option(
+        "", help="what each process prints goes here; empty: OUTPUT_DIR/log, or log", group="devices"
+    )
+
+    @property
+    def on_each_machine(self) -> int:
+        """Return the number of processes on each machine."""
+        return self.processes or len(self.gpus.split(","))
+
+    @property
+    def on_all_machines(self) -> int:
+        """Return the number of processes of the run."""
+        return self.on_each_machine * self.nnodes
+
+    @property
+    def is_alone(self) -> bool:
+        """Return whether it is one process that needs no launcher."""
+        return self.on_each_machine == self.nnodes == 1 and not self.gpus
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.gpus and not GPUS.fullmatch(self.gpus):
+            raise InputError(f"--gpus {self.gpus} is no list of numbers; write 0,1 for example")
+        if self.gpus and self.processes not in (0, len(self.gpus.split(","))):
+            raise InputError(f"--gpus {self.gpus} and --processes {self.processes} differ; give one for each")
+        if self.nnodes > 1 and not ADDRESS.fullmatch(self.master):
+            raise InputError(f"--master {self.master!r} is no address; write 10.0.0.1:8090 for example")
+
+    def refuse_device(self, device: str) -> None:
+        """Raise InputError where ``device``, an option of what is started, does not fit the GPUs."""
+        if self.gpus and device == "cpu":
+            raise InputError(f"--gpus {self.gpus} and --device cpu exclude each other; leave one of them out")
+        if device == "gpu" and not (self.gpus or self.is_alone):
+            raise InputError(
+                "--device gpu with several processes: name a GPU for each, --gpus 0,1 for example"
+            )
+
+
+def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
+    """Read ``FILE [flags]`` or ``COMMAND [flags]`` into how to start, and the words of what is started.
+
+    Flags win over the file. Everything is checked as by the command itself. Raises InputError, for the file
+    with file:line.
+    """
+    first = words[0] if words else ""
+    if "-h" in words or "--help" in words:
+        leave_with_help([LaunchConfig, CONFIGS.get(first, TrainConfig)], "ernie-pair launch")
+    if not first or first.startswith("-"):
+        raise InputError(f"give a file or one of {', '.join(CONFIGS)} first: ernie-pair launch FILE [flags]")
+    block, beside = _entries_of(first)
+    split = split_words(words[1:], _names_of(LaunchConfig, *CONFIGS.values()))
+    of_file = {**read_entries(block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
+    launch = build_config(LaunchConfig, {**of_file, **_command_of(first), **flags_given(split, LaunchConfig)})
+    _refuse_two_commands(first, launch.command)
+    config, given = _read_started(launch, beside, words[1:])
+    log_dir = launch.log_dir or os.path.join(getattr(config, "output_dir", ""), "log")
+    return replace(launch, log_dir=log_dir), [f"--{name}={value.text}" for name, value in given.items()]
+
+
+def _read_started(
+    launch: LaunchConfig, beside: List[Entry], words: Sequence[str]
+) -> Tuple[Any, Dict[str, Given]]:
+    """Return the options of what is started, and what was given of them. Raises InputError."""
+    started = CONFIGS[launch.command]
+    split = split_words(words, _names_of(LaunchConfig, started))
+    given = {**read_entries(beside, hints_of(started)), **given_by(split, started)}
+    if started is PretrainConfig:
+        given.setdefault("dp_degree", _groups(launch, given.get("sharding_degree")))
+    config: Any = build_config(started, given)
+    launch.refuse_device(config.device)
+    if started is PretrainConfig:
+        refuse_unready(config, World(0, launch.on_all_machines), World(0, launch.on_each_machine))
+    return config, given
+
+
+def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
+    """Return the block `launch:` of a file and the flags beside it; nothing of a command."""
+    if first in CONFIGS:
+        return [], []
+    if not Path(first).is_file():
+        raise InputError(
+            f"{first}: no such file; ernie-pair config makes one, or give one of {', '.join(CONFIGS)} for it"
+        )
+    return launch_file(first)
+
+
+def _command_of(first: str) -> Dict[str, Given]:
+    return {"command": Given(first, "FILE")} if first in CONFIGS else {}
+
+
+def _refuse_two_commands(first: str, command: str) -> None:
+    if first in CONFIGS and command != first:
+        raise InputError(f"{first} and --command {command} are two commands; leave one of them out")
+
+
+def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:
+    """Return --dp_degree where it is left out: the groups that the processes make.
+
+    A sharding group counts once. Raises InputError where it has more processes than there are.
+    """
+    degree: Any = read_given(sharding, int) if sharding else 1
+    if degree > launch.on_all_machines:
+        raise InputError(f"--sharding_degree {degree} is above {launch.on_all_machines} processes; lower it")
+    return Given(str(launch.on_all_machines // max(degree, 1)), "--dp_degree")
+
+
+def shown(words: Sequence[str]) -> str:
+    """Return the words as one line that can be copied into a shell."""
+    return " ".join(map(shlex.quote, words))
+
+
+def _names_of(*config_classes: type) -> List[str]:
+    return [name for config_class in config_classes for name in flag_names(config_class)]

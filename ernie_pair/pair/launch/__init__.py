@@ -1,1 +1,0 @@
-"""Start the processes of a run from a file of answers."""
