@@ -80,6 +80,15 @@ def test_the_linter_and_the_type_check_come_before_the_tests(clone, words, tests
     assert done.returncode == 0
 
 
+def test_a_wheel_is_built_into_an_empty_folder_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    words = ["sh", str(ROOT / "scripts" / "build_wheel.sh")]
+    environment = {**os.environ, "OUT": str(tmp_path), "PYTHON": "/no/python"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and f"OUT={tmp_path} is not empty; choose another folder" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
 def test_type_check_errors_end_the_check_before_the_tests(clone):
     (clone / ".venv" / "stamp").write_text(stamp(clone, "cpu"))
     python = clone / ".venv" / "bin" / "python"

@@ -24,6 +24,7 @@ def require_ray(address: str = ""):
     Raises InputError when it is not installed, MachineError when HOST:PORT does not answer.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # it warns of its default, and no task has a GPU
     os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # its notices of lost workers: every line is skipped
     ray = import_optional("ray", "ray")
     if address:
