@@ -59,6 +59,17 @@ class ExportConfig(Options):
         at_least=0,
         at_most=1,
     )
+    triton: bool = option(
+        False, help="also write triton/, a model repository for Triton's ONNX Runtime", group="other"
+    )
+    docker: bool = option(
+        False,
+        help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
+        group="other",
+    )
+    wheel: str = option(
+        "", help="the wheel of ernie-pair for --docker true; empty: built of the sources here", group="other"
+    )
     text_a: str = option("", help="the column of the first text in --quantize_file", group="data")
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
@@ -71,6 +82,11 @@ class ExportConfig(Options):
         refuse_short_pairs(self.max_seq_len)
         if self.quantize == "int8" and self.format == "paddle":
             raise InputError("--quantize int8 is of the ONNX model; pass --format onnx or both as well")
+        for name in ("triton", "docker"):
+            if getattr(self, name) and self.format == "paddle":
+                raise InputError(f"--{name} true is for the ONNX model; pass --format onnx or both as well")
+        if self.wheel and not self.docker:
+            raise InputError("--wheel is for the image of --docker true; pass that as well")
         if self.quantize_file and self.quantize == "none":
             raise InputError("--quantize_file is to judge int8 by; pass --quantize int8 as well")
 

@@ -5,12 +5,12 @@ import logging
 import os
 import shutil
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Dict, Optional, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Dict, Optional, Sequence, Set
 
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
-from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.atomic_folder import MADE, publish_folder, read_made
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.wordpiece import WordPiece
@@ -31,6 +31,7 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.pair.export.docker import DOCKERFILE, refuse_unusable_wheel, write_dockerfile
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
@@ -41,6 +42,7 @@ from ernie_pair.pair.export.judge_int8 import (
     refuse_loss_of_accuracy,
 )
 from ernie_pair.pair.export.quantize import write_int8
+from ernie_pair.pair.export.triton import TRITON_FILES, write_triton
 from ernie_pair.pair.model.classifier import PairClassifier, load_classifier
 from ernie_pair.processes.world import World
 
@@ -79,6 +81,7 @@ def export_pair(config: ExportConfig) -> None:
         return
     if "onnx" in config.backends:
         import_optional("onnxruntime", "onnx")
+    refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
     source = _source_of(config)
     calibration = source.calibration
@@ -98,11 +101,13 @@ def export_pair(config: ExportConfig) -> None:
 def _results(config: ExportConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {"model_path": files_of(config.model_path)}
     left_out = ["model_path", "output_dir"]
-    if files_of(config.quantize_file):  # otherwise it is the name of a set
-        inputs["quantize_file"] = files_of(config.quantize_file)
-        left_out.append("quantize_file")
+    for name in ("quantize_file", "wheel"):
+        files = files_of(getattr(config, name))
+        if files:  # otherwise it is the name of a set, or nothing
+            inputs[name] = files
+            left_out.append(name)
     settings = settings_of(config, *left_out)
-    outputs = [output_dir / name for name in WRITTEN]
+    outputs = [output_dir / name for name in (*WRITTEN, *TRITON_FILES, DOCKERFILE)]
     return Results("export", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
@@ -110,12 +115,22 @@ def _refuse_loss(output_dir: Path) -> None:
     """Raise InputError when what would be replaced is not an earlier export."""
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - {*WRITTEN, MADE} if EXPORT_MANIFEST in found else found
+    others = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
+    if EXPORT_MANIFEST in others:
+        others = {path.relative_to(output_dir).as_posix() for path in output_dir.rglob("*")} - _own(
+            output_dir
+        )
     if others:
         raise InputError(
             f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
         )
+
+
+def _own(output_dir: Path) -> Set[str]:
+    """Return what an earlier export may have written in ``output_dir``, files and folders."""
+    recorded = (read_made(output_dir) or {}).get("outputs")
+    names = {*WRITTEN, *TRITON_FILES, DOCKERFILE, MADE, *(recorded if isinstance(recorded, dict) else ())}
+    return names | {str(folder) for name in names for folder in PurePosixPath(name).parents}
 
 
 def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
@@ -168,6 +183,10 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         int8 = judge_int8(draft, source.judging, threads)
         refuse_loss_of_accuracy(int8, config.max_accuracy_drop)
         _write_manifest(exported, {**facts, "int8": int8})
+    if config.triton:
+        write_triton(exported)
+    if config.docker:
+        write_dockerfile(exported, config.wheel)
 
 
 def _write_models(draft: Path, config: ExportConfig, source: Source) -> None:
