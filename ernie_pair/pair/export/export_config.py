@@ -60,15 +60,17 @@ class ExportConfig(Options):
         at_most=1,
     )
     triton: bool = option(
-        False, help="also write triton/, a model repository for Triton's ONNX Runtime", group="other"
+        False, help="also write triton/, a model repository for Triton's ONNX Runtime", group="devices"
     )
     docker: bool = option(
         False,
         help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
-        group="other",
+        group="devices",
     )
     wheel: str = option(
-        "", help="the wheel of ernie-pair for --docker true; empty: built of the sources here", group="other"
+        "",
+        help="the wheel of ernie-pair for --docker true; empty: built of the sources here",
+        group="devices",
     )
     text_a: str = option("", help="the column of the first text in --quantize_file", group="data")
     text_b: str = option("", help="the column of the second text", group="data")

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import List, Set
 
-import ernie_pair
 from data_tools.base.errors import InputError
 
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "data_tools", "ernie_pair")
@@ -25,7 +24,7 @@ def build_wheel(folder: Path) -> Path:
     They are copied first, for a build leaves files among them. Raises InputError when this package was
     installed without its sources, or when the build fails.
     """
-    root = Path(ernie_pair.__file__).parents[1]
+    root = Path(__file__).parents[3]
     if not (root / "pyproject.toml").is_file():
         raise InputError("this package was installed without its sources; give its wheel with --wheel FILE")
     with tempfile.TemporaryDirectory() as held:
