@@ -138,8 +138,9 @@ class Results:
                 note.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
     def about_folder(self, draft: Path) -> Dict[str, object]:
-        """Return what the record in a folder says of all files in it."""
-        return self.about({path.name: path for path in sorted(draft.iterdir())})
+        """Return what the record in a folder says of all files in it, those of its folders included."""
+        files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
+        return self.about({path.relative_to(draft).as_posix(): path for path in files})
 
     def about(self, made: Dict[str, Path]) -> Dict[str, object]:
         """Return what the record says of {name beside the record: the file as it was made}."""

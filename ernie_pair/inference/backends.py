@@ -11,11 +11,12 @@ from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.optional_import import import_optional
 from ernie_pair.inference.exported_model import FILES_OF, ExportedModel
 
-LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle"}
+LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxruntime"}
+BACKEND_HELP = "auto: onnx where it is installed; onnx-int8: where it was exported with --quantize int8"
 
 
 def open_backend(exported: ExportedModel, name: str, threads: int):
-    """Open the model for ``name``: onnx, paddle, or auto for the first that is exported and installed.
+    """Open the model for ``name``: onnx, paddle, onnx-int8, or auto for the first exported and installed.
 
     ``threads``: of one forward pass. Raises InputError when there is none, CheckpointError when its files are
     damaged.
@@ -27,7 +28,7 @@ def open_backend(exported: ExportedModel, name: str, threads: int):
         name = next((each for each in held if find_spec(LIBRARY_OF[each])), held[0])
     if name not in held:
         raise InputError(f"{exported.folder} holds no model for {name}; pass --backend {held[0]}")
-    return {"onnx": OnnxBackend, "paddle": PaddleBackend}[name](exported, threads)
+    return {"onnx": OnnxBackend, "paddle": PaddleBackend, "onnx-int8": Int8Backend}[name](exported, threads)
 
 
 class OnnxBackend:
@@ -51,6 +52,12 @@ class OnnxBackend:
         """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each."""
         feed = {"input_ids": input_ids, "token_type_ids": token_type_ids}
         return self._session.run(["logits"], feed)[0]
+
+
+class Int8Backend(OnnxBackend):
+    """The ONNX model with int8 weights. Raises CheckpointError when its file is damaged."""
+
+    name = "onnx-int8"
 
 
 class PaddleBackend:

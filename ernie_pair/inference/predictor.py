@@ -40,11 +40,11 @@ class PairPredictor:
     >>> labels == [predictor.class_names[number] for number in classes]
     True
 
-    ``backend``: onnx | paddle | auto, see ``open_backend``; ``threads``: of one forward pass, 0: the cores of
-    this process. ``threshold``: of two classes, the probability from which on a pair is of class 1; None: the
-    one that was exported, if there is one, otherwise the likelier class. ``symmetric``: average scores (a, b)
-    and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. Raises an ErniePairError for a
-    folder that cannot be used so.
+    ``backend``: onnx | paddle | onnx-int8 | auto, see ``open_backend``; ``threads``: of one forward pass, 0:
+    the cores of this process. ``threshold``: of two classes, the probability from which on a pair is of class
+    1; None: the one that was exported, if there is one, otherwise the likelier class. ``symmetric``: average
+    scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. Raises an
+    ErniePairError for a folder that cannot be used so.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Health(BaseModel):
     """The state of the service, and the exported model that it serves."""
 
     status: str = Field(description="ok or stopping")
-    backend: str = Field(description="onnx or paddle")
+    backend: str = Field(description="onnx, paddle or onnx-int8")
     labels: List[str] = Field(description="the names of the classes")
     max_seq_len: int = Field(description="tokens per pair; longer pairs are cut")
     temperature: float = Field(description="what the logits are divided by")

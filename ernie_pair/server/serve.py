@@ -11,6 +11,7 @@ from data_tools.base.errors import InputError, MachineError
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option
 from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.backends import BACKEND_HELP
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.processes.world import World
@@ -38,8 +39,8 @@ class ServeConfig(Options):
     port: int = option(
         8000, help="the port to listen at; 0: any free one", group="devices", at_least=0, at_most=65535
     )
-    backend: Literal["auto", "paddle", "onnx"] = option(
-        "auto", help="auto: onnx where it is installed", group="devices"
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
+        "auto", help=BACKEND_HELP, group="devices"
     )
     threads: int = option(
         0,

@@ -27,10 +27,8 @@ def write_trained(folder: Path, family: str = "ernie", **changes) -> Path:
     return folder
 
 
-def ship(
-    model: Path, folder: Path, format: str = "paddle", max_seq_len: int = MAX_SEQ_LEN, overwrite: bool = False
-) -> Path:
-    export_pair(ExportConfig(str(model), str(folder), format, max_seq_len, overwrite=overwrite))
+def ship(model: Path, folder: Path, format: str = "paddle", max_seq_len: int = MAX_SEQ_LEN, **flags) -> Path:
+    export_pair(ExportConfig(str(model), str(folder), format, max_seq_len, **flags))
     return folder
 
 

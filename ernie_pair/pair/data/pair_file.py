@@ -199,18 +199,24 @@ def rows_of(
 
     A line at a time. Raises InputError when the first line does not tell how the others are to be read.
     """
-    ending = ending_of(path)
-    if ending in JSON_ENDINGS:
-        found = _cells_of_json(path, columns, rules)
-    else:
-        found = _cells_of_table(path, columns, rules, "," if ending == ".csv" else "\t")
-    for number, cells in found:
+    for number, cells in _cells_of(path, columns, rules):
         if not isinstance(cells, BadRecord):
             try:
                 row = row_of(f"{path}:{number}", number, cells, labels)
             except InputError as error:
                 cells = BadRecord(error.message)
         yield BadRow(number, cells.reason) if isinstance(cells, BadRecord) else row
+
+
+def has_labels(path: Path, columns: Columns, rules: RowRules) -> bool:
+    """Return whether the first good row of a file has a label.
+
+    Raises InputError when the file is missing or its first line does not tell how to read the others.
+    """
+    refuse_missing(path)
+    found = (cells for _, cells in _cells_of(path, columns, rules) if not isinstance(cells, BadRecord))
+    first = next(found, None)
+    return first is not None and first[2] is not None
 
 
 def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> Pair:
@@ -222,6 +228,13 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
         raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
     return Pair(number, left, right, None if labels is None else _class_of(where, label, labels))
+
+
+def _cells_of(path: Path, columns: Columns, rules: RowRules) -> Iterator[Tuple[int, Union[Cells, BadRecord]]]:
+    ending = ending_of(path)
+    if ending in JSON_ENDINGS:
+        return _cells_of_json(path, columns, rules)
+    return _cells_of_table(path, columns, rules, "," if ending == ".csv" else "\t")
 
 
 def _cells_of_table(

@@ -5,15 +5,15 @@ import logging
 import os
 import shutil
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Dict, Literal, Optional, Sequence, Tuple
+from pathlib import Path, PurePosixPath
+from typing import Dict, Optional, Sequence, Set
 
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
-from data_tools.base.options import Options, option, refuse_empty
-from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.atomic_folder import MADE, publish_folder, read_made
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import quiet_libraries, start_device
@@ -31,9 +31,18 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
-from ernie_pair.pair.config.ask_config import refuse_short_pairs
+from ernie_pair.pair.export.docker import DOCKERFILE, refuse_unusable_wheel, write_dockerfile
+from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
+from ernie_pair.pair.export.judge_int8 import (
+    JudgingPairs,
+    judge_int8,
+    judging_pairs,
+    refuse_loss_of_accuracy,
+)
+from ernie_pair.pair.export.quantize import write_int8
+from ernie_pair.pair.export.triton import TRITON_FILES, write_triton
 from ernie_pair.pair.model.classifier import PairClassifier, load_classifier
 from ernie_pair.processes.world import World
 
@@ -46,48 +55,15 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ExportConfig(Options):
-    """Make a folder that runs without the training code, and prove that it answers as the model does."""
+class Source:
+    """A trained model, how it decides, and what its int8 form is judged on, None without one."""
 
-    EXAMPLE = "--model_path output/best-accuracy-0.8962 --output_dir exported --format onnx"
-
-    model_path: str = option(
-        help="the folder of a trained model, OUT/best-accuracy-0.8962 for example", group="model"
-    )
-    output_dir: str = option(help="the folder to make", group="data")
-    format: Literal["paddle", "onnx", "both"] = option(
-        "paddle", help="Paddle Inference, ONNX (needs the extra [onnx]), or both", group="model"
-    )
-    max_seq_len: int = option(
-        0,
-        help="tokens per pair, longer ones are cut; 0: as in training",
-        group="data",
-        unit="tokens",
-        at_least=0,
-    )
-    threshold: Optional[float] = option(
-        None,
-        help="of two classes: answer 1 from this probability on; none: as calibration.json says",
-        group="evaluation",
-        at_least=0,
-        at_most=1,
-    )
-    symmetric: Literal["auto", "none", "average"] = option(
-        "auto",
-        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
-        group="evaluation",
-    )
-    overwrite: bool = option(False, help="replace another export that is there", group="data")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
-        refuse_short_pairs(self.max_seq_len)
-
-    @property
-    def backends(self) -> Tuple[str, ...]:
-        """Return the formats to write: paddle, onnx, or both."""
-        return ("paddle", "onnx") if self.format == "both" else (self.format,)
+    model: PairClassifier
+    vocab_file: Path
+    tokenizer: WordPiece
+    max_seq_len: int
+    calibration: Calibration
+    judging: Optional[JudgingPairs]
 
 
 def export_pair(config: ExportConfig) -> None:
@@ -105,12 +81,13 @@ def export_pair(config: ExportConfig) -> None:
         return
     if "onnx" in config.backends:
         import_optional("onnxruntime", "onnx")
+    refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
-    model, vocab_file = load_classifier(config.model_path)
-    calibration = _calibration(config, model.num_classes)
+    source = _source_of(config)
+    calibration = source.calibration
     publish_folder(
         output_dir,
-        lambda draft: _fill(draft, config, model, vocab_file, calibration),
+        lambda draft: _fill(draft, config, source),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
@@ -123,8 +100,14 @@ def export_pair(config: ExportConfig) -> None:
 
 def _results(config: ExportConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {"model_path": files_of(config.model_path)}
-    settings = settings_of(config, "model_path", "output_dir")
-    outputs = [output_dir / name for name in WRITTEN]
+    left_out = ["model_path", "output_dir"]
+    for name in ("quantize_file", "wheel"):
+        files = files_of(getattr(config, name))
+        if files:  # otherwise it is the name of a set, or nothing
+            inputs[name] = files
+            left_out.append(name)
+    settings = settings_of(config, *left_out)
+    outputs = [output_dir / name for name in (*WRITTEN, *TRITON_FILES, DOCKERFILE)]
     return Results("export", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
@@ -132,12 +115,22 @@ def _refuse_loss(output_dir: Path) -> None:
     """Raise InputError when what would be replaced is not an earlier export."""
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - {*WRITTEN, MADE} if EXPORT_MANIFEST in found else found
+    others = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
+    if EXPORT_MANIFEST in others:
+        others = {path.relative_to(output_dir).as_posix() for path in output_dir.rglob("*")} - _own(
+            output_dir
+        )
     if others:
         raise InputError(
             f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
         )
+
+
+def _own(output_dir: Path) -> Set[str]:
+    """Return what an earlier export may have written in ``output_dir``, files and folders."""
+    recorded = (read_made(output_dir) or {}).get("outputs")
+    names = {*WRITTEN, *TRITON_FILES, DOCKERFILE, MADE, *(recorded if isinstance(recorded, dict) else ())}
+    return names | {str(folder) for name in names for folder in PurePosixPath(name).parents}
 
 
 def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
@@ -149,49 +142,72 @@ def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
     return replace(saved, symmetric=symmetric, threshold=threshold)
 
 
-def _fill(
-    draft: Path, config: ExportConfig, model: PairClassifier, vocab_file: Path, calibration: Calibration
-) -> None:
-    folder = vocab_file.parent
+def _source_of(config: ExportConfig) -> Source:
+    model, vocab_file = load_classifier(config.model_path)
+    calibration = _calibration(config, model.num_classes)
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
-    batches = parity_batches(tokenizer, max_seq_len)
-    expected = answers_of(model, batches)
-    shutil.copyfile(vocab_file, draft / VOCAB)
+    judging = None
+    if config.quantize == "int8":
+        judging = judging_pairs(config, model.spec.labels, tokenizer, max_seq_len)
+    return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging)
+
+
+def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
+    batches = parity_batches(source.tokenizer, source.max_seq_len)
+    expected = answers_of(source.model, batches)
+    _write_models(draft, config, source)
+    exported = ExportedModel(
+        draft,
+        source.model.spec.labels.names,
+        source.max_seq_len,
+        source.calibration.temperature,
+        {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
+        source.calibration.threshold,
+        source.calibration.symmetric,
+    )
+    threads = cpu_threads()
+    differences = {}
+    for name in config.backends:
+        backend = open_backend(exported, name, threads)
+        differences[name] = largest_difference(backend, batches, expected)
+        logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
+    facts: Dict[str, object] = {
+        "parity": differences,
+        "model": Path(config.model_path).name,
+        "vocab_sha256": source.tokenizer.sha256,
+        "versions": installed_versions(VERSIONED),
+    }
+    _write_manifest(exported, facts)
+    if source.judging is not None:  # it is asked as it will be, by the folder
+        int8 = judge_int8(draft, source.judging, threads)
+        refuse_loss_of_accuracy(int8, config.max_accuracy_drop)
+        _write_manifest(exported, {**facts, "int8": int8})
+    if config.triton:
+        write_triton(exported)
+    if config.docker:
+        write_dockerfile(exported, config.wheel)
+
+
+def _write_models(draft: Path, config: ExportConfig, source: Source) -> None:
+    """Write the model in every format that is asked for, and the files by which texts become its ids."""
+    folder = source.vocab_file.parent
+    shutil.copyfile(source.vocab_file, draft / VOCAB)
     config_file = find_config(folder)
     assert config_file is not None  # the model was read by it
     shutil.copyfile(config_file, draft / CONFIG)
     if (folder / TOKENIZER).is_file():
         shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
-    write_paddle(model, draft)
+    write_paddle(source.model, draft)
     if "onnx" in config.backends:
         write_onnx(draft)
+    if config.quantize == "int8":
+        write_int8(draft)
     for name in PADDLE_FILES if "paddle" not in config.backends else ():
         (draft / name).unlink()
-    exported = ExportedModel(
-        draft,
-        model.spec.labels.names,
-        max_seq_len,
-        calibration.temperature,
-        {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
-        calibration.threshold,
-        calibration.symmetric,
-    )
-    differences = {}
-    for name in config.backends:
-        backend = open_backend(exported, name, cpu_threads())
-        differences[name] = largest_difference(backend, batches, expected)
-        logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
-    manifest = _manifest(
-        exported,
-        parity=differences,
-        model=Path(config.model_path).name,
-        vocab_sha256=tokenizer.sha256,
-        versions=installed_versions(VERSIONED),
-    )
-    (draft / EXPORT_MANIFEST).write_text(manifest, encoding="utf-8")
 
 
-def _manifest(exported: ExportedModel, **facts) -> str:
+def _write_manifest(exported: ExportedModel, facts: Dict[str, object]) -> None:
     said = {name: value for name, value in asdict(exported).items() if name != "folder"}
-    return json.dumps({"format": EXPORT_FORMAT, **said, **facts}, indent=2, ensure_ascii=False) + "\n"
+    content = json.dumps({"format": EXPORT_FORMAT, **said, **facts}, indent=2, ensure_ascii=False)
+    (exported.folder / EXPORT_MANIFEST).write_text(content + "\n", encoding="utf-8")

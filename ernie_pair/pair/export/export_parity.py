@@ -1,6 +1,6 @@
 """Compare a model and its exported form on the same batches; an export is proved by their difference."""
 
-from typing import List
+from typing import List, Tuple
 
 import numpy as np
 import paddle
@@ -34,13 +34,20 @@ def _random_batch(rng: np.random.Generator, tokenizer: WordPiece, rows: int, len
 
 
 def _text_batches(rng: np.random.Generator, tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
-    words = [token for token in tokenizer.tokens if not token.startswith(("[", CONTINUATION))]
-    left, right = (
-        ["".join(rng.choice(words, size)) for size in rng.integers(1, max_seq_len + 1, NUM_PAIRS)]
-        for _ in "ab"
-    )
+    left, right = random_texts(rng, tokenizer, max_seq_len, NUM_PAIRS)
     rows = encode_texts(left, right, None, tokenizer, max_seq_len)
     return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, PAIRS_PER_BATCH)]
+
+
+def random_texts(
+    rng: np.random.Generator, tokenizer: WordPiece, longest: int, count: int
+) -> Tuple[List[str], List[str]]:
+    """Return ``count`` left and right texts of random tokens, up to ``longest`` of them in each."""
+    words = [token for token in tokenizer.tokens if not token.startswith(("[", CONTINUATION))]
+    left, right = (
+        ["".join(rng.choice(words, size)) for size in rng.integers(1, longest + 1, count)] for _ in "ab"
+    )
+    return left, right
 
 
 def answers_of(model: PairClassifier, batches: List[Batch]) -> List[np.ndarray]:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.backends import BACKEND_HELP
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.softmax import Decisions
 from ernie_pair.model_files.temperature import describe_decision
@@ -52,8 +53,8 @@ class RunConfig(Options):
         help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
         group="evaluation",
     )
-    backend: Literal["auto", "paddle", "onnx"] = option(
-        "auto", help="auto: onnx where it is installed", group="devices"
+    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
+        "auto", help=BACKEND_HELP, group="devices"
     )
     threads: int = option(
         0,

@@ -198,7 +198,7 @@ def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, exported, name
 @pytest.mark.parametrize(
     "changes",
     [
-        {"format": 3},
+        {"format": 4},
         {"labels": ["0"]},
         {"labels": [0, 1]},
         {"max_seq_len": "40"},

@@ -198,7 +198,7 @@ def test_an_export_replaces_an_earlier_one_and_no_user_file(model, earlier):
         ship(model, earlier, overwrite=True)
 
 
-@pytest.mark.parametrize("stage", ["write_paddle", "open_backend", "_manifest"])
+@pytest.mark.parametrize("stage", ["write_paddle", "open_backend", "_write_manifest"])
 def test_a_killed_export_leaves_only_the_earlier_one(tmp_path, model, earlier, monkeypatch, stage):
     before = files_of(earlier)
     step = getattr(export, stage)

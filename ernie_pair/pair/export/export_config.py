@@ -1,0 +1,98 @@
+"""The flags of ernie-pair export."""
+
+from dataclasses import dataclass
+from typing import Literal, Optional, Tuple
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.text.lines import ENCODINGS
+from ernie_pair.pair.config.ask_config import refuse_short_pairs
+from ernie_pair.pair.data.pair_records import ENCODING_HELP
+
+
+@dataclass(frozen=True)
+class ExportConfig(Options):
+    """Make a folder that runs without the training code, and prove that it answers as the model does."""
+
+    EXAMPLE = "--model_path output/best-accuracy-0.8962 --output_dir exported --format onnx"
+
+    model_path: str = option(
+        help="the folder of a trained model, OUT/best-accuracy-0.8962 for example", group="model"
+    )
+    output_dir: str = option(help="the folder to make", group="data")
+    format: Literal["paddle", "onnx", "both"] = option(
+        "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both", group="model"
+    )
+    max_seq_len: int = option(
+        0,
+        help="tokens per pair, longer ones are cut; 0: as in training",
+        group="data",
+        unit="tokens",
+        at_least=0,
+    )
+    threshold: Optional[float] = option(
+        None,
+        help="of two classes: answer 1 from this probability on; none: as calibration.json says",
+        group="evaluation",
+        at_least=0,
+        at_most=1,
+    )
+    symmetric: Literal["auto", "none", "average"] = option(
+        "auto",
+        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
+        group="evaluation",
+    )
+    quantize: Literal["none", "int8"] = option(
+        "none",
+        help="int8: also write model.int8.onnx, beside the float32 one, for --backend onnx-int8",
+        group="precision",
+    )
+    quantize_file: str = option(
+        "",
+        help="labelled pairs to judge int8 by; without labels the share that keeps its class counts",
+        group="precision",
+    )
+    max_accuracy_drop: float = option(
+        0.01,
+        help="export nothing when int8 loses more of the accuracy than this",
+        group="precision",
+        at_least=0,
+        at_most=1,
+    )
+    triton: bool = option(
+        False, help="also write triton/, a model repository for Triton's ONNX Runtime", group="devices"
+    )
+    docker: bool = option(
+        False,
+        help="also write a Dockerfile and a wheel, for an image that serves the ONNX model",
+        group="devices",
+    )
+    wheel: str = option(
+        "",
+        help="the wheel of ernie-pair for --docker true; empty: built of the sources here",
+        group="devices",
+    )
+    text_a: str = option("", help="the column of the first text in --quantize_file", group="data")
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    overwrite: bool = option(False, help="replace another export that is there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        refuse_short_pairs(self.max_seq_len)
+        if self.quantize == "int8" and self.format == "paddle":
+            raise InputError("--quantize int8 is of the ONNX model; pass --format onnx or both as well")
+        for name in ("triton", "docker"):
+            if getattr(self, name) and self.format == "paddle":
+                raise InputError(f"--{name} true is for the ONNX model; pass --format onnx or both as well")
+        if self.wheel and not self.docker:
+            raise InputError("--wheel is for the image of --docker true; pass that as well")
+        if self.quantize_file and self.quantize == "none":
+            raise InputError("--quantize_file is to judge int8 by; pass --quantize int8 as well")
+
+    @property
+    def backends(self) -> Tuple[str, ...]:
+        """Return the formats to write: paddle, onnx, or both."""
+        return ("paddle", "onnx") if self.format == "both" else (self.format,)
