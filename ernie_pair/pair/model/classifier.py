@@ -31,7 +31,7 @@ from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
 from ernie_pair.pair.model.encoders import ENCODERS, encoder_spec, hidden_states, new_encoder, own_head
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
-from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
+from ernie_pair.weights.weight_files import Arrays, as_float32
 
 MODEL_STATE = "model_state.pdparams"
 HEADS = ("classifier.", "pre_classifier.")
@@ -188,7 +188,7 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
     refuse_other_family(source, model.family, FAMILIES)
-    found = _with_prefix(read_weights(source.weights), model)
+    found = _with_prefix(source.read_weights(), model)
     is_other_head = source.spec.pooling != model.pooling
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
     unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
@@ -219,7 +219,7 @@ def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
         )
     model = build_classifier(source, family, seed=0, dropout=0.0)
     assert source.weights is not None  # a model that is not from scratch has some
-    _set_matching(model, read_weights(source.weights), source.weights)
+    _set_matching(model, source.read_weights(), source.weights)
     model.eval()
     return model, source.vocab_file
 
