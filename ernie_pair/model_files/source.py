@@ -148,7 +148,7 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
 
 
 def _is_hugging_face(config: Path, weights: Optional[Path]) -> bool:
-    """Return whether transformers saved a model: by its weights or, where there are none, by its config.json."""
+    """Return whether transformers saved a model: by its weights or, if there are none, by config.json."""
     named = is_their_config(read_config(config))
     return named if weights is None else is_their_file(weights, named)
 

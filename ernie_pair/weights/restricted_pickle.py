@@ -57,13 +57,14 @@ def as_arrays(values: Dict[str, Any], most_bytes: int) -> Dict[str, np.ndarray]:
 class PlainUnpickler(pickle._Unpickler):
     """Python's own unpickler in Python, because that in C cannot be asked before it calls something.
 
-    Raises CheckpointError for a name outside of ALLOWED, for other opcodes than arrays need, and for arguments
-    larger than any of theirs.
+    Raises CheckpointError for a name outside of ALLOWED, for other opcodes than arrays need, and for
+    arguments larger than any of theirs.
     """
 
     dispatch = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module, name):
+        """Return what a pickle names, if it is in ALLOWED. Raises CheckpointError otherwise."""
         if (module, name) not in ALLOWED:
             raise CheckpointError(f"blocked global {module}.{name}")
         return super().find_class(module, name)

@@ -101,9 +101,9 @@ class Counterpart:
     the encoder and outside of it. ``optional``: modules that some configurations do not make.
     ``layer_norm_eps``: the one that PaddleNLP's class computes with; None: that of config.json.
     ``keys``: {key of config.json here: there}, of those that differ; ``also``: keys of this family alone.
-    ``fixed``: {key of config.json here: the one value that both classes can take}. ``unused``: modules that no
-    output depends on, which transformers has not; they are left out. ``keeps_positions``: PaddleNLP's files
-    hold the numbers of the positions as well.
+    ``fixed``: {key of config.json here: the one value that both classes can take}. ``unused``: modules that
+    no output depends on, which transformers has not; they are left out. ``keeps_positions``: PaddleNLP's
+    files hold the numbers of the positions as well.
     """
 
     model_type: str
@@ -229,7 +229,7 @@ COUNTERPARTS: Dict[str, Counterpart] = {
 }
 
 
-def family_of(model_type: str) -> str:
+def find_family(model_type: str) -> str:
     """Return the family that reads a model_type of transformers; empty: none."""
     found = [family for family, peer in COUNTERPARTS.items() if peer.model_type == model_type]
     return next((family for family in found if family == model_type), found[0] if found else "")

@@ -27,7 +27,7 @@ SURROGATES = slice(0xD800, 0xE000)  # no text of `tokenizers` holds one
 
 
 def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
-    """Return the tokenizer of ``tokenizer``'s ids that transformers loads; a pair is [CLS] a [SEP] b [SEP]."""
+    """Return the tokenizer that makes ``tokenizer``'s ids in transformers; a pair: [CLS] a [SEP] b [SEP]."""
     kinds = character_kinds(tokenizer.lower_case).copy()
     kinds[SURROGATES] = SPACE + len(CONTROL_TOKENS)  # of no kind
     vanishing, space = _class_of(kinds == VANISHES), _class_of(kinds == SPACE)

@@ -14,7 +14,7 @@ from ernie_pair.model_files.hugging_face.counterparts import (
     COUNTERPARTS,
     SPECIFIC,
     Counterpart,
-    family_of,
+    find_family,
 )
 from ernie_pair.weights.weight_files import Arrays
 
@@ -39,8 +39,8 @@ _UNNAMED = re.compile(r"LABEL_\d+")
 
 
 def is_their_config(config: Mapping[str, Any]) -> bool:
-    """Return whether transformers wrote a config.json, and PaddleNLP did not write it again."""
-    return "transformers_version" in config and "paddlenlp_version" not in config
+    """Return whether transformers, or this package for it, wrote a config.json, and PaddleNLP not again."""
+    return "paddlenlp_version" not in config and not {"transformers_version", OWN_FAMILY}.isdisjoint(config)
 
 
 def from_their_config(config: Mapping[str, Any], where: str, wanted: str = "") -> Dict[str, Any]:
@@ -80,7 +80,7 @@ def to_their_config(
     """
     if family not in COUNTERPARTS:
         raise InputError(
-            f"{where}: transformers has no model that computes what {family or 'this'} does here; take one of "
+            f"{where}: transformers has no model that computes what {family or 'this'} does; take one of "
             f"{', '.join(COUNTERPARTS)}"
         )
     peer = COUNTERPARTS[family]
@@ -102,6 +102,11 @@ def to_their_config(
     }
 
 
+def refuse_other_model(config: Mapping[str, Any], family: str, where: str) -> None:
+    """Raise InputError when no class of transformers computes what this model of PaddleNLP does."""
+    to_their_config(config, family, {}, where, KINDS[0])
+
+
 def kind_of(arrays: Mapping[str, object]) -> str:
     """Return which of KINDS the weights of PaddleNLP's names make."""
     if any(name.startswith("classifier.") for name in arrays):
@@ -116,10 +121,10 @@ def _family_in(config: Mapping[str, Any], where: str, wanted: str) -> str:
     own = config.get(OWN_FAMILY)
     if own in COUNTERPARTS and COUNTERPARTS[own].model_type == their_type:
         return own
-    family = family_of(their_type) if isinstance(their_type, str) else ""
+    family = find_family(their_type) if isinstance(their_type, str) else ""
     if not family:
         raise InputError(
-            f"{where}: a {shown(their_type)} of transformers, which no encoder here computes the same; take one "
+            f"{where}: a {shown(their_type)} of transformers, and no encoder here is its like; give one "
             f"of {', '.join(sorted({peer.model_type for peer in COUNTERPARTS.values()}))}"
         )
     if family == "ernie" and wanted == "bert" and not config.get("use_task_id"):
@@ -143,8 +148,8 @@ def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple
         yield (
             "layer_norm_eps",
             eps,
-            f"PaddleNLP's {peer.own_class_start} computes with {peer.layer_norm_eps}, whatever config.json says; "
-            f"{way_out} computes with any",
+            f"PaddleNLP's {peer.own_class_start} computes with {peer.layer_norm_eps}, whatever config.json "
+            f"says; {way_out} computes with any",
         )
 
 
