@@ -211,7 +211,7 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     found = _with_prefix(source.read_weights(), model)
     is_other_head = source.spec.pooling != model.pooling
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
-    may_miss = HEADS if headless else ()
+    may_miss: Tuple[str, ...] = HEADS if headless else ()
     if source.is_hugging_face:  # transformers' BertForMaskedLM has no pooler, and no model what is idle here
         idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
         may_miss += _absent_pooler(found, model) + idle

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Tuple
 
 from ernie_pair.model_files.source import ModelSource, match_parameters
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
@@ -41,13 +41,19 @@ def read_start(parameters: Mapping[str, Parameter], source: ModelSource) -> Warm
         parameters,
         pad_vocabulary(ours, vocab_size),
         where,
-        may_miss=PRETRAINING_HEADS,
+        may_miss=(PRETRAINING_HEADS, *_pooler_not_in(ours, source)),
         may_have=HEADS,
     )
     new = [name for name, parameter in parameters.items() if parameter.name not in arrays]
     _tell("not in the file, so new and random", new)
     _tell("of no use here, so passed over", [name for name in found if name not in parameters])
     return WarmStart(arrays, not any(name.startswith(LM_HEAD) for name in new))
+
+
+def _pooler_not_in(found: Arrays, source: ModelSource) -> Tuple[str, ...]:
+    """Return the beginning of the pooler's names where transformers saved a model without one."""
+    pooler = f"{source.spec.family}.pooler."
+    return (pooler,) if source.is_hugging_face and not any(n.startswith(pooler) for n in found) else ()
 
 
 def _tell(what: str, names: list) -> None:
