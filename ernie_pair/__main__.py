@@ -121,6 +121,21 @@ COMMANDS = {
 }
 
 
+# The flags that choose another form of a command, which has flags of its own.
+FORMS = {
+    ("convert", "to", "hf"): (
+        "ernie_pair.model_files.interchange",
+        "convert_to_hugging_face",
+        "ToHuggingFaceConfig",
+        "a model folder for Hugging Face's transformers",
+    ),
+    ("convert", "from", "hf"): (
+        "ernie_pair.model_files.interchange",
+        "convert_from_hugging_face",
+        "FromHuggingFaceConfig",
+        "a model folder of transformers, for PaddleNLP",
+    ),
+}
 LAUNCH = ("launch", "FILE or command: run it in several processes")  # its flags follow from the first word
 
 
@@ -139,14 +154,33 @@ def _run(words) -> None:
     if words[0] not in COMMANDS:
         known = ", ".join([*COMMANDS, LAUNCH[0]])
         raise InputError(f"{words[0]} is no command of ernie-pair; use one of {known}")
-    module_name, function, config_class, _ = COMMANDS[words[0]]
+    (module_name, function, config_class, _), program, flags = _form_of(words)
     module = import_module(module_name)
-    config = parse_config(getattr(module, config_class), words[1:], f"ernie-pair {words[0]}")
+    config = parse_config(getattr(module, config_class), flags, f"ernie-pair {program}")
     getattr(module, function)(config)
+
+
+def _form_of(words) -> tuple:
+    """Return (what is run, its name, its flags) for the words of a command.
+
+    Raises InputError for a flag that chooses a form, with a value that names none.
+    """
+    joined = [part for word in words[1:] for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+    for command, flag, value in FORMS:
+        if command == words[0] and f"--{flag}" in joined:
+            place = joined.index(f"--{flag}")
+            if joined[place + 1 : place + 2] != [value]:
+                raise InputError(f"--{flag} takes {value} alone; write {command} --{flag} {value}")
+            form = FORMS[command, flag, value]
+            return form, f"{command} --{flag} {value}", joined[:place] + joined[place + 2 :]
+    return COMMANDS[words[0]], words[0], words[1:]
 
 
 def _usage() -> str:
     purposes = [(name, purpose) for name, (_, _, _, purpose) in COMMANDS.items()]
+    for (command, flag, value), (_, _, _, purpose) in FORMS.items():
+        place = [name for name, _ in purposes].index(command) + 1
+        purposes.insert(place, (f"{command} --{flag} {value}", purpose))
     lines = [f"  {name:<14} {purpose}" for name, purpose in [*purposes, LAUNCH]]
     return "\n".join(["usage: ernie-pair COMMAND [--help] [flags]", "", *lines])
 

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 from data_tools.base.regular_file import read_regular
 from data_tools.files.atomic_files import make_folder, to_disk
@@ -48,7 +48,7 @@ def publish_folder(
     try:
         fill(draft)
         _write_note(draft, folder.name, about(draft))
-        for path in draft.iterdir():
+        for path in draft.rglob("*"):
             to_disk(path)
         to_disk(draft)
         if os.path.lexists(folder):
@@ -75,7 +75,7 @@ def read_made(folder: Path) -> Optional[Dict[str, Any]]:
 def is_as_made(folder: Path) -> bool:
     """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later."""
     note = read_made(folder)
-    return note is not None and {path.name for path in folder.iterdir()} <= {MADE}.union(note["files"])
+    return note is not None and _names_in(folder) <= {MADE}.union(note["files"])
 
 
 def remove_made(folder: Path) -> None:
@@ -154,7 +154,11 @@ def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
         raise
 
 
+def _names_in(folder: Path) -> Set[str]:
+    """Return the names of all that is in a folder, and in the folders within it: hugging_face/vocab.txt."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
 def _write_note(draft: Path, name: str, about: Dict[str, object]) -> None:
-    files = sorted(path.name for path in draft.iterdir())
-    note = {**about, "made_by": MAKER, "name": name, "files": files}
+    note = {**about, "made_by": MAKER, "name": name, "files": sorted(_names_in(draft))}
     (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -179,6 +179,11 @@ class WordPiece:
         return [p.id for p in pieces], [origin[cut] for cut in starts], [origin[cut - 1] + 1 for cut in ends]
 
 
+def character_kinds(lower_case: bool = True) -> np.ndarray:
+    """Return what each character of Unicode is to the cutter: VANISHES, SPACE, ... in uint8 [0x110000]."""
+    return _ruling(lower_case).kinds
+
+
 def is_cjk(character: str) -> bool:
     """Return whether ``character`` is one of those that ERNIE reads one by one."""
     if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and quicker to answer for

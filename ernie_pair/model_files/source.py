@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Collection, Dict, Mapping, Optional, Tuple, Union
+from typing import Collection, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import yaml
@@ -21,11 +21,19 @@ from ernie_pair.model_files.config_json import (
     PRETRAINED,
     VOCAB,
     find_config,
+    read_config,
 )
+from ernie_pair.model_files.hugging_face.reading import (
+    find_their_weights,
+    is_their_file,
+    read_their_weights,
+    weight_files,
+)
+from ernie_pair.model_files.hugging_face.settings import from_their_config, is_their_config
 from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_json import parse_tokenizer, tokenizer_class_of
 from ernie_pair.weights.static_names import Parameter
-from ernie_pair.weights.weight_files import Arrays, refuse_mismatch
+from ernie_pair.weights.weight_files import Arrays, read_weights, refuse_mismatch
 
 WEIGHT_FILES = (
     *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
@@ -41,12 +49,33 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The files that a model is made from. ``weights`` is None only for a start from scratch."""
+    """The files that a model is made from. ``weights`` is None only for a start from scratch.
+
+    ``is_hugging_face``: transformers saved them; ``spec`` is in PaddleNLP's words all the same.
+    """
 
     name: str
     spec: ModelSpec
     vocab_file: Path
     weights: Optional[Path]
+    is_hugging_face: bool = False
+
+    @property
+    def weight_files(self) -> List[Path]:
+        """Return the files that hold the weights: none, one, those of a folder, or the shards of an index."""
+        if self.weights is None:
+            return []
+        return sorted(self.weights.iterdir()) if self.weights.is_dir() else weight_files(self.weights)
+
+    def read_weights(self) -> Arrays:
+        """Read the weights, under the names of PaddleNLP where transformers saved them.
+
+        Raises CheckpointError when they are damaged.
+        """
+        assert self.weights is not None  # a model that is not from scratch has some
+        if self.is_hugging_face:
+            return read_their_weights(self.weights, self.spec.family)
+        return read_weights(self.weights)
 
 
 def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> ModelSource:
@@ -101,15 +130,27 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
         raise InputError(
             f"{folder} has no {' and no '.join(missing)}; a model folder holds {CONFIG} and {VOCAB}"
         )
-    weights = find_weights(folder)
+    weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
         raise InputError(
             f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or start from random "
             "weights with --from_scratch true"
         )
+    is_theirs = _is_hugging_face(config, weights)
     weights = None if from_scratch else weights
     _refuse_damage(folder, config, folder / VOCAB, weights)
-    return ModelSource(str(folder), read_spec(config, folder / VOCAB), folder / VOCAB, weights)
+    spec = read_spec(
+        config,
+        folder / VOCAB,
+        lambda found: from_their_config(found, str(config), family) if is_theirs else found,
+    )
+    return ModelSource(str(folder), spec, folder / VOCAB, weights, is_theirs)
+
+
+def _is_hugging_face(config: Path, weights: Optional[Path]) -> bool:
+    """Return whether transformers saved a model: by its weights or, if there are none, by config.json."""
+    named = is_their_config(read_config(config))
+    return named if weights is None else is_their_file(weights, named)
 
 
 def find_weights(folder: Path) -> Optional[Path]:

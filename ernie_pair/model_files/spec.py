@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import shown
@@ -115,12 +115,16 @@ def read_family(config_file: Path) -> str:
     return family_in(read_config(config_file))
 
 
-def read_spec(config_file: Path, vocab_file: Path) -> ModelSpec:
+def read_spec(
+    config_file: Path, vocab_file: Path, translate: Optional[Callable[[Dict], Dict[str, Any]]] = None
+) -> ModelSpec:
     """Read a config.json and the tokenizer_config.json beside the vocabulary.
 
-    Raises InputError naming the file, the key and its value when either holds what no model has.
+    ``translate``: brings the content of a config.json of another library into PaddleNLP's words. Raises
+    InputError naming the file, the key and its value when either holds what no model has.
     """
     config = read_config(config_file)
+    config = translate(config) if translate else config
     return _spec_of(config, read_tokenizer(vocab_file.parent, config), str(config_file))
 
 

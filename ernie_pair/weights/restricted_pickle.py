@@ -33,7 +33,7 @@ def load_plain_pickle(content: bytes) -> Dict[str, Any]:
 
     Raises CheckpointError for what asks for more than arrays need, any other exception for damage.
     """
-    loaded = _PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
+    loaded = PlainUnpickler(io.BytesIO(content), encoding="latin1").load()
     if not isinstance(loaded, dict):
         raise CheckpointError(f"it holds a {type(loaded).__name__}, not named arrays")
     return loaded
@@ -54,12 +54,17 @@ def as_arrays(values: Dict[str, Any], most_bytes: int) -> Dict[str, np.ndarray]:
     return arrays
 
 
-class _PlainUnpickler(pickle._Unpickler):
-    """Python's own unpickler in Python, because that in C cannot be asked before it calls something."""
+class PlainUnpickler(pickle._Unpickler):
+    """Python's own unpickler in Python, because that in C cannot be asked before it calls something.
+
+    Raises CheckpointError for a name outside of ALLOWED, for other opcodes than arrays need, and for
+    arguments larger than any of theirs.
+    """
 
     dispatch = dict(pickle._Unpickler.dispatch)
 
     def find_class(self, module, name):
+        """Return what a pickle names, if it is in ALLOWED. Raises CheckpointError otherwise."""
         if (module, name) not in ALLOWED:
             raise CheckpointError(f"blocked global {module}.{name}")
         return super().find_class(module, name)
@@ -73,7 +78,7 @@ def _checked(code: bytes, check) -> None:
         check(unpickler.stack)
         load(unpickler)
 
-    _PlainUnpickler.dispatch[code[0]] = load_checked
+    PlainUnpickler.dispatch[code[0]] = load_checked
 
 
 def _refuse(stack: list) -> None:

@@ -9,7 +9,7 @@ import logging
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 import numpy as np
 from safetensors import SafetensorError  # type: ignore[attr-defined]  # its stub leaves it out
@@ -42,8 +42,10 @@ _STATE = re.compile(
 logger = logging.getLogger(__name__)
 
 
-def safetensors_parts(arrays: Arrays) -> List[memoryview]:
+def safetensors_parts(arrays: Arrays, metadata: Optional[Dict[str, str]] = None) -> List[memoryview]:
     """Return the file of {name: array}, as parts to write one after another; arrays are not copied.
+
+    ``metadata``: what its header says besides, which other libraries read.
 
     The same bytes as the library's, which copies every array twice. The length of the header as a
     little-endian uint64, the header in JSON, the wide types before the narrow, names in order; see
@@ -52,7 +54,8 @@ def safetensors_parts(arrays: Arrays) -> List[memoryview]:
     rank = {kind: place for place, kind in enumerate(NAMES_OF_TYPES)}
     ordered = sorted(arrays.items(), key=lambda item: (rank[item[1].dtype], item[0]))
     ordered = [(name, np.asarray(array, order="C")) for name, array in ordered]
-    header, place = {}, 0
+    header: Dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    place = 0
     for name, array in ordered:
         offsets = [place, place + array.nbytes]
         kind = NAMES_OF_TYPES[array.dtype]

@@ -15,7 +15,7 @@ from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.source import ModelSource, match_parameters
 from ernie_pair.weights.parameter_names import HEADS, structured_names
-from ernie_pair.weights.weight_files import as_float32, read_weights
+from ernie_pair.weights.weight_files import as_float32
 
 SEED, BATCH = 1234, 32
 LM_HEAD, ORDER_HEAD = "cls.predictions.", "cls.seq_relationship."
@@ -85,7 +85,7 @@ def _masked_word_model(source: ModelSource):
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = ErnieForPretraining(ErnieConfig.from_dict(source.spec.to_config(**no_dropout)))
     parameters, where = dict(model.state_dict()), str(source.weights)
-    found = as_float32(structured_names(read_weights(source.weights), parameters, where), where)
+    found = as_float32(structured_names(source.read_weights(), parameters, where), where)
     if not any(name.startswith(LM_HEAD) for name in found):
         raise InputError(f"{where} holds no head for masked words ({LM_HEAD}*)")
     arrays = match_parameters(parameters, found, where, may_miss=ORDER_HEAD, may_have=HEADS)

@@ -136,13 +136,8 @@ class Runs:
 
 
 def _sha256_of(source: ModelSource) -> str:
-    """Return the SHA-256 of the weights, which lie in one file or in a folder of them, in hex."""
-    weights = source.weights
-    if weights is None:
-        return "random weights"
-    if weights.is_file():
-        return sha256_of_file(weights)
-    return " ".join(sha256_of_file(path) for path in sorted(weights.iterdir()))
+    """Return the SHA-256 of the weights, of each file that holds some, in hex."""
+    return " ".join(map(sha256_of_file, source.weight_files)) or "random weights"
 
 
 def _flags(values: Dict[str, object]) -> List[str]:

@@ -106,6 +106,11 @@ class PairConfig(EncoderFlags, StepFlags, OutputConfig):
     checkpoint_steps: int = option(
         500, help="steps between checkpoints", group="checkpoints", unit="steps", at_least=1
     )
+    save_format: Literal["paddle", "hf", "both"] = option(
+        "paddle",
+        help="files of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
+        group="checkpoints",
+    )
     seed: int = option(
         1234,
         help="of weights, data order and dropout",

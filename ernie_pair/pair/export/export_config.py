@@ -21,7 +21,7 @@ class ExportConfig(Options):
     )
     output_dir: str = option(help="the folder to make", group="data")
     format: Literal["paddle", "onnx", "both"] = option(
-        "paddle", help="Paddle Inference, ONNX (needs ernie-pair[onnx]), or both", group="model"
+        "paddle", help="Paddle Inference, ONNX (needs the extra [onnx]), or both", group="model"
     )
     max_seq_len: int = option(
         0,

@@ -19,6 +19,8 @@ from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.paddlenlp_models import init_like
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
+from ernie_pair.model_files.hugging_face.folder import ModelParts, write_their_folder
+from ernie_pair.model_files.hugging_face.settings import refuse_other_model
 from ernie_pair.model_files.source import (
     VOCAB,
     ModelSource,
@@ -31,9 +33,9 @@ from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
 from ernie_pair.pair.model.encoders import ENCODERS, encoder_spec, hidden_states, new_encoder, own_head
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
-from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
+from ernie_pair.weights.weight_files import Arrays, as_float32
 
-MODEL_STATE = "model_state.pdparams"
+MODEL_STATE, THEIRS = "model_state.pdparams", "hugging_face"
 HEADS = ("classifier.", "pre_classifier.")
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
 MEAN_CLASS = "MeanPooledPairClassifier"
@@ -147,11 +149,29 @@ class PairClassifier(nn.Layer):
             if parameter.name in arrays:
                 set_weight(parameter, arrays[parameter.name])
 
-    def write(self, folder: Path, vocab_file: Path, max_seq_len: int = 0) -> None:
-        """Fill ``folder`` so that PaddleNLP's from_pretrained, and ``load_classifier``, read it.
+    def write(
+        self, folder: Path, vocab_file: Path, max_seq_len: int = 0, save_format: str = "paddle"
+    ) -> None:
+        """Fill ``folder`` so that from_pretrained, and ``load_classifier``, read it.
 
         ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
+        ``save_format``: paddle is for PaddleNLP, hf for transformers; both is for PaddleNLP with a folder
+        hugging_face inside. Raises InputError for hf where transformers has no such model.
         """
+        if save_format != "hf":
+            self._write_own(folder, vocab_file, max_seq_len)
+        if save_format != "paddle":
+            theirs = folder / THEIRS if save_format == "both" else folder
+            theirs.mkdir(exist_ok=True)
+            spec, arrays = self.spec, widen_tensors(self.state_dict())
+            parts = (self.family, spec.config, arrays, vocab_file, spec.lower_case, max_seq_len)
+            write_their_folder(theirs, ModelParts(*parts, where="the model"))
+
+    def refuse_other_than_theirs(self) -> None:
+        """Raise InputError when transformers has no model that computes the same."""
+        refuse_other_model(self.spec.config, self.family, "--save_format hf")
+
+    def _write_own(self, folder: Path, vocab_file: Path, max_seq_len: int) -> None:
         tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
         # As plain arrays: tensors would carry along names that differ from process to process.
         paddle.save(widen_tensors(self.state_dict()), str(folder / MODEL_STATE))
@@ -188,15 +208,20 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
     refuse_other_family(source, model.family, FAMILIES)
-    found = _with_prefix(read_weights(source.weights), model)
+    found = _with_prefix(source.read_weights(), model)
     is_other_head = source.spec.pooling != model.pooling
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
+    may_miss: Tuple[str, ...] = HEADS if headless else ()
+    if source.is_hugging_face:  # transformers' BertForMaskedLM has no pooler, and no model what is idle here
+        idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
+        may_miss += _absent_pooler(found, model) + idle
     unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
     if model.way.head == "own":
         unused += (f"{model.attribute}.pooler.",)
-    _set_matching(model, found, source.weights, may_miss=HEADS if headless else (), may_have=unused)
+    _set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
     passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
     notes = ["the classifier is new" if headless else "with its classifier"]
+    notes += ["the pooler is new"] if _absent_pooler(found, model) else []
     notes += [f"{passed_over} weights of the pretraining heads are passed over"] if passed_over else []
     return f"start from the weights {source.weights}: {', '.join(notes)}"
 
@@ -219,7 +244,7 @@ def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
         )
     model = build_classifier(source, family, seed=0, dropout=0.0)
     assert source.weights is not None  # a model that is not from scratch has some
-    _set_matching(model, read_weights(source.weights), source.weights)
+    _set_matching(model, source.read_weights(), source.weights)
     model.eval()
     return model, source.vocab_file
 
@@ -255,6 +280,13 @@ def _with_prefix(found: Arrays, model: PairClassifier) -> Arrays:
         name if name.startswith(whole) else f"{model.attribute}.{name}": array
         for name, array in found.items()
     }
+
+
+def _absent_pooler(found: Arrays, model: PairClassifier) -> Tuple[str, ...]:
+    """Return the beginning of the pooler's names where the model has one and the file has none of it."""
+    pooler = f"{model.attribute}.pooler."
+    has_one = any(name.startswith(pooler) for name, _ in model.named_parameters())
+    return (pooler,) if has_one and not any(name.startswith(pooler) for name in found) else ()
 
 
 def _set_matching(

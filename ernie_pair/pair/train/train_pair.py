@@ -64,6 +64,8 @@ class PairRun:
         callbacks: Sequence[PairCallback] = (),
     ):
         self.config, self.start, self.data, self.world = config, start, data, world
+        if config.save_format != "paddle":
+            start.model.refuse_other_than_theirs()
         self.process_group = join_process_group(world)
         self.process_group.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %d process(es)", device, world.size)
@@ -125,7 +127,12 @@ class PairHooks(Hooks):
         super().__init__()
         self.run, self.config, self.callbacks = run, run.config, callbacks
         config, source = run.config, run.start.source
-        write = partial(run.start.model.write, vocab_file=source.vocab_file, max_seq_len=config.max_seq_len)
+        write = partial(
+            run.start.model.write,
+            vocab_file=source.vocab_file,
+            max_seq_len=config.max_seq_len,
+            save_format=config.save_format,
+        )
         self.best = BestModel(
             Path(config.output_dir),
             write,

@@ -2,13 +2,13 @@
 
 import logging
 import math
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, Tuple
 
 from ernie_pair.model_files.source import ModelSource, match_parameters
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.weights.parameter_names import HEADS, structured_names
 from ernie_pair.weights.static_names import Parameter
-from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights
+from ernie_pair.weights.weight_files import Arrays, as_float32
 
 PRETRAINING_HEADS, LM_HEAD = "cls.", "cls.predictions."
 NEAR_RANDOM = 0.9  # of ln(vocabulary), the loss of a model that knows nothing
@@ -32,9 +32,8 @@ def read_start(parameters: Mapping[str, Parameter], source: ModelSource) -> Warm
     The encoder must fit name by name, or CheckpointError is raised. The heads of pretraining may be
     missing, then they stay random; other heads are passed over; both are logged.
     """
-    assert source.weights is not None  # a model that is not from scratch has some
     where, vocab_size = str(source.weights), source.spec.vocab_size
-    found = structured_names(read_weights(source.weights), parameters, where)
+    found = structured_names(source.read_weights(), parameters, where)
     ours = as_float32(cut_vocabulary(found, vocab_size), where)
     if any(ours[name].shape != found[name].shape for name in found):
         logger.info("%s has more rows of the vocabulary than %d: the added ones are cut", where, vocab_size)
@@ -42,13 +41,19 @@ def read_start(parameters: Mapping[str, Parameter], source: ModelSource) -> Warm
         parameters,
         pad_vocabulary(ours, vocab_size),
         where,
-        may_miss=PRETRAINING_HEADS,
+        may_miss=(PRETRAINING_HEADS, *_pooler_not_in(ours, source)),
         may_have=HEADS,
     )
     new = [name for name, parameter in parameters.items() if parameter.name not in arrays]
     _tell("not in the file, so new and random", new)
     _tell("of no use here, so passed over", [name for name in found if name not in parameters])
     return WarmStart(arrays, not any(name.startswith(LM_HEAD) for name in new))
+
+
+def _pooler_not_in(found: Arrays, source: ModelSource) -> Tuple[str, ...]:
+    """Return the beginning of the pooler's names where transformers saved a model without one."""
+    pooler = f"{source.spec.family}.pooler."
+    return (pooler,) if source.is_hugging_face and not any(n.startswith(pooler) for n in found) else ()
 
 
 def _tell(what: str, names: list) -> None:

@@ -18,7 +18,7 @@ from safetensors.numpy import save as save_safetensors
 
 from data_tools.base.errors import CheckpointError
 from ernie_pair.weights.paddle_variables import read_variable
-from ernie_pair.weights.restricted_pickle import ALLOWED, _PlainUnpickler
+from ernie_pair.weights.restricted_pickle import ALLOWED, PlainUnpickler
 from ernie_pair.weights.weight_files import (
     NAMES_OF_TYPES,
     as_float32,
@@ -320,7 +320,7 @@ def test_what_no_weight_can_be_is_refused(array, message):
 
 def resolved(module, name):
     """What a pickle gets that asks for ``module``.``name``, in the words of the oldest protocol."""
-    return _PlainUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
+    return PlainUnpickler(io.BytesIO(f"c{module}\n{name}\n.".encode())).load()
 
 
 @pytest.mark.parametrize(

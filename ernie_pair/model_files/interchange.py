@@ -1,0 +1,149 @@
+"""Model folders between PaddleNLP and Hugging Face's transformers, both ways, in numpy alone.
+
+ernie-pair convert --to hf --model_path output/best-accuracy-0.8962 --output_dir for_transformers
+ernie-pair convert --from hf --model_path from_transformers --output_dir for_paddlenlp
+"""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Collection
+
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.results import Results
+from ernie_pair.model_files.config_json import find_config
+from ernie_pair.model_files.hugging_face.folder import WRITTEN, ModelParts, write_their_folder
+from ernie_pair.model_files.hugging_face.paddle_folder import OWN_FILES, split_heads, write_own_folder
+from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.model_files.tokenizer_json import tokenizer_json
+from ernie_pair.weights.static_names import is_numbered
+
+
+@dataclass(frozen=True)
+class InterchangeConfig(Options):
+    """Convert a model folder from one library to the other; the base of both directions."""
+
+    model_path: str = option(help="the folder of the model, or of a run of pretraining", group="model")
+    output_dir: str = option(help="the folder to make", group="data")
+    overwrite: bool = option(False, help="replace another converted model that is there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if not Path(self.model_path).is_dir():
+            raise InputError(f"--model_path {self.model_path} is not a folder; give that of a model")
+
+
+@dataclass(frozen=True)
+class ToHuggingFaceConfig(InterchangeConfig):
+    """Convert a model of this package or of PaddleNLP into a folder that transformers loads."""
+
+    EXAMPLE = "--to hf --model_path output/best-accuracy-0.8962 --output_dir for_transformers"
+
+
+@dataclass(frozen=True)
+class FromHuggingFaceConfig(InterchangeConfig):
+    """Convert a folder of transformers into one that PaddleNLP loads."""
+
+    EXAMPLE = "--from hf --model_path from_transformers --output_dir for_paddlenlp"
+
+
+def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
+    """Write ``output_dir`` for transformers, and print what was written.
+
+    Raises InputError for a family or a setting that transformers has not, CheckpointError for weights that
+    are damaged or not a whole model.
+    """
+    source = open_model(config.model_path, model_type="", from_scratch=False)
+    if source.is_hugging_face:
+        raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
+
+    def fill(draft: Path) -> int:
+        parts = _parts_of(source)
+        write_their_folder(draft, parts)
+        return len(parts.arrays)
+
+    _publish(config, source, WRITTEN, fill)
+
+
+def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
+    """Write ``output_dir`` for PaddleNLP, and print what was written.
+
+    Heads that PaddleNLP's classes have in another form are left out, which is said. Raises InputError for a
+    model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
+    """
+    source = open_model(config.model_path, model_type="", from_scratch=False)
+    if not source.is_hugging_face:
+        raise InputError(
+            f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
+        )
+
+    def fill(draft: Path) -> int:
+        spec, where = source.spec, str(source.weights)
+        arrays, others = split_heads(source.read_weights(), spec.family, spec.num_layers, where)
+        if others:
+            sys.stderr.write(
+                f"{len(others)} weights are left out, of heads that PaddleNLP has not: {others[0]}\n"
+            )
+        tokenizer = tokenizer_json(spec.family, spec.lower_case, spec.trained_length)
+        write_own_folder(draft, spec.to_config(), tokenizer, source.vocab_file, arrays)
+        return len(arrays)
+
+    _publish(config, source, OWN_FILES, fill)
+
+
+def _parts_of(source: ModelSource) -> ModelParts:
+    spec, where = source.spec, str(source.weights)
+    arrays = source.read_weights()
+    if any(map(is_numbered, arrays)):
+        raise CheckpointError(
+            f"{where} names its weights by the order of making; convert them first: ernie-pair convert "
+            f"--static_model_path {where} --output_dir DYNAMIC"
+        )
+    return ModelParts(
+        *(spec.family, spec.config, arrays, source.vocab_file, spec.lower_case, spec.trained_length, where)
+    )
+
+
+def _publish(
+    config: InterchangeConfig, source: ModelSource, names: Collection[str], fill: Callable[[Path], int]
+) -> None:
+    """Let ``fill`` write the files ``names`` into ``output_dir``; it returns the number of weights."""
+    output_dir = Path(os.path.realpath(config.output_dir))
+    _refuse_loss(output_dir, source, names)
+    config_file = find_config(source.vocab_file.parent)
+    results = Results(
+        command="convert",
+        outputs=[output_dir / name for name in sorted(names)],
+        inputs={"model_path": [*source.weight_files, source.vocab_file, *filter(None, [config_file])]},
+        settings={"to": "hf" if isinstance(config, ToHuggingFaceConfig) else "paddle"},
+        overwrite=config.overwrite,
+        record=output_dir / MADE,
+    )
+    if results.are_done():
+        return
+    counts = []
+    publish_folder(
+        output_dir,
+        lambda draft: counts.append(fill(draft)),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
+    print(f"{counts[0]} weights of {source.weights} are now {config.output_dir}")
+
+
+def _refuse_loss(output_dir: Path, source: ModelSource, names: Collection[str]) -> None:
+    """Raise InputError when what would be replaced is an input, or not what this command writes."""
+    if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
+        raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
+    if output_dir.exists() and not output_dir.is_dir():
+        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
+    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
+    others = found - {*names, MADE}
+    if others:
+        raise InputError(
+            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
+        )

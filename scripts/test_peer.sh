@@ -1,0 +1,32 @@
+#!/bin/sh
+# Compare with Hugging Face's transformers: put it and the CPU build of torch beside .venv's packages, once, and
+# run tests/peer. Exit code 3: the package index has no CPU build of torch for this Python.
+#   sh scripts/test_peer.sh
+#   PIP_EXTRA_INDEX_URL=<torch's index of CPU builds> sh scripts/test_peer.sh
+set -eu
+. "$(dirname "$0")/environment.sh"
+
+cd "$ROOT"
+PEER=$VENV/peer
+version() {
+    "$PY" - "$1" <<'PYTHON'
+import sys
+from packaging.requirements import Requirement
+
+asked = map(Requirement, (line for line in open("constraints.txt") if line[0].isalpha()))
+print(next(str(one.specifier) for one in asked if one.name == sys.argv[1] and not (one.marker and not one.marker.evaluate())))
+PYTHON
+}
+WANTED="torch$(version torch)+cpu transformers$(version transformers) networkx$(version networkx)"
+
+# Without dependencies: what they need besides is in .venv, and the builds with CUDA ask for gigabytes.
+if [ "$(cat "$PEER/stamp" 2>/dev/null)" != "$WANTED" ]; then
+    rm -rf "$PEER"
+    # shellcheck disable=SC2086 # a list of packages
+    if ! "$PY" -m pip install --quiet --no-deps --no-compile --target "$PEER" $WANTED; then
+        echo "note: tests/peer is not run; set PIP_EXTRA_INDEX_URL to an index that has $WANTED" >&2
+        exit 3
+    fi
+    echo "$WANTED" >"$PEER/stamp"
+fi
+PYTHONPATH=$PEER exec "$PY" -m pytest tests/peer "$@"

@@ -1,0 +1,352 @@
+"""Models of transformers, read and written without torch; tests/peer asks transformers itself."""
+
+import io
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import paddle
+import pytest
+from tiny_pair import VOCAB, train_config, write_model
+from tiny_ship import logits_of_trained, random_texts, write_trained
+
+from data_tools.base.errors import CheckpointError, ErniePairError, InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.device.device import quiet_libraries
+from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
+from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
+from ernie_pair.model_files.hugging_face.names import from_their_names, to_their_names
+from ernie_pair.model_files.hugging_face.reading import metadata_of
+from ernie_pair.model_files.hugging_face.settings import from_their_config, to_their_config
+from ernie_pair.model_files.interchange import (
+    FromHuggingFaceConfig,
+    ToHuggingFaceConfig,
+    convert_from_hugging_face,
+    convert_to_hugging_face,
+)
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
+from ernie_pair.pair.train.best_checkpoint import best_models
+from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.weights.weight_files import from_safetensors, to_safetensors
+
+quiet_libraries()
+# What transformers 4.49 calls the parameters of these sizes; made by tests/peer/their_models.py.
+NAMES = json.loads(Path(__file__).with_name("hugging_face_names.json").read_text())
+SIZES = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
+    **{"max_position_embeddings": 64, "type_vocab_size": 2, "num_labels": 3, "hidden_act": "gelu"},
+}
+OF_FAMILY = {
+    "ernie_gram": {"embedding_size": 16},
+    "electra": {"embedding_size": 12},
+    "nezha": {"use_relative_position": True},
+    "albert": {"embedding_size": 12},
+    "squeezebert": {
+        **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
+        **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
+    },
+}
+BERT = {"model_type": "bert", "transformers_version": "4.49.0", "vocab_size": 35, **SIZES}
+
+
+def source_of(tmp_path, family):
+    folder = write_model(tmp_path / family, model_type=family, **{**SIZES, **OF_FAMILY.get(family, {})})
+    return open_model(str(folder), model_type=family, from_scratch=True)
+
+
+def weights_of(source):
+    model = build_classifier(source, source.spec.family, seed=0, dropout=0.0)
+    return {name: value.numpy() for name, value in model.named_parameters()}
+
+
+def converted(tmp_path, family="ernie", **changes):
+    """A trained model here, and the folder of it for transformers."""
+    ours = write_trained(tmp_path / "ours", family, **changes)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(ours), str(tmp_path / "theirs")))
+    return ours, tmp_path / "theirs"
+
+
+def change_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+@pytest.mark.parametrize("family", COUNTERPARTS)
+def test_names_and_shapes_are_those_of_transformers(tmp_path, family):
+    theirs = to_their_names(weights_of(source_of(tmp_path, family)), family, "here")
+    found = {name: list(array.shape) for name, array in theirs.items()}
+    assert found == NAMES["bert" if family == "ernie_gram" else family]
+
+
+@pytest.mark.parametrize("family", COUNTERPARTS)
+def test_weights_come_back_bit_equal(tmp_path, family):
+    ours = weights_of(source_of(tmp_path, family))
+    back = from_their_names(to_their_names(ours, family, "here"), family)
+    assert ours.keys() == back.keys()
+    assert all(np.array_equal(ours[name], back[name]) for name in ours)
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram", "bert"])
+def test_a_converted_classifier_answers_the_same_in_every_form(tmp_path, family):
+    ours, theirs = converted(tmp_path, family)
+    convert_from_hugging_face(FromHuggingFaceConfig(str(theirs), str(tmp_path / "back")))
+    pairs = random_texts(20)
+    expected = logits_of_trained(ours, pairs)
+    assert np.ptp(expected, axis=0).min() > 1e-3
+    for folder in (theirs, tmp_path / "back"):
+        assert np.array_equal(logits_of_trained(folder, pairs), expected)
+        assert load_classifier(str(folder))[0].family == family
+    assert metadata_of(theirs / "model.safetensors") == {"format": "pt"}
+
+
+def test_an_ernie_gram_is_written_as_the_bert_that_computes_it(tmp_path):
+    _, theirs = converted(tmp_path, "ernie_gram")
+    config = json.loads((theirs / "config.json").read_text())
+    assert config["model_type"] == "bert" and config["architectures"] == ["BertForSequenceClassification"]
+    assert config["layer_norm_eps"] == 1e-5
+
+
+def test_shards_hold_the_same_model(tmp_path):
+    ours, theirs = converted(tmp_path)
+    arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
+    files = [f"model-0000{part}-of-00002.safetensors" for part in (1, 2)]
+    places = {name: files[number % 2] for number, name in enumerate(arrays)}
+    for file in files:
+        (theirs / file).write_bytes(to_safetensors({n: a for n, a in arrays.items() if places[n] == file}))
+    (theirs / "model.safetensors").unlink()
+    index = theirs / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    pairs = random_texts(5)
+    assert np.array_equal(logits_of_trained(theirs, pairs), logits_of_trained(ours, pairs))
+    (theirs / files[1]).unlink()
+    with pytest.raises(CheckpointError, match="is no file beside it; copy the model again"):
+        load_classifier(str(theirs))
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(arrays, "../ours/model.safetensors")}))
+    with pytest.raises(CheckpointError, match="is no file beside it"):
+        load_classifier(str(theirs))
+
+
+def test_an_encoder_by_itself_with_old_names_of_norms_is_read(tmp_path):
+    source = source_of(tmp_path, "bert")
+    ours = weights_of(source)
+    old = {".LayerNorm.weight": ".LayerNorm.gamma", ".LayerNorm.bias": ".LayerNorm.beta"}
+    theirs = {}
+    for name, array in to_their_names(ours, "bert", "here").items():
+        for new, before in old.items():
+            name = name.replace(new, before)
+        if name.startswith("bert."):
+            theirs[name[len("bert.") :]] = array
+    theirs["embeddings.position_ids"] = np.arange(64)[None]
+    back = from_their_names(theirs, "bert")
+    assert back.keys() == {name for name in ours if name.startswith("bert.")}
+    assert all(np.array_equal(ours[name], back[name]) for name in back)
+
+
+def test_a_model_without_pooler_starts_with_a_new_one(tmp_path):
+    _, theirs = converted(tmp_path)
+    arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
+    kept = {name: array for name, array in arrays.items() if not name.startswith(("ernie.pooler", "classi"))}
+    (theirs / "model.safetensors").write_bytes(to_safetensors(kept))
+    source = open_model(str(theirs), model_type="ernie", from_scratch=False)
+    model = build_classifier(source, "ernie", seed=0, dropout=0.0)
+    assert "the classifier is new, the pooler is new" in load_initial_weights(model, source)
+    with pytest.raises(CheckpointError, match="4 missing"):
+        load_classifier(str(theirs))
+
+
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"model_type": "ernie", "layer_norm_eps": 1e-5}, "pass .*model_type bert"),
+        ({"model_type": "nezha", "layer_norm_eps": 1e-5}, "computes with 1e-12"),
+        ({"layer_norm_eps": "small"}, "is a number from 0 to 1"),
+        ({"hidden_act": "gelu_new"}, "gelu and relu"),
+        ({"model_type": "electra", "hidden_act": "relu"}, "shown to be equal are gelu"),
+        ({"position_embedding_type": "relative_key"}, "no such thing"),
+        ({"is_decoder": True}, "no such thing"),
+        ({"pruned_heads": {"0": [1]}}, "no such thing"),
+        ({"problem_type": "regression"}, "no such thing"),
+        ({"quantization_config": {"bits": 4}}, "no such thing"),
+        ({"model_type": "roformer"}, "no encoder here is its like"),
+        ({"model_type": "deberta"}, "no encoder here is its like"),
+        ({"model_type": 7}, "no encoder here is its like"),
+    ],
+)
+def test_a_config_that_paddlenlp_computes_otherwise_is_refused(changes, reason):
+    with pytest.raises(InputError, match=reason) as caught:
+        from_their_config({**BERT, **changes}, "m/config.json")
+    assert caught.value.message.startswith("m/config.json: ") and "\n" not in caught.value.message
+
+
+def test_the_epsilon_of_a_bert_is_carried_both_ways():
+    ours = from_their_config({**BERT, "layer_norm_eps": 1e-7}, "")
+    assert ours["layer_norm_eps"] == 1e-7
+    theirs = to_their_config(ours, "bert", {}, "", "Model")
+    assert theirs["layer_norm_eps"] == 1e-7
+
+
+def test_an_ernie_without_task_embedding_is_read_as_a_bert():
+    ernie = {**BERT, "model_type": "ernie", "layer_norm_eps": 1e-5, "use_task_id": False}
+    assert from_their_config(ernie, "", "bert")["model_type"] == "bert"
+    with pytest.raises(InputError, match="layer_norm_eps"):
+        from_their_config({**ernie, "use_task_id": True}, "", "bert")
+
+
+def test_names_of_classes_are_carried_but_not_their_numbers():
+    named = {"id2label": {"0": "no", "1": "yes", "2": "?"}, "label2id": {"no": 0, "yes": 1, "?": 2}}
+    ours = from_their_config({**BERT, **named}, "")
+    assert ours["num_labels"] == 3 and ours["id2label"] == named["id2label"]
+    assert to_their_config(ours, "bert", {}, "", "Model")["label2id"] == named["label2id"]
+    numbered = {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}
+    ours = from_their_config({**BERT, **numbered}, "")
+    assert ours["num_labels"] == 3 and "id2label" not in ours
+    assert to_their_config(ours, "bert", {}, "", "Model")["num_labels"] == 3
+
+
+def test_defaults_that_differ_are_those_of_transformers():
+    bare = {"model_type": "bert", "vocab_size": 35}
+    assert from_their_config(bare, "")["type_vocab_size"] == 2
+
+
+@pytest.mark.parametrize(
+    "family, changes, reason",
+    [
+        ("ernie", {"pooling": "mean"}, "train with .*pooling cls"),
+        ("ernie", {"hidden_act": "mish"}, "hidden_act"),
+        ("ernie", {"task_id": 2}, "task_id"),
+        ("bert", {"pool_act": "relu"}, "pool_act"),
+        ("skep", {}, "transformers has no model"),
+    ],
+)
+def test_what_transformers_has_not_is_not_written(family, changes, reason):
+    with pytest.raises(InputError, match=reason):
+        to_their_config({"vocab_size": 35, **SIZES, **changes}, family, {}, "m", "Model")
+
+
+def test_a_weight_without_a_place_is_not_written():
+    with pytest.raises(CheckpointError, match="bert.extra.weight has no place in BertModel"):
+        to_their_names({"bert.extra.weight": np.zeros(2, np.float32)}, "bert", "m")
+
+
+def test_a_pickle_that_asks_for_more_than_tensors_is_refused(tmp_path):
+    _, theirs = converted(tmp_path)
+    (theirs / "model.safetensors").unlink()
+    ran = tmp_path / "ran"
+
+    class Payload:
+        def __reduce__(self):
+            return Path.touch, (ran,)
+
+    with zipfile.ZipFile(theirs / "pytorch_model.bin", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"bert.weight": Payload()}))
+    with pytest.raises(CheckpointError, match=r"blocked global .*safe_serialization=True"):
+        load_classifier(str(theirs))
+    assert not ran.exists()
+    (theirs / "pytorch_model.bin").write_bytes(pickle.dumps({}))
+    with pytest.raises(CheckpointError, match="save the model again as safetensors"):
+        load_classifier(str(theirs))
+
+
+def test_the_fast_tokenizer_makes_our_ids():
+    rng = np.random.default_rng(0)
+    letters = [chr(point) for point in range(32, 0x3000, 3)]
+    known = ["É", "ⓐ", "𝄞", "İ", "ß", "µ", "한", "𠀀", "㍿", "\u0301", "\u200b", "\ufffd", "\u3000", "\t"]
+    tokens = [*VOCAB[:-1], *"abcdeéi", *(f"##{letter}" for letter in "abcdeéi"), "ss", "ⓐ", "[UNK]"]
+    texts = ["".join(rng.choice([*letters, *known, *VOCAB[4:-1], *"abc \n"], 12)) for _ in range(300)]
+    texts += [f"a{character}b" for character in [*letters, *known]]
+    for lower_case in (True, False):
+        ours = WordPiece(tokens, lower_case)
+        theirs = build_fast_tokenizer(ours)
+        made = [found.ids for found in theirs.encode_batch(texts, add_special_tokens=False)]
+        assert made == ours.encode_batch(texts)
+    left, right = ours.encode("我a"), ours.encode("他")
+    pair = theirs.encode("我a", "他")
+    assert pair.ids == [ours.cls_id, *left, ours.sep_id, *right, ours.sep_id]
+    assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
+
+
+@pytest.mark.parametrize("save_format", ["hf", "both"])
+def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
+    config = train_config(tmp_path, epochs=1, save_format=save_format, max_seq_len=24, learning_rate=5e-3)
+    train_pair(config)
+    ((best, _),) = best_models(Path(config.output_dir))
+    theirs = best / "hugging_face" if save_format == "both" else best
+    written = {path.name for path in theirs.iterdir()}
+    assert {"model.safetensors", "tokenizer.json", "special_tokens_map.json"} <= written
+    assert (best / "model_state.pdparams").is_file() == (save_format == "both")
+    model, _ = load_classifier(str(theirs))
+    assert model.spec.trained_length == 24
+    if save_format == "both":
+        ours, _ = load_classifier(str(best))
+        for name, value in ours.state_dict().items():
+            assert np.array_equal(value.numpy(), model.state_dict()[name].numpy())
+    train_pair(config)  # there is nothing to do, and the best model is still this one
+    assert [folder for folder, _ in best_models(Path(config.output_dir))] == [best]
+
+
+def test_mean_pooling_for_transformers_is_refused_before_training(tmp_path):
+    config = train_config(tmp_path, pooling="mean", save_format="hf")
+    with pytest.raises(InputError, match="train with .*pooling cls"):
+        train_pair(config)
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def run(*words):
+    from ernie_pair.__main__ import _run
+
+    _run([str(word) for word in words])
+
+
+def test_the_command_converts_both_ways(tmp_path, capsys):
+    ours = write_trained(tmp_path / "ours")
+    run("convert", "--to", "hf", "--model_path", ours, "--output_dir", tmp_path / "theirs")
+    run("convert", "--model_path", tmp_path / "theirs", "--from=hf", "--output_dir", tmp_path / "back")
+    assert "25 weights of" in capsys.readouterr().out
+    run("convert", "--to", "hf", "--model_path", ours, "--output_dir", tmp_path / "theirs")
+    assert "nothing to do" in capsys.readouterr().err
+    for words, reason in {
+        ("--to", "onnx"): "to takes hf alone",
+        ("--from", "hf"): "is a folder of PaddleNLP already",
+    }.items():
+        with pytest.raises(InputError, match=reason):
+            run("convert", *words, "--model_path", ours, "--output_dir", tmp_path / "x")
+    with pytest.raises(InputError, match="is a folder of transformers already"):
+        run("convert", "--to", "hf", "--model_path", tmp_path / "theirs", "--output_dir", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_conversion_takes_nothing_of_the_users(tmp_path):
+    ours, theirs = converted(tmp_path)
+    (theirs / "notes.txt").write_text("mine")
+    other = write_trained(tmp_path / "other", hidden_act="relu")
+    for output, reason in ((theirs, "holds notes.txt"), (other, "is where the model came from")):
+        with pytest.raises(ErniePairError, match=reason):
+            convert_to_hugging_face(ToHuggingFaceConfig(str(other), str(output), overwrite=True))
+    assert (theirs / "notes.txt").read_text() == "mine"
+    (theirs / "notes.txt").unlink()
+    with pytest.raises(ErniePairError, match="overwrite=True"):
+        convert_to_hugging_face(ToHuggingFaceConfig(str(other), str(theirs)))
+    assert not list(tmp_path.glob(".*filling*"))
+
+
+def test_a_half_precision_model_is_widened(tmp_path):
+    from safetensors.numpy import save
+
+    _, theirs = converted(tmp_path)
+    arrays = from_safetensors((theirs / "model.safetensors").read_bytes(), "")
+    half = {name: array.astype(np.float16) for name, array in arrays.items()}
+    (theirs / "model.safetensors").write_bytes(save(half, {"format": "pt"}))
+    model, _ = load_classifier(str(theirs))
+    weight = model.state_dict()["classifier.weight"]
+    assert weight.dtype == paddle.float32
+    assert np.array_equal(weight.numpy(), half["classifier.weight"].T.astype(np.float32))
+
+
+def test_metadata_of_a_damaged_file_are_none(tmp_path):
+    path = tmp_path / "model.safetensors"
+    for content in (b"", b"\xff" * 20, io.BytesIO(b"\x02\0\0\0\0\0\0\0[]").getvalue()):
+        path.write_bytes(content)
+        assert metadata_of(path) == {}

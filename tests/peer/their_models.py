@@ -1,0 +1,66 @@
+"""Tiny models of transformers with random weights, one of each family that is exchanged."""
+
+import json
+from pathlib import Path
+
+import torch
+import transformers
+from tiny_pair import VOCAB
+
+from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
+
+FAMILIES = [family for family in COUNTERPARTS if family != "ernie_gram"]  # which is a BERT there
+SIZES = {
+    **{"vocab_size": len(VOCAB), "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"intermediate_size": 24, "max_position_embeddings": 64, "type_vocab_size": 2, "pad_token_id": 0},
+    **{"initializer_range": 0.5, "id2label": {0: "other", 1: "same", 2: "unsure"}},
+}
+OF_FAMILY = {
+    "electra": {"embedding_size": 12},
+    "albert": {"embedding_size": 12, "hidden_act": "gelu"},
+    "squeezebert": {
+        **{"embedding_size": 16, "q_groups": 2, "k_groups": 1, "v_groups": 2},
+        **{"post_attention_groups": 1, "intermediate_groups": 2, "output_groups": 1},
+    },
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
+}
+OF_DISTILBERT = ("hidden_size", "num_hidden_layers", "num_attention_heads", "type_vocab_size")
+
+
+def their_model(family, kind="ForSequenceClassification", seed=0, **changes):
+    """A model in evaluation mode whose biases and norms differ clearly from 0 and 1."""
+    made = getattr(transformers, f"{COUNTERPARTS[family].class_start}{kind}")
+    settings = {**SIZES, **OF_FAMILY.get(family, {}), **changes}
+    if family == "distilbert":
+        settings = {key: value for key, value in settings.items() if key not in OF_DISTILBERT}
+    torch.manual_seed(seed)
+    model = made(made.config_class(**settings)).eval()
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.normal_(parameter, 0.5, 0.3)
+    return model
+
+
+def save(model, folder: Path, **options) -> Path:
+    model.save_pretrained(folder, **options)
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    return folder
+
+
+def ask(model, ids, types, **options):
+    """What a model says of int64 [B, S] ids and types."""
+    asked = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor((ids != 0).astype("int64"))}
+    if model.config.model_type != "distilbert":
+        asked["token_type_ids"] = torch.tensor(types)
+    with torch.no_grad():
+        return model(**asked, **options)
+
+
+def shapes_of(model):
+    return {name: list(value.shape) for name, value in model.state_dict().items()}
+
+
+def write_names(path: Path) -> None:
+    """The names and shapes that tests without torch compare with."""
+    names = {family: shapes_of(their_model(family)) for family in FAMILIES}
+    path.write_text(json.dumps(names, indent=1) + "\n")
