@@ -186,7 +186,10 @@ def configs():
     from data_tools.make_sample import SampleConfig
     from data_tools.prepare import PrepareConfig
     from data_tools.trans_to_json import TransConfig
+    from ernie_pair.checkpoint.diff_checkpoints import DiffConfig
+    from ernie_pair.checkpoint.show_checkpoint import ShowConfig
     from ernie_pair.device.doctor import DoctorConfig
+    from ernie_pair.model_files.average_checkpoints import AverageConfig
     from ernie_pair.model_files.new_model import NewModelConfig
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
@@ -203,6 +206,7 @@ def configs():
 
     return [
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
+        *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig),

@@ -13,15 +13,17 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Collection, Dict, Optional
 
+from data_tools.base.errors import InputError
 from data_tools.base.regular_file import read_regular
 from data_tools.files.atomic_files import make_folder, to_disk
 from data_tools.files.json_file import is_texts, parse_json_object
+from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.own_names import BAD, FILLING, TRASH, own_entries, own_name
 from data_tools.files.results import MAKER
 
-MADE = ".made.json"
+MADE, README = ".made.json", "README.md"
 LARGEST_NOTE = 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -76,6 +78,27 @@ def is_as_made(folder: Path) -> bool:
     """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later."""
     note = read_made(folder)
     return note is not None and {path.name for path in folder.iterdir()} <= {MADE}.union(note["files"])
+
+
+def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
+    """Raise InputError when ``folder`` is a file, or holds what is none of the ``written`` files.
+
+    A README.md that a person wrote or changed is none of them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--{flag} {folder} is a file; give a folder")
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    others = found - {*written, MADE}
+    if README in found and not _is_own_readme(folder):
+        others.add(README)
+    if others:
+        raise InputError(f"--{flag} {folder} holds {min(others)}, which would be lost; give another folder")
+
+
+def _is_own_readme(folder: Path) -> bool:
+    """Tell whether README.md is, to the byte, the one that was written into ``folder`` when it was made."""
+    outputs = (read_made(folder) or {}).get("outputs")
+    return isinstance(outputs, dict) and outputs.get(README) == sha256_of_file(folder / README)
 
 
 def remove_made(folder: Path) -> None:

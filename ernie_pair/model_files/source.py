@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Collection, Dict, Mapping, Optional, Tuple, Union
+from typing import Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import yaml
@@ -18,7 +18,6 @@ from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_files.config_json import (
     CONFIG,
     FAMILIES,
-    PRETRAINED,
     VOCAB,
     find_config,
 )
@@ -35,6 +34,8 @@ RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}
 SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
+
+NAME_FAMILY = "pass --model_type, or write model_type there"
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
     ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
     a source that names no family gets it. A run's ``output_dir`` stands for its newest checkpoint.
     Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
-    missing only with ``from_scratch``.
+    missing only with ``from_scratch``. Raises CheckpointError when it is of another family.
     """
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
     if folder.is_dir():
@@ -70,15 +71,21 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
             f"{', '.join(FAMILIES)}"
         )
     named = source.spec.family or family
+    if family not in ("", named):
+        raise CheckpointError(
+            f"--model_type {family}: {source.name} holds {named} weights; leave --model_type out, or give "
+            "another model"
+        )
     return replace(source, spec=source.spec.replace(model_type=named)) if named else source
 
 
-def refuse_other_family(source: ModelSource, family: str, known: Collection[str] = PRETRAINED) -> None:
-    """Raise CheckpointError when ``source`` is of another family; ``known``: what --model_type takes."""
-    found = source.spec.family
-    if found not in ("", family):
-        way_out = f"pass --model_type {found}, or another folder" if found in known else "give another folder"
-        raise CheckpointError(f"{source.name} holds {found} weights; {way_out}")
+def refuse_no_family(source: ModelSource, cure: str) -> None:
+    """Raise InputError when neither the config of ``source`` nor a flag names a family; see `open_model`."""
+    if not source.spec.family:
+        raise InputError(
+            f"{source.name}: neither model_type nor architectures in {CONFIG} names one of "
+            f"{', '.join(FAMILIES)}; {cure}"
+        )
 
 
 def refuse_cased(source: ModelSource) -> None:

@@ -138,7 +138,7 @@ def test_a_user_fault_is_one_line_in_the_log_of_rank_0(world):
     assert "error: --min_lr 1.0 is above" in (world / "refused_log" / "workerlog.0").read_text()
 
 
-def test_a_sharded_run_is_converted_and_starts_another_bit_for_bit(world):
+def test_a_sharded_run_is_converted_and_starts_another(world):
     """The rate of the other run is too small to move a weight."""
     done, first = two_processes(world, "converted", **SHARDED, max_steps=2)
     assert done.returncode == 0

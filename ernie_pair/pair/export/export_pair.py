@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Dict, Literal, Optional, Sequence, Tuple
 
-from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option, refuse_empty
-from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.checkpoint.manifest import installed_versions
@@ -130,14 +129,8 @@ def _results(config: ExportConfig, output_dir: Path) -> Results:
 
 def _refuse_loss(output_dir: Path) -> None:
     """Raise InputError when what would be replaced is not an earlier export."""
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - {*WRITTEN, MADE} if EXPORT_MANIFEST in found else found
-    if others:
-        raise InputError(
-            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
-        )
+    is_export = (output_dir / EXPORT_MANIFEST).is_file()
+    refuse_loss(output_dir, WRITTEN if is_export else ())
 
 
 def _calibration(config: ExportConfig, num_classes: int) -> Calibration:

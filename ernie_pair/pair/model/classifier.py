@@ -24,7 +24,7 @@ from ernie_pair.model_files.source import (
     ModelSource,
     match_parameters,
     open_model,
-    refuse_other_family,
+    refuse_no_family,
 )
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
@@ -162,14 +162,12 @@ class PairClassifier(nn.Layer):
             )
 
 
-def build_classifier(
-    source: ModelSource, family: str, seed: int, dropout: float, pooling: str = ""
-) -> PairClassifier:
-    """Return a classifier with random weights, the same for the same ``seed``.
+def build_classifier(source: ModelSource, seed: int, dropout: float, pooling: str = "") -> PairClassifier:
+    """Return a classifier of the family of ``source`` with random weights, the same for the same ``seed``.
 
-    Raises InputError when ``source`` makes no model of ``family``, and CheckpointError.
+    Raises InputError when ``source`` makes no model.
     """
-    refuse_other_family(source, family, FAMILIES)
+    family = source.spec.family
     paddle.seed(seed_of(seed))
     try:
         return PairClassifier(family, source.spec, dropout, pooling)
@@ -187,7 +185,6 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    refuse_other_family(source, model.family, FAMILIES)
     found = _with_prefix(read_weights(source.weights), model)
     is_other_head = source.spec.pooling != model.pooling
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
@@ -212,12 +209,8 @@ def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
             f"--model_path {model_path} is not a folder; give OUT/best-accuracy-... of a training run"
         )
     source = open_model(model_path, model_type="", from_scratch=False)
-    family = source.spec.family
-    if not family:
-        raise InputError(
-            f"{model_path}/{CONFIG}: neither model_type nor architectures names one of {', '.join(FAMILIES)}"
-        )
-    model = build_classifier(source, family, seed=0, dropout=0.0)
+    refuse_no_family(source, "write model_type there")
+    model = build_classifier(source, seed=0, dropout=0.0)
     assert source.weights is not None  # a model that is not from scratch has some
     _set_matching(model, read_weights(source.weights), source.weights)
     model.eval()

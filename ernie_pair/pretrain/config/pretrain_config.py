@@ -27,8 +27,8 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
         group="data",
     )
     output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here", group="checkpoints")
-    model_type: Literal["ernie", "ernie-gram", "ernie_gram"] = option(
-        "ernie", help="the family of the model", group="model"
+    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram"]] = option(
+        None, help="the family of the model; none: as its config.json says", group="model"
     )
     from_scratch: bool = option(
         False, help="start from random weights: config.json and vocab.txt are enough", group="model"
@@ -185,11 +185,6 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
                 f"{self.warmup_steps} steps, and --decay_steps {self.decay_steps} ends the decay before it; "
                 "lower --warmup_rate or raise --decay_steps"
             )
-
-    @property
-    def family(self) -> str:
-        """Return what the encoder is called in the weights: ernie or ernie_gram."""
-        return self.model_type.replace("-", "_")
 
     @property
     def starts_from_scratch(self) -> bool:

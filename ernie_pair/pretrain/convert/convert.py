@@ -8,15 +8,15 @@ from typing import Dict, Sequence
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
-from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.model_files.config_json import CONFIG, find_config
+from ernie_pair.model_files.model_folder import write_model_folder
 from ernie_pair.model_files.source import RECIPE_NOTE, VOCAB, ModelSource, open_model
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert.conversion_json import CONVERSION, LARGEST_DIFFERENCE, write_conversion
-from ernie_pair.pretrain.convert.model_folder import write_model_folder
 from ernie_pair.pretrain.convert.parity import (
     HEAD_OUTPUTS,
     largest_differences,
@@ -141,14 +141,7 @@ def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
     """Raise InputError when what would be replaced is an input, or not what this command writes."""
     if output_dir.resolve() == source.vocab_file.parent.resolve():
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - {*WRITTEN, MADE}
-    if others:
-        raise InputError(
-            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
-        )
+    refuse_loss(output_dir, WRITTEN)
 
 
 def _prove(

@@ -4,13 +4,14 @@ import json
 import os
 import re
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import yaml
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 
 from data_tools.base.cli import exit_code_of, parse_config, run_command
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import CheckpointError, InputError, MachineError
 from data_tools.files.atomic_folder import MADE
 from data_tools.files.file_lock import locked
 from data_tools.files.own_names import own_name
@@ -230,6 +231,18 @@ def test_a_checkpoint_is_not_continued_with_another_flag(config, flag, value):
     train_pair(replace(config, max_steps=0, epochs=1))
     with pytest.raises(InputError, match="is a checkpoint of another run: .* was .* and is now"):
         train_pair(replace(config, **{"epochs": 1, flag: value}))
+
+
+def test_the_family_is_read_from_the_folder(tmp_path, config):
+    config = replace(config, max_steps=1, model_type=None)
+    with pytest.raises(InputError, match="neither model_type nor architectures .*; pass model_type, or"):
+        train_pair(config)
+    write_model(tmp_path / "model", model_type="bert")
+    train_pair(config)
+    assert json.loads(Path(model_of(tmp_path), "config.json").read_text())["model_type"] == "bert"
+    with pytest.raises(CheckpointError, match="model_type ernie: .* holds bert weights; leave model_type"):
+        train_pair(replace(config, model_type="ernie"))
+    train_pair(replace(config, model_type="bert"))  # the same run, said aloud
 
 
 def test_a_checkpoint_refuses_other_pairs_or_another_model(tmp_path, config):
