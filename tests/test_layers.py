@@ -32,7 +32,7 @@ BELOW = {
     "ernie_pair/inference": ("ernie_pair/device", "ernie_pair/model_files"),
     "ernie_pair/notebook": ("ernie_pair/device",),
     "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference"),
-    "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device"),
+    "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/checkpoint", "ernie_pair/device"),
     "ernie_pair/pretrain/graph": ("ernie_pair/pretrain/config", "ernie_pair/model_files"),
     "ernie_pair/pretrain/convert": ("ernie_pair/pretrain/graph", "ernie_pair/engine"),
     "ernie_pair/pretrain": ("ernie_pair/pretrain/convert",),

@@ -4,6 +4,7 @@ A path that is given and cannot be read is an error, never a fresh start.
 """
 
 import logging
+import os
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.regular_file import read_regular
+from ernie_pair.checkpoint.best_link import best_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_files.config_json import (
     CONFIG,
@@ -54,7 +56,7 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
     """Find config, vocabulary and weights of ``name_or_path``.
 
     ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
-    a source that names no family gets it. A run's ``output_dir`` stands for its newest checkpoint.
+    a source that names no family gets it. For what a run's folders stand see `model_folder_of`.
     Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
     missing only with ``from_scratch``. Raises CheckpointError when it is of another family.
     """
@@ -98,11 +100,10 @@ def refuse_cased(source: ModelSource) -> None:
 
 
 def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+    folder = model_folder_of(folder)
     config = find_config(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
-    if config is None and any((folder / name).is_dir() for name in ("model_last", "checkpoints")):
-        return _open_folder(_newest_of_run(folder), family, from_scratch)
     missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
     if config is None or missing:
         raise InputError(
@@ -117,6 +118,24 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
     weights = None if from_scratch else weights
     _refuse_damage(folder, config, folder / VOCAB, weights)
     return ModelSource(str(folder), read_spec(config, folder / VOCAB), folder / VOCAB, weights)
+
+
+def model_folder_of(given: Path) -> Path:
+    """Return the folder of the model that ``given`` stands for.
+
+    A run's output_dir stands for its best model if it has one, otherwise for its newest checkpoint; a link
+    of a run, OUT/best or OUT/model_last, for what it leads to; any other folder for itself. Raises
+    CheckpointError where all checkpoints of a run are damaged.
+    """
+    if given.is_symlink():
+        given = given.parent / os.readlink(given)
+    if find_config(given) is not None or (given / RECIPE_NOTE).is_file():
+        return given
+    best = best_of(given)
+    if best is not None:
+        return best
+    is_run = any((given / name).is_dir() for name in ("model_last", "checkpoints"))
+    return _newest_of_run(given) if is_run else given
 
 
 def find_weights(folder: Path) -> Optional[Path]:

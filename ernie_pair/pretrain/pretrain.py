@@ -88,7 +88,7 @@ def _settings_of(
         rules=rules_of(config),
         allow_change=config.allow_change,
         fresh_start=config.fresh_start,
-        retention={"keep": config.keep_checkpoints, "every": config.keep_every},
+        retention=config.retention,
         samples_per_epoch=data.samples_per_epoch,
         tokens_per_sample=config.max_seq_len,
     )

@@ -28,6 +28,7 @@ from ernie_pair.inference.exported_model import (
 from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
+from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.config.ask_config import refuse_short_pairs
@@ -48,10 +49,10 @@ logger = logging.getLogger(__name__)
 class ExportConfig(Options):
     """Make a folder that runs without the training code, and prove that it answers as the model does."""
 
-    EXAMPLE = "--model_path output/best-accuracy-0.8962 --output_dir exported --format onnx"
+    EXAMPLE = "--model_path output/best --output_dir exported --format onnx"
 
     model_path: str = option(
-        help="the folder of a trained model, OUT/best-accuracy-0.8962 for example", group="model"
+        help="a trained model: its folder, or the OUT of a run for its best one", group="model"
     )
     output_dir: str = option(help="the folder to make", group="data")
     format: Literal["paddle", "onnx", "both"] = option(
@@ -97,6 +98,7 @@ def export_pair(config: ExportConfig) -> None:
     """
     start_console(World())
     quiet_libraries()
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir)
     results = _results(config, output_dir)

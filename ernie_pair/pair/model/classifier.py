@@ -7,9 +7,8 @@ classes.
 """
 
 import json
-import shutil
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import paddle
 from paddle import nn
@@ -152,14 +151,18 @@ class PairClassifier(nn.Layer):
 
         ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
         """
-        tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
         # As plain arrays: tensors would carry along names that differ from process to process.
         paddle.save(widen_tensors(self.state_dict()), str(folder / MODEL_STATE))
-        shutil.copyfile(vocab_file, folder / VOCAB)
-        for name, value in ((CONFIG, self.spec.to_config()), (TOKENIZER, tokenizer)):
-            (folder / name).write_text(
-                json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
+        for name, content in self.files_beside(vocab_file, max_seq_len).items():
+            (folder / name).write_bytes(content)
+
+    def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> Dict[str, bytes]:
+        """Return {name: content} of what a folder holds beside the weights; see `write`."""
+        tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
+        settings = {CONFIG: self.spec.to_config(), TOKENIZER: tokenizer}
+        texts = {name: json.dumps(value, indent=2, ensure_ascii=False) for name, value in settings.items()}
+        encoded = {name: f"{text}\n".encode() for name, text in texts.items()}
+        return {VOCAB: vocab_file.read_bytes(), **encoded}
 
 
 def build_classifier(source: ModelSource, seed: int, dropout: float, pooling: str = "") -> PairClassifier:
@@ -206,7 +209,7 @@ def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
     """
     if not Path(model_path).is_dir():
         raise InputError(
-            f"--model_path {model_path} is not a folder; give OUT/best-accuracy-... of a training run"
+            f"--model_path {model_path} is not a folder; give the OUT of a training run, or OUT/best"
         )
     source = open_model(model_path, model_type="", from_scratch=False)
     refuse_no_family(source, "write model_type there")

@@ -1,6 +1,7 @@
 """The job of pair training: what a step and an evaluation of the classifier are."""
 
 import math
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -42,7 +43,8 @@ class PairJob:
 
     ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
     schedule; ``class_weights``: float32 [C], None where all classes count the same. ``beginning`` says in
-    words what the initial weights of ``model`` are.
+    words what the initial weights of ``model`` are. Without ``vocab_file`` a checkpoint holds the weights
+    alone, and does not load as a model.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class PairJob:
         measure: MeasureFunction = measure,
         class_weights: Optional[np.ndarray] = None,
         beginning: str = "start from the model as given",
+        vocab_file: Optional[Path] = None,
     ):
         self.config, self.model, self.process_group, self.measure = config, model, process_group, measure
         self.total_steps, self.splits = total_steps, {"valid": valid}
@@ -65,7 +68,7 @@ class PairJob:
         self.parallel = _parallel(config, model, self.optimizer, process_group)
         self.loss = PairLoss(config.rdrop_alpha, class_weights)
         self.fgm = _fgm(config, model, process_group)
-        self.beginning, self.skipped_updates = beginning, 0
+        self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
     def load_initial_weights(self) -> str:

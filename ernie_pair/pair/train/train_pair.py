@@ -83,6 +83,7 @@ class PairRun:
             measure=UserMetrics(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
             class_weights=data.class_weights,
             beginning=start.beginning,
+            vocab_file=start.source.vocab_file,
         )
         self.hooks = PairHooks(self, Callbacks(callbacks, world, self.process_group.all_reduce))
 
@@ -114,6 +115,7 @@ class PairRun:
             rules=RULES,
             allow_change=config.allow_change,
             fresh_start=config.fresh_start,
+            retention=config.retention,
             samples_per_epoch=self.data.num_rows,
         )
 
@@ -133,11 +135,16 @@ class PairHooks(Hooks):
             run.process_group.all_reduce,
             metric=config.best_metric,
             lower_is_better=config.lower_is_better,
+            keep=config.keep_best,
         )
         self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
         self.stopping = EarlyStopping(
             config.early_stopping_patience, config.early_stopping_min_delta, config.lower_is_better
         )
+
+    def on_start(self, log) -> None:
+        """See that OUT/best leads to the best model of the run, if it has one."""
+        self.best.restore_link()
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Call ``on_log`` of the user's callbacks."""

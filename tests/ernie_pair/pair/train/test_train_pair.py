@@ -279,7 +279,8 @@ def test_the_first_of_equal_best_models_is_kept(tmp_path):
     for value in (0.5, 0.5, 0.4, 0.7, 0.7):
         best.judge(state, {"accuracy": value})
     assert len(written) == 2 and state.best_metric == 0.7
-    assert names(tmp_path) == ["best-accuracy-0.7000"] and best.folder() == tmp_path / "best-accuracy-0.7000"
+    assert names(tmp_path) == ["best", "best-accuracy-0.7000"]
+    assert best.folder() == tmp_path / "best-accuracy-0.7000"
 
 
 def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
@@ -292,13 +293,13 @@ def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
 
     with pytest.raises(MachineError, match="No space left on device"):
         best_model(tmp_path, full_disk).judge(state, {"accuracy": 0.6})
-    assert names(tmp_path) == ["best-accuracy-0.5000"]
+    assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
 
 
 def test_what_a_kill_left_of_a_best_model_is_cleared_away(tmp_path):
     (tmp_path / own_name(".tmp-best-accuracy-0.4000")).mkdir()
     best_model(tmp_path).judge(TrainState(), {"accuracy": 0.5})
-    assert names(tmp_path) == ["best-accuracy-0.5000"]
+    assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
 
 
 def model_of(tmp_path):
