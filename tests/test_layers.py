@@ -42,7 +42,9 @@ BELOW = {
     "ernie_pair/pair/config": ("ernie_pair/pair", "ernie_pair/pair/data"),
     "ernie_pair/pair/model": ("ernie_pair/pair/data",),
     "ernie_pair/pair/step": ("ernie_pair/pair/config", "ernie_pair/pair/model"),
-    "ernie_pair/pair/train": ("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step"),
+    "ernie_pair/pair/train": (
+        *("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step", "ernie_pair/pair/evaluation"),
+    ),
     "ernie_pair/pair/evaluation": ("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
     "ernie_pair/pair/compare": (
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),

@@ -75,9 +75,15 @@ def read_made(folder: Path) -> Optional[Dict[str, Any]]:
 
 
 def is_as_made(folder: Path) -> bool:
-    """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later."""
+    """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later.
+
+    A README.md that was changed came later.
+    """
     note = read_made(folder)
-    return note is not None and {path.name for path in folder.iterdir()} <= {MADE}.union(note["files"])
+    if note is None:
+        return False
+    found = {path.name for path in folder.iterdir()}
+    return found <= {MADE}.union(note["files"]) and not (README in found and not _is_own_readme(folder))
 
 
 def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
@@ -97,8 +103,8 @@ def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir"
 
 def _is_own_readme(folder: Path) -> bool:
     """Tell whether README.md is, to the byte, the one that was written into ``folder`` when it was made."""
-    outputs = (read_made(folder) or {}).get("outputs")
-    return isinstance(outputs, dict) and outputs.get(README) == sha256_of_file(folder / README)
+    note, path = read_made(folder), folder / README
+    return note is not None and path.is_file() and note.get(README) == sha256_of_file(path)
 
 
 def remove_made(folder: Path) -> None:
@@ -180,4 +186,6 @@ def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
 def _write_note(draft: Path, name: str, about: Dict[str, object]) -> None:
     files = sorted(path.name for path in draft.iterdir())
     note = {**about, "made_by": MAKER, "name": name, "files": files}
+    if README in files:
+        note[README] = sha256_of_file(draft / README)
     (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Dict, Literal, Optional, Sequence, Tuple
 
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option, refuse_empty
-from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.checkpoint.manifest import installed_versions
@@ -28,10 +28,12 @@ from ernie_pair.inference.exported_model import (
 from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config
+from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.config.ask_config import refuse_short_pairs
+from ernie_pair.pair.export.export_card import card_of_exported
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
 from ernie_pair.pair.model.classifier import PairClassifier, load_classifier
@@ -123,16 +125,17 @@ def export_pair(config: ExportConfig) -> None:
 
 
 def _results(config: ExportConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {"model_path": files_of(config.model_path)}
+    files = [path for path in files_of(config.model_path) if path.name != README]
+    inputs: Dict[str, Sequence[Path]] = {"model_path": files}
     settings = settings_of(config, "model_path", "output_dir")
-    outputs = [output_dir / name for name in WRITTEN]
+    outputs = [output_dir / name for name in (*WRITTEN, README)]
     return Results("export", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
 def _refuse_loss(output_dir: Path) -> None:
     """Raise InputError when what would be replaced is not an earlier export."""
     is_export = (output_dir / EXPORT_MANIFEST).is_file()
-    refuse_loss(output_dir, WRITTEN if is_export else ())
+    refuse_loss(output_dir, (*WRITTEN, README) if is_export else ())
 
 
 def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
@@ -185,6 +188,7 @@ def _fill(
         versions=installed_versions(VERSIONED),
     )
     (draft / EXPORT_MANIFEST).write_text(manifest, encoding="utf-8")
+    write_card(draft, card_of_exported(exported, Path(config.model_path).name, model.family, differences))
 
 
 def _manifest(exported: ExportedModel, **facts) -> str:

@@ -38,6 +38,13 @@ class StepSums(NamedTuple):
     places: int = 0
 
 
+class Evaluated(NamedTuple):
+    """The logits float32 [N, C] and the labels int64 [N] of an evaluation."""
+
+    logits: np.ndarray
+    labels: np.ndarray
+
+
 class PairJob:
     """The job of pair training; satisfies ``ernie_pair.engine.run.Job``.
 
@@ -69,6 +76,7 @@ class PairJob:
         self.loss = PairLoss(config.rdrop_alpha, class_weights)
         self.fgm = _fgm(config, model, process_group)
         self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
+        self.evaluated: Optional[Evaluated] = None  # the last time
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
     def load_initial_weights(self) -> str:
@@ -202,6 +210,7 @@ class PairJob:
         rows = self.splits[split]
         with self.precision.casting():
             logits = logits_of(self.model, rows, self.config.batch_size, self.process_group)
+        self.evaluated = Evaluated(logits, rows.known_labels)
         self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)
 

@@ -8,14 +8,16 @@ from typing import Dict, Sequence
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
-from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.model_files.config_json import CONFIG, find_config
+from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.model_folder import write_model_folder
 from ernie_pair.model_files.source import RECIPE_NOTE, VOCAB, ModelSource, open_model
 from ernie_pair.model_files.spec import read_spec
+from ernie_pair.pretrain.convert.conversion_card import card_of_converted
 from ernie_pair.pretrain.convert.conversion_json import CONVERSION, LARGEST_DIFFERENCE, write_conversion
 from ernie_pair.pretrain.convert.parity import (
     HEAD_OUTPUTS,
@@ -28,7 +30,7 @@ from ernie_pair.processes.world import World
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
 SUFFIXES = (".safetensors", ".pdparams")
-WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", CONVERSION, MADE}
+WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", CONVERSION, README, MADE}
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +80,7 @@ def convert(config: ConvertConfig) -> None:
         write_model_folder(draft, source, weights)
         differences = _prove(draft, source, batches, outputs)
         write_conversion(draft, results.about_folder(draft), source, batches, differences)
+        write_card(draft, card_of_converted(source, weights_file, differences))
 
     publish_folder(
         output_dir,
