@@ -5,6 +5,7 @@ Stands above the layers, like scripts/: it is the one module here that knows bot
 
 import sys
 from importlib import import_module
+from typing import Optional
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
@@ -63,6 +64,24 @@ COMMANDS = {
         "convert",
         "ConvertConfig",
         "static weights to a dynamic model",
+    ),
+    "show-checkpoint": (
+        "ernie_pair.checkpoint.show_checkpoint",
+        "show_checkpoint",
+        "ShowConfig",
+        "what a checkpoint holds, or a run",
+    ),
+    "diff-checkpoints": (
+        "ernie_pair.checkpoint.diff_checkpoints",
+        "diff_checkpoints",
+        "DiffConfig",
+        "how two checkpoints differ; exit 0 or 1",
+    ),
+    "average-checkpoints": (
+        "ernie_pair.model_files.average_checkpoints",
+        "average_checkpoints",
+        "AverageConfig",
+        "the mean of several models, as a model",
     ),
     "audit-pairs": (
         "ernie_pair.pair.audit.audit_pairs",
@@ -144,20 +163,21 @@ def main() -> None:
     sys.exit(exit_code_of(lambda: _run(sys.argv[1:])))
 
 
-def _run(words) -> None:
+def _run(words) -> Optional[int]:
+    """Run the command; what it returns, if anything, is its exit code."""
     if not words or words[0] in ("-h", "--help"):
         print(_usage())
-        return
+        return None
     if words[0] == LAUNCH[0]:
         import_module("ernie_pair.launch.launch").launch(words[1:])
-        return
+        return None
     if words[0] not in COMMANDS:
         known = ", ".join([*COMMANDS, LAUNCH[0]])
         raise InputError(f"{words[0]} is no command of ernie-pair; use one of {known}")
     (module_name, function, config_class, _), program, flags = _form_of(words)
     module = import_module(module_name)
     config = parse_config(getattr(module, config_class), flags, f"ernie-pair {program}")
-    getattr(module, function)(config)
+    return getattr(module, function)(config)
 
 
 def _form_of(words) -> tuple:
@@ -181,7 +201,7 @@ def _usage() -> str:
     for (command, flag, value), (_, _, _, purpose) in FORMS.items():
         place = [name for name, _ in purposes].index(command) + 1
         purposes.insert(place, (f"{command} --{flag} {value}", purpose))
-    lines = [f"  {name:<14} {purpose}" for name, purpose in [*purposes, LAUNCH]]
+    lines = [f"  {name:<19} {purpose}" for name, purpose in [*purposes, LAUNCH]]
     return "\n".join(["usage: ernie-pair COMMAND [--help] [flags]", "", *lines])
 
 

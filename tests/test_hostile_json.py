@@ -92,7 +92,7 @@ def config_reader(folder):
     def read():
         source = open_model(str(folder), model_type="", from_scratch=True)
         assert source.spec.labels
-        build_classifier(source, source.spec.family, seed=0, dropout=0.1)
+        build_classifier(source, seed=0, dropout=0.1)
 
     return Reader(folder / "config.json", read, 2)
 

@@ -33,7 +33,7 @@ BELOW = {
     "ernie_pair/inference": ("ernie_pair/device", "ernie_pair/model_files"),
     "ernie_pair/notebook": ("ernie_pair/device",),
     "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference"),
-    "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device"),
+    "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/checkpoint", "ernie_pair/device"),
     "ernie_pair/pretrain/graph": ("ernie_pair/pretrain/config", "ernie_pair/model_files"),
     "ernie_pair/pretrain/convert": ("ernie_pair/pretrain/graph", "ernie_pair/engine"),
     "ernie_pair/pretrain": ("ernie_pair/pretrain/convert",),
@@ -43,7 +43,9 @@ BELOW = {
     "ernie_pair/pair/config": ("ernie_pair/pair", "ernie_pair/pair/data"),
     "ernie_pair/pair/model": ("ernie_pair/pair/data",),
     "ernie_pair/pair/step": ("ernie_pair/pair/config", "ernie_pair/pair/model"),
-    "ernie_pair/pair/train": ("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step"),
+    "ernie_pair/pair/train": (
+        *("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step", "ernie_pair/pair/evaluation"),
+    ),
     "ernie_pair/pair/evaluation": ("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
     "ernie_pair/pair/compare": (
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
@@ -188,9 +190,12 @@ def configs():
     from data_tools.make_sample import SampleConfig
     from data_tools.prepare import PrepareConfig
     from data_tools.trans_to_json import TransConfig
+    from ernie_pair.checkpoint.diff_checkpoints import DiffConfig
+    from ernie_pair.checkpoint.show_checkpoint import ShowConfig
     from ernie_pair.device.doctor import DoctorConfig
     from ernie_pair.launch.launch_config import LaunchConfig
     from ernie_pair.launch.wizard import QuestionsConfig
+    from ernie_pair.model_files.average_checkpoints import AverageConfig
     from ernie_pair.model_files.new_model import NewModelConfig
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
@@ -207,6 +212,7 @@ def configs():
 
     return [
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
+        *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),

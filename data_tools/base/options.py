@@ -141,7 +141,9 @@ def _hints_of(config_class: Hashable) -> Dict[str, Any]:
     hints = get_type_hints(config_class)
     for item in fields(config_class):  # type: ignore[arg-type]  # a dataclass, which can be hashed
         if item.metadata.get("choices"):
+            may_be_none = _without_none(hints[item.name])[1]
             hints[item.name] = Literal[item.metadata["choices"]]
+            hints[item.name] = Optional[hints[item.name]] if may_be_none else hints[item.name]
     return hints
 
 

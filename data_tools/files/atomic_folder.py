@@ -13,15 +13,17 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Set
+from typing import Any, Callable, Collection, Dict, Optional, Set
 
+from data_tools.base.errors import InputError
 from data_tools.base.regular_file import read_regular
 from data_tools.files.atomic_files import make_folder, to_disk
 from data_tools.files.json_file import is_texts, parse_json_object
+from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.own_names import BAD, FILLING, TRASH, own_entries, own_name
 from data_tools.files.results import MAKER
 
-MADE = ".made.json"
+MADE, README = ".made.json", "README.md"
 LARGEST_NOTE = 1 << 20
 
 logger = logging.getLogger(__name__)
@@ -73,9 +75,37 @@ def read_made(folder: Path) -> Optional[Dict[str, Any]]:
 
 
 def is_as_made(folder: Path) -> bool:
-    """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later."""
+    """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later.
+
+    A README.md that was changed came later.
+    """
     note = read_made(folder)
-    return note is not None and _names_in(folder) <= {MADE}.union(note["files"])
+    if note is None:
+        return False
+    found = _names_in(folder)
+    return found <= {MADE}.union(note["files"]) and not (README in found and not _is_own_readme(folder))
+
+
+def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
+    """Raise InputError when ``folder`` is a file, or holds what is none of the ``written`` files.
+
+    ``written``: names in the folder, a/b for what lies deeper, each folder on the way a name too.
+    A README.md that a person wrote or changed is none of them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--{flag} {folder} is a file; give a folder")
+    found = _names_in(folder) if folder.is_dir() else set()
+    others = found - {*written, MADE}
+    if README in found and not _is_own_readme(folder):
+        others.add(README)
+    if others:
+        raise InputError(f"--{flag} {folder} holds {min(others)}, which would be lost; give another folder")
+
+
+def _is_own_readme(folder: Path) -> bool:
+    """Tell whether README.md is, to the byte, the one that was written into ``folder`` when it was made."""
+    note, path = read_made(folder), folder / README
+    return note is not None and path.is_file() and note.get(README) == sha256_of_file(path)
 
 
 def remove_made(folder: Path) -> None:
@@ -160,5 +190,8 @@ def _names_in(folder: Path) -> Set[str]:
 
 
 def _write_note(draft: Path, name: str, about: Dict[str, object]) -> None:
-    note = {**about, "made_by": MAKER, "name": name, "files": sorted(_names_in(draft))}
+    files = sorted(_names_in(draft))
+    note = {**about, "made_by": MAKER, "name": name, "files": files}
+    if README in files:
+        note[README] = sha256_of_file(draft / README)
     (draft / MADE).write_text(json.dumps(note, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

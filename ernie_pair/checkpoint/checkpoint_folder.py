@@ -61,6 +61,13 @@ class Checkpoint:
             )
         return data
 
+    def arrays(self, name: str) -> Arrays:
+        """Return the arrays of one .safetensors file; bfloat16 comes as uint16. Raises CheckpointError."""
+        try:
+            return from_safetensors(self.read(name), str(self.folder / name))
+        except CheckpointError as error:
+            raise DamagedError(error.message) from None
+
     def state(self) -> TrainState:
         """Return the state of the run. Raises CheckpointError when the file is damaged."""
         state = parse_state(self.read(STATE), self.folder / STATE)
@@ -71,15 +78,12 @@ class Checkpoint:
     def verify(self) -> None:
         """Read everything once. Raises CheckpointError at the first file that is not sound."""
         for name in self.files:
-            data, where = self.read(name), self.folder / name
             if not name.endswith(".safetensors"):
+                self.read(name)
                 continue
-            try:
-                wrong = first_not_finite(from_safetensors(data, str(where)))
-            except CheckpointError as error:
-                raise DamagedError(error.message) from None
+            wrong = first_not_finite(self.arrays(name))
             if wrong is not None:
-                raise DamagedError(f"{where}: {wrong} holds values that are not finite")
+                raise DamagedError(f"{self.folder / name}: {wrong} holds values that are not finite")
         self.state()
 
     def refuse_other_run(

@@ -9,11 +9,12 @@ from typing import List
 
 from data_tools.base.errors import CheckpointError
 from data_tools.files.atomic_files import make_folder
+from ernie_pair.checkpoint.best_link import BEST, PREFIX, is_own_best
 from ernie_pair.checkpoint.run_note import RUN, folders_of_run, read_run
 
 CHECKPOINTS, EVENTS, CURVES, LAST = "checkpoints", "metrics.jsonl", "vdl", "model_last"
 OWN_LINK = r"checkpoints/step_\d{8}"  # where model_last leads
-PUBLISHED = ("best-", "model_")
+PUBLISHED = (PREFIX, "model_")
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ def set_aside_run(output_dir: Path) -> None:
     """
     run = read_run(output_dir)
     wanted = [Path(CHECKPOINTS), Path(EVENTS), *_published(output_dir)]
+    wanted += [Path(BEST)] if is_own_best(output_dir / BEST) else []
     wanted += [Path(LAST)] if _leads_to_a_checkpoint(output_dir / LAST) else []
     wanted += [Path(CURVES) / run["run_id"], Path(RUN)] if run else []
     wanted = [path for path in wanted if _holds_something(output_dir / path)]

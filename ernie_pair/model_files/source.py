@@ -4,21 +4,22 @@ A path that is given and cannot be read is an error, never a fresh start.
 """
 
 import logging
+import os
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Collection, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import yaml
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.regular_file import read_regular
+from ernie_pair.checkpoint.best_link import best_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.model_files.config_json import (
     CONFIG,
     FAMILIES,
-    PRETRAINED,
     VOCAB,
     find_config,
     read_config,
@@ -43,6 +44,8 @@ RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}
 SENTENCE_PIECE = ("ernie-tiny",)  # of a family that otherwise reads word pieces
+
+NAME_FAMILY = "pass --model_type, or write model_type there"
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +85,9 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
     """Find config, vocabulary and weights of ``name_or_path``.
 
     ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
-    a source that names no family gets it. A run's ``output_dir`` stands for its newest checkpoint.
+    a source that names no family gets it. For what a run's folders stand see `model_folder_of`.
     Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
-    missing only with ``from_scratch``.
+    missing only with ``from_scratch``. Raises CheckpointError when it is of another family.
     """
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
     if folder.is_dir():
@@ -99,15 +102,21 @@ def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> Mod
             f"{', '.join(FAMILIES)}"
         )
     named = source.spec.family or family
+    if family not in ("", named):
+        raise CheckpointError(
+            f"--model_type {family}: {source.name} holds {named} weights; leave --model_type out, or give "
+            "another model"
+        )
     return replace(source, spec=source.spec.replace(model_type=named)) if named else source
 
 
-def refuse_other_family(source: ModelSource, family: str, known: Collection[str] = PRETRAINED) -> None:
-    """Raise CheckpointError when ``source`` is of another family; ``known``: what --model_type takes."""
-    found = source.spec.family
-    if found not in ("", family):
-        way_out = f"pass --model_type {found}, or another folder" if found in known else "give another folder"
-        raise CheckpointError(f"{source.name} holds {found} weights; {way_out}")
+def refuse_no_family(source: ModelSource, cure: str) -> None:
+    """Raise InputError when neither the config of ``source`` nor a flag names a family; see `open_model`."""
+    if not source.spec.family:
+        raise InputError(
+            f"{source.name}: neither model_type nor architectures in {CONFIG} names one of "
+            f"{', '.join(FAMILIES)}; {cure}"
+        )
 
 
 def refuse_cased(source: ModelSource) -> None:
@@ -120,11 +129,10 @@ def refuse_cased(source: ModelSource) -> None:
 
 
 def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+    folder = model_folder_of(folder)
     config = find_config(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
         return _open_recipes_checkpoint(folder, family, from_scratch)
-    if config is None and any((folder / name).is_dir() for name in ("model_last", "checkpoints")):
-        return _open_folder(_newest_of_run(folder), family, from_scratch)
     missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
     if config is None or missing:
         raise InputError(
@@ -151,6 +159,24 @@ def _is_hugging_face(config: Path, weights: Optional[Path]) -> bool:
     """Return whether transformers saved a model: by its weights or, if there are none, by config.json."""
     named = is_their_config(read_config(config))
     return named if weights is None else is_their_file(weights, named)
+
+
+def model_folder_of(given: Path) -> Path:
+    """Return the folder of the model that ``given`` stands for.
+
+    A run's output_dir stands for its best model if it has one, otherwise for its newest checkpoint; a link
+    of a run, OUT/best or OUT/model_last, for what it leads to; any other folder for itself. Raises
+    CheckpointError where all checkpoints of a run are damaged.
+    """
+    if given.is_symlink():
+        given = given.parent / os.readlink(given)
+    if find_config(given) is not None or (given / RECIPE_NOTE).is_file():
+        return given
+    best = best_of(given)
+    if best is not None:
+        return best
+    is_run = any((given / name).is_dir() for name in ("model_last", "checkpoints"))
+    return _newest_of_run(given) if is_run else given
 
 
 def find_weights(folder: Path) -> Optional[Path]:

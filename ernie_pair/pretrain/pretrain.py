@@ -14,7 +14,13 @@ from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.engine.schedule import Schedule
-from ernie_pair.model_files.source import ModelSource, open_model, refuse_cased, refuse_other_family
+from ernie_pair.model_files.source import (
+    NAME_FAMILY,
+    ModelSource,
+    open_model,
+    refuse_cased,
+    refuse_no_family,
+)
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import fingerprint_of, rules_of, topology_of
@@ -46,9 +52,9 @@ def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     local = world if config.share_folder else local_world()
     device = start_device(config.device, world)
     source = open_model(
-        config.model_name_or_path, model_type=config.model_type, from_scratch=config.starts_from_scratch
+        config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.starts_from_scratch
     )
-    refuse_other_family(source, config.family)
+    refuse_no_family(source, NAME_FAMILY)
     refuse_cased(source)
     tokenizer = WordPiece.from_file(source.vocab_file)
     data = open_pretrain_data(config, world, tokenizer, source.spec)
@@ -82,7 +88,7 @@ def _settings_of(
         rules=rules_of(config),
         allow_change=config.allow_change,
         fresh_start=config.fresh_start,
-        retention={"keep": config.keep_checkpoints, "every": config.keep_every},
+        retention=config.retention,
         samples_per_epoch=data.samples_per_epoch,
         tokens_per_sample=config.max_seq_len,
     )
@@ -143,7 +149,7 @@ class PretrainHooks(Hooks):
 
     def export(self, state: TrainState) -> None:
         """Write model_STEP/, loadable by from_pretrained."""
-        from ernie_pair.pretrain.convert.model_folder import write_model_folder
+        from ernie_pair.model_files.model_folder import write_model_folder
 
         def publish():
             if self.world.is_first:

@@ -42,18 +42,19 @@ def names_by_order(
 
     The n-th layer of a kind in it is the n-th of that kind in the model. Some versions of PaddleNLP count
     the decoder of the masked tokens among the linear layers, some make it otherwise; it is told by its
-    bias, one number per token. Its weight, which the tie with the embedding replaced, is passed over, as is
-    the state of the optimizer. The heads, which are made last, may be absent: both, or the one of the
-    sentence order. Raises CheckpointError when the file holds more or fewer layers of a kind than the
-    model.
+    bias, one number per token. Its weight, which the tie with the embedding replaced, is passed over, also
+    where it is all that is left of the decoder, as is the state of the optimizer. The heads, which are made
+    last, may be absent: both or one of them. Raises CheckpointError when the file holds more or fewer layers
+    of a kind than the model.
     """
     arrays = {name: array for name, array in found.items() if not is_state(name)}
     strange = [name for name in arrays if not is_numbered(name)]
     if strange:
         raise CheckpointError(f"{where}: {strange[0]} is no name of an ERNIE's parameter; give other weights")
     ours = {parameter.name: name for name, parameter in reversed(list(parameters.items()))}
-    file, decoder = _modules(arrays), _decoder_of(_modules(arrays), arrays, where)
-    theirs = [m for m in file if m != decoder]
+    file, words = _modules(arrays), _word_shape(_modules(arrays), arrays)
+    decoder = _decoder_of(file, arrays, words, where)
+    theirs = [m for m in file if m != decoder and not _is_replaced_weight(m, arrays, words)]
     model = [m for m in _modules(ours) if parameters[decoder_bias].name not in m.names.values()]
     missing = _missing_heads(model, theirs, ours, decoder is not None)
     wanted = [m for m in model if not _structured(m, ours).startswith(missing)]
@@ -68,10 +69,11 @@ def names_by_order(
 
 def _missing_heads(model: List[Module], theirs: List[Module], ours: Dict, has_decoder: bool) -> tuple:
     """Return which heads a file of ``theirs`` does not hold, as beginnings of structured names."""
-    if not has_decoder:
-        return (TOKEN_HEAD, ORDER_HEAD)
-    of_order = [m for m in model if _structured(m, ours).startswith(ORDER_HEAD)]
-    return (ORDER_HEAD,) if len(theirs) == len(model) - len(of_order) else ()
+    missing = () if has_decoder else (TOKEN_HEAD,)
+    linear = [_structured(module, ours) for module in model if module.kind == "linear"]
+    without_order = [name for name in linear if not name.startswith((*missing, ORDER_HEAD))]
+    has_order = sum(module.kind == "linear" for module in theirs) > len(without_order)
+    return missing if has_order else (*missing, ORDER_HEAD)
 
 
 def _structured(module: Module, ours: Dict[str, str]) -> str:
@@ -87,9 +89,8 @@ def _modules(names: Iterable[str]) -> List[Module]:
     return [modules[key] for key in sorted(modules)]
 
 
-def _decoder_of(modules: List[Module], arrays: Arrays, where: str) -> Optional[Module]:
-    """Return the decoder of the masked tokens; None for an encoder without heads."""
-    embedding = next((arrays[m.names["w"]].shape for m in modules if m.kind == "embedding"), (0, 0))
+def _decoder_of(modules: List[Module], arrays: Arrays, embedding: tuple, where: str) -> Optional[Module]:
+    """Return the decoder of the masked tokens; None for an encoder without that head."""
     candidates = [m for m in modules if _is_decoder(m, arrays, embedding)]
     if len(candidates) > 1:
         raise CheckpointError(
@@ -97,6 +98,24 @@ def _decoder_of(modules: List[Module], arrays: Arrays, where: str) -> Optional[M
             "wanted; give the weights of a whole ERNIE of pretraining"
         )
     return candidates[0] if candidates else None
+
+
+def _word_shape(modules: List[Module], arrays: Arrays) -> tuple:
+    """Return the shape of the first embedding, that of the words; (0, 0): there is none."""
+    return next((arrays[m.names["w"]].shape for m in modules if m.kind == "embedding"), (0, 0))
+
+
+def _is_replaced_weight(module: Module, arrays: Arrays, embedding: tuple) -> bool:
+    """Return whether ``module`` is the weight of a decoder without its bias.
+
+    Paddle saves it although the tied embedding stands in its place, also of a program whose heads were
+    taken away by their names.
+    """
+    return (
+        module.kind == "linear"
+        and list(module.names) == ["w"]
+        and arrays[module.names["w"]].shape == embedding
+    )
 
 
 def _is_decoder(module: Module, arrays: Arrays, embedding: tuple) -> bool:

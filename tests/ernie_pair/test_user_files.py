@@ -17,9 +17,10 @@ from visualdl import LogReader
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError
+from ernie_pair.checkpoint.best_link import ranked_models
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.pair.train.best_checkpoint import BestModel, best_models
+from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.processes.world import World
@@ -50,7 +51,7 @@ def kill_at(monkeypatch, step, config):
 
 
 def best_of(output):
-    ((folder, _),) = best_models(Path(output))
+    ((folder, _),) = ranked_models(Path(output))
     return folder
 
 
@@ -227,7 +228,7 @@ def test_pretraining_refuses_a_used_folder_unless_fresh_start(world):
 
 def test_a_run_killed_before_a_checkpoint_begins_again(tmp_path, config, monkeypatch):
     kill_at(monkeypatch, 3, config)  # the best model and metrics of step 3 are there
-    assert (tmp_path / "out" / "metrics.jsonl").is_file() and best_models(tmp_path / "out")
+    assert (tmp_path / "out" / "metrics.jsonl").is_file() and ranked_models(tmp_path / "out")
     train_pair(config)
     assert (tmp_path / "out" / "model_last").resolve().name == "step_00000012"
 

@@ -69,7 +69,7 @@ def write_classifier(folder, family):
     write_model(folder.with_name(f"new-{family}"), model_type=family, **shape)
     source = open_model(str(folder.with_name(f"new-{family}")), model_type=family, from_scratch=True)
     folder.mkdir()
-    shake(build_classifier(source, family, seed=7, dropout=0.1)).write(folder, source.vocab_file, 40)
+    shake(build_classifier(source, seed=7, dropout=0.1)).write(folder, source.vocab_file, 40)
     return folder
 
 

@@ -136,3 +136,20 @@ def test_a_user_fault_is_one_line_in_the_log_of_rank_0(world):
     done, output = two_processes(world, "refused", micro_batch_size=8, min_lr=1)
     assert done.returncode != 0 and not output.exists()
     assert "error: --min_lr 1.0 is above" in (world / "refused_log" / "workerlog.0").read_text()
+
+
+def test_a_sharded_run_is_converted_and_starts_another(world):
+    """The rate of the other run is too small to move a weight."""
+    done, first = two_processes(world, "converted", **SHARDED, max_steps=2)
+    assert done.returncode == 0
+    words = ["--static_model_path", str(first / "model_last" / "static_vars"), "--output_dir"]
+    script = str(ROOT / "scripts" / "ernie_static_to_dynamic.py")
+    command = [sys.executable, script, *words, str(world / "dynamic")]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    still = {"max_lr": 1e-30, "min_lr": 0, "max_steps": 2, "from_scratch": "false"}
+    still["model_name_or_path"] = world / "dynamic"
+    one_process(world, "way-back", **still)
+    done, _ = two_processes(world, "way-back-sharded", **SHARDED, **still)
+    assert done.returncode == 0
+    for output in ("way-back", "way-back-sharded"):
+        assert largest_difference(first, world / output) == 0

@@ -83,7 +83,7 @@ def template(tmp_path_factory):
         shutil.copytree(best, here / name, dirs_exist_ok=True)
     gram = open_model(str(here / "gram"), model_type="ernie_gram", from_scratch=True)
     (here / "ernie-gram-zh").mkdir()
-    build_classifier(gram, "ernie_gram", seed=3, dropout=0.1).write(here / "ernie-gram-zh", gram.vocab_file)
+    build_classifier(gram, seed=3, dropout=0.1).write(here / "ernie-gram-zh", gram.vocab_file)
     shutil.rmtree(here / "out")
     write_texts(here)
     return here

@@ -53,7 +53,7 @@ def tiny_job(
         encode_pairs(read_pairs(folder / f"{name}.tsv", 2), tokenizer, 64) for name in ("train", "dev")
     )
     source = open_model(str(folder / "model"), model_type=config.model_type, from_scratch=True)
-    model = build_classifier(source, config.model_type, config.seed, config.dropout)
+    model = build_classifier(source, config.seed, config.dropout)
     recompute_layers(model, config.use_recompute)
     if prepare:
         prepare(model)

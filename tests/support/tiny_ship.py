@@ -23,7 +23,7 @@ def write_trained(folder: Path, family: str = "ernie", **changes) -> Path:
     source_folder = write_model(folder.with_name(f"{folder.name}-source"), **changes)
     source = open_model(str(source_folder), model_type=family, from_scratch=True)
     folder.mkdir(parents=True)
-    build_classifier(source, family, seed=3, dropout=0.1).write(folder, source.vocab_file)
+    build_classifier(source, seed=3, dropout=0.1).write(folder, source.vocab_file)
     return folder
 
 

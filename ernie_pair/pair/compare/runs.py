@@ -19,12 +19,12 @@ from data_tools.base.errors import CheckpointError, InputError
 from data_tools.files.atomic_files import published
 from data_tools.files.json_file import read_json_object
 from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.checkpoint.best_link import best_of
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
-from ernie_pair.pair.train.best_checkpoint import best_models
 from ernie_pair.processes.child_command import ChildCommand
 from ernie_pair.processes.stop_signals import StopSignals
 
@@ -104,7 +104,7 @@ class Runs:
         run = {"model_name_or_path": start.path, "seed": seed, "output_dir": folder}
         run["from_scratch"] = "true" if start.source.weights is None else "false"
         _call(["train", f"--config={self.train_config}", *_flags(run)], log)
-        best = _best_of(folder, self.train.best_metric)
+        best = _best_of(folder)
         asked = {name: getattr(self.train, name) for name in ("batch_size", "max_seq_len", "device")}
         asked["symmetric"] = self.symmetric
         asked.update(model_path=best, input_file=self.output_dir / TEST, output_file=folder / PREDICTIONS)
@@ -148,14 +148,12 @@ def _log_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def _best_of(folder: Path, metric: str) -> Path:
-    """Return the best model of a run. Raises CheckpointError when there is not exactly one."""
-    found = [path for path, _ in best_models(folder, metric)]
-    if len(found) != 1:
-        raise CheckpointError(
-            f"{folder} holds {len(found)} best models, not one; remove it and run the same command again"
-        )
-    return found[0]
+def _best_of(folder: Path) -> Path:
+    """Return the best model of a run. Raises CheckpointError when there is none."""
+    best = best_of(folder)
+    if best is None:
+        raise CheckpointError(f"{folder} holds no best model; remove it and run the same command again")
+    return best
 
 
 def _call(words: List[str], log: Path) -> None:

@@ -16,7 +16,7 @@ class AskConfig(Options):
     """What is asked of a trained model; the base of evaluation and prediction."""
 
     model_path: str = option(
-        help="the folder of a trained model, OUT/best-accuracy-0.8962 for example", group="model"
+        help="a trained model: its folder, or the OUT of a run for its best one", group="model"
     )
     input_file: str = option(
         help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)", group="data"
@@ -55,7 +55,7 @@ class AskConfig(Options):
 class EvaluateConfig(AskConfig):
     """Measure a trained model on labelled pairs."""
 
-    EXAMPLE = "--model_path output/best-accuracy-0.8962 --input_file test.tsv --output_file metrics.json"
+    EXAMPLE = "--model_path output/best --input_file test.tsv --output_file metrics.json"
 
     input_file: str = option(
         help="labelled pairs: a file, or a set such as lcqmc (its dev part)", group="data"
@@ -126,7 +126,7 @@ class EvaluateConfig(AskConfig):
 class PredictConfig(AskConfig):
     """Predict the class of every pair of a file, labelled or not."""
 
-    EXAMPLE = "--model_path output/best-accuracy-0.8962 --input_file pairs.tsv --output_file predictions.tsv"
+    EXAMPLE = "--model_path output/best --input_file pairs.tsv --output_file predictions.tsv"
 
     output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
     scores: bool = option(

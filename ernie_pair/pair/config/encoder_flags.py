@@ -1,7 +1,7 @@
 """The flags that decide how the encoder of a pair classifier is used, and how much of it trains."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Optional
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
@@ -12,7 +12,9 @@ from ernie_pair.model_files.config_json import FAMILIES
 class EncoderFlags(Options):
     """A part of `PairConfig`."""
 
-    model_type: str = option("ernie_gram", help="the family of the model", group="model", choices=FAMILIES)
+    model_type: Optional[str] = option(
+        None, help="the family of the model; none: as its config.json says", group="model", choices=FAMILIES
+    )
     pooling: Literal["cls", "mean"] = option(
         "cls",
         help="what of the encoder is classified: its pooled output, or the mean of its hidden states",

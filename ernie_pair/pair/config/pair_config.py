@@ -7,6 +7,7 @@ from typing import Literal, Optional
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
+from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.device import default_device
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.pair.config.encoder_flags import EncoderFlags
@@ -33,7 +34,7 @@ class OutputConfig(Options):
 
 
 @dataclass(frozen=True)
-class PairConfig(EncoderFlags, StepFlags, OutputConfig):
+class PairConfig(EncoderFlags, StepFlags, RetentionFlags, OutputConfig):
     """The settings of training a pair classifier; its data are those of `TrainConfig` or `PairTrainer`."""
 
     from_scratch: bool = option(
@@ -110,6 +111,13 @@ class PairConfig(EncoderFlags, StepFlags, OutputConfig):
         "paddle",
         help="files of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
         group="checkpoints",
+    )
+    keep_best: int = option(
+        1,
+        help="that many best models are kept, the link best leads to the best of them",
+        group="checkpoints",
+        unit="models",
+        at_least=1,
     )
     seed: int = option(
         1234,

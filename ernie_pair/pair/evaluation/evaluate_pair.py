@@ -2,11 +2,14 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import CALIBRATION, Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.data.pair_file import Pairs
@@ -34,6 +37,8 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     """
     if config.report and Path(config.report).is_file():
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    _refuse_checkpoint(config)
     results = _results(config)
     if results.are_done():
         _print_metrics(json.loads(Path(config.output_file).read_text(encoding="utf-8")))
@@ -59,6 +64,16 @@ def _results(config: EvaluateConfig) -> Results:
     report = [Path(config.report) / name for name in FILES] if config.report else []
     but = CALIBRATION if config.save_temperature or config.save_threshold else ""
     return results_of("evaluate", config, report, but)
+
+
+def _refuse_checkpoint(config: EvaluateConfig) -> None:
+    """Raise InputError where a temperature or a threshold would be written into a checkpoint of a run."""
+    is_saved = config.save_temperature or config.save_threshold
+    if is_saved and (Path(config.model_path) / MANIFEST).is_file():
+        raise InputError(
+            f"--model_path {config.model_path} is a checkpoint, into which nothing is saved; give OUT/best, "
+            "or leave --save_temperature and --save_threshold out"
+        )
 
 
 def _ask(trained: InferenceModel, config: EvaluateConfig) -> Answers:

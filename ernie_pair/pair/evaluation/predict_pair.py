@@ -1,8 +1,11 @@
 """The class of every pair of a file, written in the recipe's two columns."""
 
 import logging
+from dataclasses import replace
+from pathlib import Path
 
 from ernie_pair.inference.softmax import decide, refuse_threshold
+from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
@@ -14,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 def predict_pair(config: PredictConfig) -> None:
     """Write a header, then the prediction of every input row, in their order. Raises InputError."""
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     results = results_of("predict", config)
     if results.are_done():
         return

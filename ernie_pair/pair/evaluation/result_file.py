@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Dict, Sequence
 
 from data_tools.base.errors import InputError
+from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.pair.data.rejected import ENDING
 
@@ -22,12 +23,12 @@ def refuse_unusable(path: Path) -> None:
 def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
     """Return the output_file of ``config``, and ``more``, as results of its model and its files of pairs.
 
-    ``but``: a file in the model's folder that is no input. Raises InputError when no file can be written
-    there.
+    ``but``: a file in the model's folder that is no input; its model card is none either. Raises InputError
+    when no file can be written there.
     """
     refuse_unusable(Path(config.output_file))
     inputs: Dict[str, Sequence[Path]] = {
-        name: [path for path in files_of(getattr(config, name)) if path.name != but]
+        name: [path for path in files_of(getattr(config, name)) if path.name not in (but, README)]
         for name in INPUTS
         if hasattr(config, name)
     }

@@ -14,10 +14,10 @@ from ernie_pair.pair.data.pair_records import ENCODING_HELP
 class ExportConfig(Options):
     """Make a folder that runs without the training code, and prove that it answers as the model does."""
 
-    EXAMPLE = "--model_path output/best-accuracy-0.8962 --output_dir exported --format onnx"
+    EXAMPLE = "--model_path output/best --output_dir exported --format onnx"
 
     model_path: str = option(
-        help="the folder of a trained model, OUT/best-accuracy-0.8962 for example", group="model"
+        help="a trained model: its folder, or the OUT of a run for its best one", group="model"
     )
     output_dir: str = option(help="the folder to make", group="data")
     format: Literal["paddle", "onnx", "both"] = option(

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Dict, Optional, Sequence, Set
 
-from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
-from data_tools.files.atomic_folder import MADE, publish_folder, read_made
+from data_tools.files.atomic_folder import MADE, README, publish_folder, read_made, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.wordpiece import WordPiece
@@ -29,9 +28,12 @@ from ernie_pair.inference.exported_model import (
 from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.model_card import write_card
+from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.export.docker import DOCKERFILE, refuse_unusable_wheel, write_dockerfile
+from ernie_pair.pair.export.export_card import card_of_exported
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
@@ -74,6 +76,7 @@ def export_pair(config: ExportConfig) -> None:
     """
     start_console(World())
     quiet_libraries()
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir)
     results = _results(config, output_dir)
@@ -99,7 +102,9 @@ def export_pair(config: ExportConfig) -> None:
 
 
 def _results(config: ExportConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {"model_path": files_of(config.model_path)}
+    inputs: Dict[str, Sequence[Path]] = {
+        "model_path": [path for path in files_of(config.model_path) if path.name != README]
+    }
     left_out = ["model_path", "output_dir"]
     for name in ("quantize_file", "wheel"):
         files = files_of(getattr(config, name))
@@ -107,29 +112,27 @@ def _results(config: ExportConfig, output_dir: Path) -> Results:
             inputs[name] = files
             left_out.append(name)
     settings = settings_of(config, *left_out)
-    outputs = [output_dir / name for name in (*WRITTEN, *TRITON_FILES, DOCKERFILE)]
+    outputs = [output_dir / name for name in (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)]
     return Results("export", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
 def _refuse_loss(output_dir: Path) -> None:
     """Raise InputError when what would be replaced is not an earlier export."""
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    others = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    if EXPORT_MANIFEST in others:
-        others = {path.relative_to(output_dir).as_posix() for path in output_dir.rglob("*")} - _own(
-            output_dir
-        )
-    if others:
-        raise InputError(
-            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
-        )
+    is_export = (output_dir / EXPORT_MANIFEST).is_file()
+    refuse_loss(output_dir, _own(output_dir) if is_export else ())
 
 
 def _own(output_dir: Path) -> Set[str]:
     """Return what an earlier export may have written in ``output_dir``, files and folders."""
     recorded = (read_made(output_dir) or {}).get("outputs")
-    names = {*WRITTEN, *TRITON_FILES, DOCKERFILE, MADE, *(recorded if isinstance(recorded, dict) else ())}
+    names = {
+        *WRITTEN,
+        *TRITON_FILES,
+        DOCKERFILE,
+        README,
+        MADE,
+        *(recorded if isinstance(recorded, dict) else ()),
+    }
     return names | {str(folder) for name in names for folder in PurePosixPath(name).parents}
 
 
@@ -187,6 +190,8 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         write_triton(exported)
     if config.docker:
         write_dockerfile(exported, config.wheel)
+    name, family = Path(config.model_path).name, source.model.family
+    write_card(draft, card_of_exported(exported, name, family, differences))
 
 
 def _write_models(draft: Path, config: ExportConfig, source: Source) -> None:

@@ -7,9 +7,8 @@ classes.
 """
 
 import json
-import shutil
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import paddle
 from paddle import nn
@@ -26,7 +25,7 @@ from ernie_pair.model_files.source import (
     ModelSource,
     match_parameters,
     open_model,
-    refuse_other_family,
+    refuse_no_family,
 )
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
@@ -172,24 +171,26 @@ class PairClassifier(nn.Layer):
         refuse_other_model(self.spec.config, self.family, "--save_format hf")
 
     def _write_own(self, folder: Path, vocab_file: Path, max_seq_len: int) -> None:
-        tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
         # As plain arrays: tensors would carry along names that differ from process to process.
         paddle.save(widen_tensors(self.state_dict()), str(folder / MODEL_STATE))
-        shutil.copyfile(vocab_file, folder / VOCAB)
-        for name, value in ((CONFIG, self.spec.to_config()), (TOKENIZER, tokenizer)):
-            (folder / name).write_text(
-                json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
+        for name, content in self.files_beside(vocab_file, max_seq_len).items():
+            (folder / name).write_bytes(content)
+
+    def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> Dict[str, bytes]:
+        """Return {name: content} of what a folder holds beside the weights; see `write`."""
+        tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
+        settings = {CONFIG: self.spec.to_config(), TOKENIZER: tokenizer}
+        texts = {name: json.dumps(value, indent=2, ensure_ascii=False) for name, value in settings.items()}
+        encoded = {name: f"{text}\n".encode() for name, text in texts.items()}
+        return {VOCAB: vocab_file.read_bytes(), **encoded}
 
 
-def build_classifier(
-    source: ModelSource, family: str, seed: int, dropout: float, pooling: str = ""
-) -> PairClassifier:
-    """Return a classifier with random weights, the same for the same ``seed``.
+def build_classifier(source: ModelSource, seed: int, dropout: float, pooling: str = "") -> PairClassifier:
+    """Return a classifier of the family of ``source`` with random weights, the same for the same ``seed``.
 
-    Raises InputError when ``source`` makes no model of ``family``, and CheckpointError.
+    Raises InputError when ``source`` makes no model.
     """
-    refuse_other_family(source, family, FAMILIES)
+    family = source.spec.family
     paddle.seed(seed_of(seed))
     try:
         return PairClassifier(family, source.spec, dropout, pooling)
@@ -207,7 +208,6 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
-    refuse_other_family(source, model.family, FAMILIES)
     found = _with_prefix(source.read_weights(), model)
     is_other_head = source.spec.pooling != model.pooling
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
@@ -234,15 +234,11 @@ def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
     """
     if not Path(model_path).is_dir():
         raise InputError(
-            f"--model_path {model_path} is not a folder; give OUT/best-accuracy-... of a training run"
+            f"--model_path {model_path} is not a folder; give the OUT of a training run, or OUT/best"
         )
     source = open_model(model_path, model_type="", from_scratch=False)
-    family = source.spec.family
-    if not family:
-        raise InputError(
-            f"{model_path}/{CONFIG}: neither model_type nor architectures names one of {', '.join(FAMILIES)}"
-        )
-    model = build_classifier(source, family, seed=0, dropout=0.0)
+    refuse_no_family(source, "write model_type there")
+    model = build_classifier(source, seed=0, dropout=0.0)
     assert source.weights is not None  # a model that is not from scratch has some
     _set_matching(model, source.read_weights(), source.weights)
     model.eval()

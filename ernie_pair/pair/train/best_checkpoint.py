@@ -1,19 +1,18 @@
-"""The best model of a run: OUT/best-accuracy-0.8962/, one at a time.
+"""The best model of a run: OUT/best-accuracy-0.8962/, and OUT/best, which leads to it.
 
 Its .made.json says of which run it is and how good; other entries called best-* are the user's and stay.
 """
 
 import logging
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, Optional
 
 from data_tools.files.atomic_folder import clear_leftovers, remove_made
+from ernie_pair.checkpoint.best_link import PREFIX, point_best, ranked_models
 from ernie_pair.checkpoint.run_note import folders_of_run, publish_of_run
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
-
-PREFIX = "best-"
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +20,8 @@ logger = logging.getLogger(__name__)
 class BestModel:
     """The best model of a run: one that beats those before it is published; of equal ones the first stays.
 
-    ``write`` fills a folder. Called by every rank of ``world``; rank 0 writes, and all wait, or raise the
-    same error; see ``gather_results``.
+    ``write`` fills a folder; the ``keep`` best stay. Called by every rank of ``world``; rank 0 writes, and
+    all wait, or raise the same error; see ``gather_results``.
     """
 
     def __init__(
@@ -33,9 +32,15 @@ class BestModel:
         all_reduce: AllReduce,
         metric: str = "accuracy",
         lower_is_better: bool = False,
+        keep: int = 1,
     ):
         self.output_dir, self.write, self.metric = Path(output_dir), write, metric
-        self.world, self.all_reduce, self.lower_is_better = world, all_reduce, lower_is_better
+        self.world, self.all_reduce, self.lower_is_better, self.keep = (
+            world,
+            all_reduce,
+            lower_is_better,
+            keep,
+        )
 
     def judge(self, state: TrainState, metrics: Dict[str, float]) -> bool:
         """Publish the model if this evaluation is the best so far, and return whether it is.
@@ -56,31 +61,28 @@ class BestModel:
 
     def folder(self) -> Optional[Path]:
         """Return the folder of the best model; None where there is none."""
-        found = [(note["value"], path) for path, note in best_models(self.output_dir, self.metric)]
-        choose = min if self.lower_is_better else max
-        return choose(found)[1] if found else None
+        found = ranked_models(self.output_dir, self.metric)
+        return found[0][0] if found else None
+
+    def restore_link(self) -> None:
+        """Point OUT/best to the best model, where a kill or an earlier version left it otherwise."""
+        best = self.folder()
+        if best is not None and self.world.is_first:
+            point_best(best)
 
     def _publish(self, value: float) -> None:
-        earlier = [path for path, _ in folders_of_run(self.output_dir, PREFIX)]
         clear_leftovers(self.output_dir, PREFIX)
-        about = {"metric": self.metric, "value": value}
+        about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}
         named = self.output_dir / f"{PREFIX}{self.metric}-{value:.4f}"
         folder = publish_of_run(named, self.write, about)
-        for other in earlier:
-            if other != folder:
-                remove_made(other)
+        point_best(folder)
+        self._remove_all_but(folder)
         logger.info("best %s so far: %s", self.metric, folder)
 
-
-def best_models(output_dir: Path, metric: str = "") -> List[Tuple[Path, Dict[str, object]]]:
-    """Return (folder, what it says of itself) of the best models of the run in ``output_dir``.
-
-    One, or two where the run was killed between publishing a model and removing the one before. With
-    ``metric`` only those that are best by it.
-    """
-    found = folders_of_run(output_dir, PREFIX)
-    return [
-        (path, note)
-        for path, note in found
-        if isinstance(note.get("value"), (int, float)) and metric in ("", note.get("metric"))
-    ]
+    def _remove_all_but(self, folder: Path) -> None:
+        """Remove the best models before ``folder``, except those that ``keep`` leaves room for."""
+        ranked = [path for path, _ in ranked_models(self.output_dir, self.metric) if path != folder]
+        kept = [folder, *ranked[: self.keep - 1]]
+        for path, _ in folders_of_run(self.output_dir, PREFIX):
+            if path not in kept:
+                remove_made(path)

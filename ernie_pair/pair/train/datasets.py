@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.model_files.labels import Labels
+from ernie_pair.model_files.model_card import DataFile
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
@@ -41,6 +42,7 @@ class PairData(NamedTuple):
     dev: EncodedPairs
     hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
     class_weights: Optional[np.ndarray] = None  # float32 [C]; see `PairLoss`
+    files: Sequence[DataFile] = ()  # for the model card
 
 
 def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
@@ -94,7 +96,11 @@ def _hold(
     weights = class_weights_of(config.class_weights, len(labels.names), train.labels, sources["train"].name)
     if weights is not None:
         logger.info("a pair counts %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
-    return PairData(updates, len(train), dev, hashes, weights)
+    files = [
+        DataFile(split, source.name, hashes[source.flag], len(rows))
+        for (split, source), rows in zip(sources.items(), (train, dev))
+    ]
+    return PairData(updates, len(train), dev, hashes, weights, files)
 
 
 def _stream(
@@ -124,7 +130,11 @@ def _stream(
     rejects = StreamedRejects(train.name, _rejected(config, "train") if world.is_first else None)
     updates = partial(streamed_steps, train, tokenizer, rules, world, rejects=rejects)
     hashes = {train.flag: train.sha256_of_ends(), dev.flag: dev.sha256()}
-    return PairData(updates, 0, dev_rows, hashes, weights)
+    files = [
+        DataFile("train, streamed", train.name, f"{hashes[train.flag]} (of its two ends)", None),
+        DataFile("dev", dev.name, hashes[dev.flag], len(dev_rows)),
+    ]
+    return PairData(updates, 0, dev_rows, hashes, weights, files)
 
 
 def _refuse_labels(

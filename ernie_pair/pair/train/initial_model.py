@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ernie_pair.model_files.labels import parse_label_map
-from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier, load_initial_weights
 from ernie_pair.pair.step.freezing import num_frozen_layers
@@ -24,10 +24,11 @@ def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
 
     Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
     """
-    source = open_model(name_or_path, model_type=config.model_type, from_scratch=config.from_scratch)
+    source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
+    refuse_no_family(source, NAME_FAMILY)
     if config.label_map:
         source = replace(source, spec=source.spec.with_labels(parse_label_map(config.label_map)))
-    model = build_classifier(source, config.model_type, config.seed, config.dropout, config.pooling)
+    model = build_classifier(source, config.seed, config.dropout, config.pooling)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     return InitialModel(model, source, load_initial_weights(model, source))
 

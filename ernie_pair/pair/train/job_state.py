@@ -1,6 +1,7 @@
 """What a checkpoint of pair training holds, and how it comes back.
 
 model.safetensors                       the weights, under structured names
+config.json, vocab.txt, tokenizer_config.json    with them it loads as a model; earlier versions left them out
 optimizer.safetensors                   the state of each, `classifier.weight.moment1`, and the loss scale
 optimizer-00000-of-00002.safetensors    with --sharding: a process's part; the first's has the scale
 """
@@ -8,7 +9,7 @@ optimizer-00000-of-00002.safetensors    with --sharding: a process's part; the f
 from fnmatch import fnmatch
 from typing import Iterator, Tuple
 
-from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
+from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.model_files.source import match_parameters
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.pair.step.optimizer import state_shapes
@@ -19,10 +20,12 @@ MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"
 SCALE_STATE = (SCALE, FINITE, INFINITE)
 
 
-def state_files(job) -> Iterator[Tuple[str, Arrays]]:
-    """Yield (name, arrays) of the checkpoint files of this rank; the names differ between the ranks."""
+def state_files(job) -> Iterator[Tuple[str, Content]]:
+    """Yield (name, content) of the checkpoint files of this rank; the names differ between the ranks."""
     if job.process_group.rank == 0:
         yield MODEL_FILE, widen_tensors(dict(job.model.named_parameters()))
+        if job.vocab_file is not None:
+            yield from job.model.files_beside(job.vocab_file, job.config.max_seq_len).items()
     yield from job.parallel.files({} if job.loss_scale is None else job.loss_scale.arrays())
 
 

@@ -23,10 +23,11 @@ def fingerprint_of(
     config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
 ) -> Dict[str, object]:
     """Return what must not change between a checkpoint and the run that resumes from it."""
-    flags = ["model_type", "seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout"]
+    flags = ["seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout"]
     flags += ["text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_STEP]
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
+        "model_type": job.model.family,
         **{name: getattr(config, name) for name in flags},
         **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
         "best_metric": config.best_metric + _if_turned_round(config),

@@ -1,6 +1,7 @@
 """The job of pair training: what a step and an evaluation of the classifier are."""
 
 import math
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -37,12 +38,20 @@ class StepSums(NamedTuple):
     places: int = 0
 
 
+class Evaluated(NamedTuple):
+    """The logits float32 [N, C] and the labels int64 [N] of an evaluation."""
+
+    logits: np.ndarray
+    labels: np.ndarray
+
+
 class PairJob:
     """The job of pair training; satisfies ``ernie_pair.engine.run.Job``.
 
     ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
     schedule; ``class_weights``: float32 [C], None where all classes count the same. ``beginning`` says in
-    words what the initial weights of ``model`` are.
+    words what the initial weights of ``model`` are. Without ``vocab_file`` a checkpoint holds the weights
+    alone, and does not load as a model.
     """
 
     def __init__(
@@ -56,6 +65,7 @@ class PairJob:
         measure: MeasureFunction = measure,
         class_weights: Optional[np.ndarray] = None,
         beginning: str = "start from the model as given",
+        vocab_file: Optional[Path] = None,
     ):
         self.config, self.model, self.process_group, self.measure = config, model, process_group, measure
         self.total_steps, self.splits = total_steps, {"valid": valid}
@@ -65,7 +75,8 @@ class PairJob:
         self.parallel = _parallel(config, model, self.optimizer, process_group)
         self.loss = PairLoss(config.rdrop_alpha, class_weights)
         self.fgm = _fgm(config, model, process_group)
-        self.beginning, self.skipped_updates = beginning, 0
+        self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
+        self.evaluated: Optional[Evaluated] = None  # the last time
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
     def load_initial_weights(self) -> str:
@@ -199,6 +210,7 @@ class PairJob:
         rows = self.splits[split]
         with self.precision.casting():
             logits = logits_of(self.model, rows, self.config.batch_size, self.process_group)
+        self.evaluated = Evaluated(logits, rows.known_labels)
         self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from functools import partial
 from pathlib import Path
 from typing import Dict, Optional, Sequence
 
@@ -12,11 +11,13 @@ from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.engine.schedule import Schedule
+from ernie_pair.model_files.model_card import write_card
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.callbacks import Callbacks, PairCallback
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
@@ -85,6 +86,7 @@ class PairRun:
             measure=UserMetrics(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
             class_weights=data.class_weights,
             beginning=start.beginning,
+            vocab_file=start.source.vocab_file,
         )
         self.hooks = PairHooks(self, Callbacks(callbacks, world, self.process_group.all_reduce))
 
@@ -116,6 +118,7 @@ class PairRun:
             rules=RULES,
             allow_change=config.allow_change,
             fresh_start=config.fresh_start,
+            retention=config.retention,
             samples_per_epoch=self.data.num_rows,
         )
 
@@ -126,25 +129,25 @@ class PairHooks(Hooks):
     def __init__(self, run: PairRun, callbacks: Callbacks):
         super().__init__()
         self.run, self.config, self.callbacks = run, run.config, callbacks
-        config, source = run.config, run.start.source
-        write = partial(
-            run.start.model.write,
-            vocab_file=source.vocab_file,
-            max_seq_len=config.max_seq_len,
-            save_format=config.save_format,
-        )
+        config = run.config
         self.best = BestModel(
             Path(config.output_dir),
-            write,
+            self._write_best,
             run.world,
             run.process_group.all_reduce,
             metric=config.best_metric,
             lower_is_better=config.lower_is_better,
+            keep=config.keep_best,
         )
         self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
+        self.judged = 0, self.best_metrics  # the step and the metrics of the last evaluation
         self.stopping = EarlyStopping(
             config.early_stopping_patience, config.early_stopping_min_delta, config.lower_is_better
         )
+
+    def on_start(self, log) -> None:
+        """See that OUT/best leads to the best model of the run, if it has one."""
+        self.best.restore_link()
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Call ``on_log`` of the user's callbacks."""
@@ -153,10 +156,17 @@ class PairHooks(Hooks):
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Call ``on_evaluate`` of the user's callbacks, keep the best model, count towards early stopping."""
         self.callbacks.call("on_evaluate", state, dict(metrics))
+        self.judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
         self.stopping.judge(state, metrics[self.config.best_metric])
         self._warn_of_a_single_class(state)
+
+    def _write_best(self, draft: Path) -> None:
+        run, config = self.run, self.config
+        vocab_file = run.start.source.vocab_file
+        run.start.model.write(draft, vocab_file, config.max_seq_len, config.save_format)
+        write_card(draft, card_of_best(config, run.start, run.data, *self.judged, run.job.evaluated))
 
     def on_save(self, state: TrainState, folder: Path) -> None:
         """Call ``on_save`` of the user's callbacks."""

@@ -30,7 +30,7 @@ from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
 from ernie_pair.inference.token_rows import WINDOW
 from ernie_pair.model_files.pair_symmetry import score_pairs
-from ernie_pair.model_files.source import open_model
+from ernie_pair.model_files.source import model_folder_of, open_model
 from ernie_pair.model_files.temperature import Calibration, read_calibration
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
@@ -129,7 +129,8 @@ class PairTrainer:
         self._has_begun = False
         self._casting: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
-        self._folder = Path(model) if isinstance(model, (str, Path)) and Path(model).is_dir() else None
+        is_folder = isinstance(model, (str, Path)) and Path(model).is_dir()
+        self._folder = model_folder_of(Path(str(model))) if is_folder else None
 
     @property
     def model(self) -> PairClassifier:

@@ -6,6 +6,7 @@ from typing import Dict, Literal, Optional, Union
 from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
 from data_tools.samples.masking_flags import MaskingFlags
+from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.device import default_device
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
 from ernie_pair.processes.world import World, count_accumulation_steps
@@ -14,7 +15,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class PretrainConfig(MaskingFlags, RecipeFlags):
+class PretrainConfig(RetentionFlags, MaskingFlags, RecipeFlags):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
@@ -27,8 +28,8 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
         group="data",
     )
     output_dir: str = option(help="checkpoints, metrics and VisualDL logs go here", group="checkpoints")
-    model_type: Literal["ernie", "ernie-gram", "ernie_gram"] = option(
-        "ernie", help="the family of the model", group="model"
+    model_type: Optional[Literal["ernie", "ernie-gram", "ernie_gram"]] = option(
+        None, help="the family of the model; none: as its config.json says", group="model"
     )
     from_scratch: bool = option(
         False, help="start from random weights: config.json and vocab.txt are enough", group="model"
@@ -118,16 +119,6 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
     checkpoint_steps: int = option(
         5000, help="steps between checkpoints, model_last", group="checkpoints", unit="steps", at_least=1
     )
-    keep_checkpoints: int = option(
-        3,
-        help="the newest that many are kept, at least 2",
-        group="checkpoints",
-        unit="checkpoints",
-        at_least=2,
-    )
-    keep_every: int = option(
-        0, help="and those of every so many steps; 0: none", group="checkpoints", unit="steps", at_least=0
-    )
     logging_freq: int = option(
         20, help="steps between log lines", group="evaluation", unit="steps", at_least=1
     )
@@ -185,11 +176,6 @@ class PretrainConfig(MaskingFlags, RecipeFlags):
                 f"{self.warmup_steps} steps, and --decay_steps {self.decay_steps} ends the decay before it; "
                 "lower --warmup_rate or raise --decay_steps"
             )
-
-    @property
-    def family(self) -> str:
-        """Return what the encoder is called in the weights: ernie or ernie_gram."""
-        return self.model_type.replace("-", "_")
 
     @property
     def starts_from_scratch(self) -> bool:

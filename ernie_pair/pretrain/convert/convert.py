@@ -8,26 +8,29 @@ from typing import Dict, Sequence
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
-from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.model_files.config_json import CONFIG, find_config
-from ernie_pair.model_files.source import VOCAB, ModelSource, open_model
+from ernie_pair.model_files.model_card import write_card
+from ernie_pair.model_files.model_folder import write_model_folder
+from ernie_pair.model_files.source import RECIPE_NOTE, VOCAB, ModelSource, open_model
 from ernie_pair.model_files.spec import read_spec
+from ernie_pair.pretrain.convert.conversion_card import card_of_converted
+from ernie_pair.pretrain.convert.conversion_json import CONVERSION, LARGEST_DIFFERENCE, write_conversion
 from ernie_pair.pretrain.convert.parity import (
     HEAD_OUTPUTS,
     largest_differences,
-    random_ids,
+    parity_batches,
     run_dynamic,
     run_static,
 )
 from ernie_pair.processes.world import World
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
-LARGEST_DIFFERENCE = 1e-5
 SUFFIXES = (".safetensors", ".pdparams")
-WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", MADE}
+WRITTEN = {CONFIG, VOCAB, "tokenizer_config.json", "model_state.pdparams", CONVERSION, README, MADE}
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +57,7 @@ class ConvertConfig(Options):
 
 
 def convert(config: ConvertConfig) -> None:
-    """Write ``output_dir`` and print the largest difference of every output.
+    """Write ``output_dir``, and print and record the largest difference of every output.
 
     Raises CheckpointError when a parameter is missing or left over on either side, or when an output
     differs by more than 1e-5; then nothing is written. A head that the file does not hold at all is
@@ -68,14 +71,20 @@ def convert(config: ConvertConfig) -> None:
     results = _results(config, output_dir, weights_file, source)
     if results.are_done():
         return
-    feed = random_ids(source.spec)
-    found = read_weights(weights_file)
-    weights, static_outputs = run_static(source.spec, found, str(weights_file), feed)
-    for output in HEAD_OUTPUTS.keys() - static_outputs.keys():
+    batches = parity_batches(source.spec)
+    weights, outputs = run_static(source.spec, read_weights(weights_file), str(weights_file), batches)
+    for output in HEAD_OUTPUTS.keys() - outputs["padded"].keys():
         logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
+
+    def fill(draft: Path) -> None:
+        write_model_folder(draft, source, weights)
+        differences = _prove(draft, source, batches, outputs)
+        write_conversion(draft, results.about_folder(draft), source, batches, differences)
+        write_card(draft, card_of_converted(source, weights_file, differences))
+
     publish_folder(
         output_dir,
-        lambda draft: _fill(draft, source, weights, static_outputs, feed),
+        fill,
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
@@ -122,6 +131,8 @@ def _source_of(config: ConvertConfig, weights_file: Path) -> ModelSource:
     if config.model_name_or_path:
         return open_model(config.model_name_or_path, model_type="", from_scratch=True)
     folder = weights_file.parent
+    if find_config(folder) is None and (folder / RECIPE_NOTE).is_file():
+        return open_model(str(folder), model_type="", from_scratch=True)
     settings, vocab_file = find_config(folder), folder / VOCAB
     missing = [CONFIG] * (settings is None) + [VOCAB] * (not vocab_file.is_file())
     if settings is None or missing:
@@ -133,26 +144,23 @@ def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
     """Raise InputError when what would be replaced is an input, or not what this command writes."""
     if output_dir.resolve() == source.vocab_file.parent.resolve():
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - {*WRITTEN, MADE}
-    if others:
-        raise InputError(
-            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
-        )
+    refuse_loss(output_dir, WRITTEN)
 
 
-def _fill(draft: Path, source: ModelSource, weights: Arrays, static_outputs: Arrays, feed: Arrays) -> None:
-    from ernie_pair.pretrain.convert.model_folder import write_model_folder
+def _prove(
+    draft: Path, source: ModelSource, batches: Dict[str, Arrays], outputs: Dict[str, Arrays]
+) -> Dict[str, Dict[str, float]]:
+    """Return {output: {batch: the largest difference of the two models}}.
 
-    write_model_folder(draft, source, weights)
-    differences = largest_differences(static_outputs, run_dynamic(draft, source.spec, feed))
-    for name, difference in differences.items():
-        logger.info("largest difference of %-15s %.3g", name, difference)
-    worst = max(differences.values())
+    ``outputs``: those of the static model. Raises CheckpointError for one above LARGEST_DIFFERENCE.
+    """
+    differences = largest_differences(outputs, run_dynamic(draft, source.spec, batches))
+    for name, of_batches in differences.items():
+        logger.info("largest difference of %-15s %.3g", name, max(of_batches.values()))
+    worst = max(difference for of_batches in differences.values() for difference in of_batches.values())
     if worst > LARGEST_DIFFERENCE:
         raise CheckpointError(
             f"the dynamic model differs from the static one by {worst:.3g}, more than {LARGEST_DIFFERENCE}: "
             f"{source.name} is not written; check that config.json is the one it was trained with"
         )
+    return differences

@@ -14,21 +14,36 @@ from ernie_pair.weights.parameter_names import structured_names
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output")
+FEEDS = ("input_ids", "token_type_ids")
+PADDED_LENGTH = 64
 HEAD_OUTPUTS = {"lm_logits": "cls.predictions.", "sop_logits": "cls.seq_relationship."}
 
 
-def random_ids(spec: ModelSpec) -> Arrays:
-    """Draw a padded batch that reaches every part of the vocabulary, every type, and many positions.
+def parity_batches(spec: ModelSpec) -> Dict[str, Arrays]:
+    """Draw the batches that conversion is proved on, the same for a spec every time.
 
-    Returns input_ids and token_type_ids, int64 [4, S]. The same for a spec every time.
+    Returns {name: input_ids and token_type_ids, int64 [B, S]}: padded rows that reach every part of the
+    vocabulary and every type, pairs of two segments, and a row as long as the table of positions.
     """
     rng = np.random.default_rng(0)
-    length = min(64, spec.max_positions)
-    inside = np.arange(length) < np.array([length, length - 1, length // 2, 2])[:, None]
-    ids, types = (rng.integers(0, max(1, most), (4, length)) for most in (spec.vocab_size, spec.token_types))
+    length = min(PADDED_LENGTH, spec.max_positions)
+    kept = {
+        "padded": [length, length - 1, length // 2, 2],
+        "two_segments": [length, 2 * length // 3, length // 3],
+        "full_length": [spec.max_positions],
+    }
+    return {name: _random_batch(rng, spec, np.array(lengths), name) for name, lengths in kept.items()}
+
+
+def _random_batch(rng: np.random.Generator, spec: ModelSpec, lengths: np.ndarray, name: str) -> Arrays:
+    shape = len(lengths), lengths.max()
+    places, ends = np.arange(shape[1]), lengths[:, None]
+    ids, types = (rng.integers(0, max(1, most), shape) for most in (spec.vocab_size, spec.token_types))
+    if name != "padded":  # the first half of a row is the first segment
+        types = np.where(places < ends // 2, 0, min(1, max(0, spec.token_types - 1)))
     return {
-        "input_ids": np.where(inside, ids, spec.pad_id).astype(np.int64),
-        "token_type_ids": np.where(inside, types, 0).astype(np.int64),
+        "input_ids": np.where(places < ends, ids, spec.pad_id).astype(np.int64),
+        "token_type_ids": np.where(places < ends, types, 0).astype(np.int64),
     }
 
 
@@ -55,11 +70,11 @@ def outputs_of(weights: Arrays) -> List[str]:
     return [*ENCODER_OUTPUTS, *(output for output, head in HEAD_OUTPUTS.items() if head not in missing)]
 
 
-def run_static(spec: ModelSpec, found: Arrays, where: str, feed: Arrays) -> tuple:
-    """Run the static model of ``found`` on ``feed``, on the CPU and in float32.
+def run_static(spec: ModelSpec, found: Arrays, where: str, batches: Dict[str, Arrays]) -> tuple:
+    """Run the static model of ``found`` on ``batches``, on the CPU and in float32.
 
-    ``feed``: int64 [B, S] each, see `random_ids`. Returns the weights under structured names, and {output:
-    float32 array}: sequence_output [B, S, H], pooled_output [B, H], lm_logits [B, S, V], sop_logits [B, 2].
+    ``batches``: see `parity_batches`. Returns the weights under structured names, and {batch: {output:
+    float32 array}}: sequence_output [B, S, H], pooled_output [B, H], lm_logits [B, S, V], sop_logits [B, 2].
     Raises CheckpointError when ``found`` does not fit the model.
     """
     import paddle
@@ -72,7 +87,7 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, feed: Arrays) -> tupl
     with paddle.static.program_guard(main, startup), paddle.static.scope_guard(scope):
         model = build_ernie(ernie_config(spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
         model.eval()
-        inputs = {name: paddle.static.data(name, [None, None], "int64") for name in feed}
+        inputs = {name: paddle.static.data(name, [None, None], "int64") for name in FEEDS}
         outputs = _all_outputs(model, inputs)
         executor.run(startup)
         named = named_weights(found, model, where)
@@ -80,15 +95,20 @@ def run_static(spec: ModelSpec, found: Arrays, where: str, feed: Arrays) -> tupl
         for name, array in named.items():
             scope.find_var(parameters[name].name).get_tensor().set(array, executor.place)
         wanted = outputs_of(named)
-        values = executor.run(main, feed=feed, fetch_list=[outputs[name] for name in wanted])
+        fetched = [outputs[name] for name in wanted]
+        values = {
+            name: dict(zip(wanted, executor.run(main, feed=batch, fetch_list=fetched)))
+            for name, batch in batches.items()
+        }
     paddle.disable_static()
-    return named, dict(zip(wanted, values))
+    return named, values
 
 
-def run_dynamic(folder: Path, spec: ModelSpec, feed: Arrays) -> Arrays:
-    """Run the dynamic model that from_pretrained loads from ``folder``, and return {output: float32 array}.
+def run_dynamic(folder: Path, spec: ModelSpec, batches: Dict[str, Arrays]) -> Dict[str, Arrays]:
+    """Run the dynamic model that from_pretrained loads from ``folder``.
 
-    ``feed`` and the shapes of the outputs are those of `run_static`; all heads are among them.
+    Returns {batch: {output: float32 array}}. ``batches`` and the shapes of the outputs are those of
+    `run_static`; all heads are among them.
     """
     import paddle
 
@@ -98,9 +118,12 @@ def run_dynamic(folder: Path, spec: ModelSpec, feed: Arrays) -> Arrays:
     paddle.set_device("cpu")
     model = CLASSES[spec.family or "ernie"][1].from_pretrained(str(folder))
     model.eval()
+    found = {}
     with paddle.no_grad():
-        outputs = _all_outputs(model, {name: paddle.to_tensor(array) for name, array in feed.items()})
-    return {name: output.numpy() for name, output in outputs.items()}
+        for batch, feed in batches.items():
+            tensors = {name: paddle.to_tensor(array) for name, array in feed.items()}
+            found[batch] = {name: output.numpy() for name, output in _all_outputs(model, tensors).items()}
+    return found
 
 
 def _all_outputs(model, inputs: Dict) -> Dict:
@@ -110,13 +133,16 @@ def _all_outputs(model, inputs: Dict) -> Dict:
     return dict(zip((*ENCODER_OUTPUTS, *HEAD_OUTPUTS), (sequence, pooled, *model.cls(sequence, pooled))))
 
 
-def largest_differences(one: Arrays, other: Arrays) -> Dict[str, float]:
-    """Return {output: the largest absolute difference}, of the outputs in ``one``.
+def largest_differences(one: Dict[str, Arrays], other: Dict[str, Arrays]) -> Dict[str, Dict[str, float]]:
+    """Return {output: {batch: the largest absolute difference}}, of the batches and outputs in ``one``.
 
     Raises CheckpointError on NaN or infinity.
     """
-    differences = {name: float(np.abs(array - other[name]).max()) for name, array in one.items()}
-    for name, difference in differences.items():
-        if not np.isfinite(difference):
-            raise CheckpointError(f"{name} holds NaN or infinity; the weights are no model")
-    return differences
+    found: Dict[str, Dict[str, float]] = {}
+    for batch, outputs in one.items():
+        for name, array in outputs.items():
+            difference = float(np.abs(array - other[batch][name]).max())
+            if not np.isfinite(difference):
+                raise CheckpointError(f"{name} holds NaN or infinity; the weights are no model")
+            found.setdefault(name, {})[batch] = difference
+    return found

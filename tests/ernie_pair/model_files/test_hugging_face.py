@@ -58,7 +58,7 @@ def source_of(tmp_path, family):
 
 
 def weights_of(source):
-    model = build_classifier(source, source.spec.family, seed=0, dropout=0.0)
+    model = build_classifier(source, seed=0, dropout=0.0)
     return {name: value.numpy() for name, value in model.named_parameters()}
 
 

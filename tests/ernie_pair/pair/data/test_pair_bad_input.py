@@ -48,7 +48,7 @@ def model(tmp_path):
     folder = tmp_path / "asked"
     (tmp_path / "trained").mkdir()
     source = open_model(str(write_model(folder)), model_type="ernie", from_scratch=True)
-    build_classifier(source, "ernie", seed=0, dropout=0.0).write(tmp_path / "trained", source.vocab_file)
+    build_classifier(source, seed=0, dropout=0.0).write(tmp_path / "trained", source.vocab_file)
     return str(tmp_path / "trained")
 
 

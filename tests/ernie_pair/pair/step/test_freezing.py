@@ -52,7 +52,7 @@ def make(tmp_path):
     def fresh(family="ernie", dropout=0.1, pooling="cls", **flags):
         config = flags_of(family, dropout=dropout, pooling=pooling, **flags)
         source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
-        model = build_classifier(source, family, 7, dropout, pooling)
+        model = build_classifier(source, 7, dropout, pooling)
         said = freeze(model, config)
         recompute_layers(model, config.use_recompute)
         return model, said
@@ -195,7 +195,7 @@ def job(tmp_path):
     def build(consumed=0, **flags):
         config = flags_of(batch_size=16, learning_rate=5e-3, device="cpu", **flags)
         source = open_model(str(folder), model_type="ernie", from_scratch=True)
-        model = build_classifier(source, "ernie", config.seed, config.dropout, config.pooling)
+        model = build_classifier(source, config.seed, config.dropout, config.pooling)
         freeze(model, config)
         recompute_layers(model, config.use_recompute)
         made = PairJob(config, model, rows, 20, SingleProcess())
@@ -287,7 +287,7 @@ def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
     source = open_model(str(tmp_path / "m"), model_type=family, from_scratch=True)
     found = []
     for use_recompute in (False, True):
-        model = build_classifier(source, family, 7, 0.2)
+        model = build_classifier(source, 7, 0.2)
         freeze(model, flags_of(family))
         recompute_layers(model, use_recompute)
         found.append(gradients(model))
@@ -295,7 +295,7 @@ def test_every_family_freezes_decays_and_recomputes(tmp_path, capsys, family):
     depths = {name: model.depth_of(name) for name, _ in model.named_parameters()}
     num_layers = len(model.layers())
     assert set(depths.values()) == set(range(num_layers + 2))
-    model = build_classifier(source, family, 7, 0.2)
+    model = build_classifier(source, 7, 0.2)
     freeze(model, flags_of(family, freeze="encoder"))
     trained = {name for name, gradient in gradients(model).items() if gradient is not None}
     assert trained == {name for name, depth in depths.items() if depth > num_layers}

@@ -33,7 +33,7 @@ def make(tmp_path):
 
     def fresh(family="ernie", seed=7):
         source = open_model(str(folder), model_type=family, from_scratch=True)
-        return build_classifier(source, family, seed, 0.0)
+        return build_classifier(source, seed, 0.0)
 
     return fresh
 

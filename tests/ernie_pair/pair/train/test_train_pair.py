@@ -4,13 +4,14 @@ import json
 import os
 import re
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import yaml
 from tiny_pair import VOCAB, train_config, write_model, write_pairs
 
 from data_tools.base.cli import exit_code_of, parse_config, run_command
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import CheckpointError, InputError, MachineError
 from data_tools.files.atomic_folder import MADE
 from data_tools.files.file_lock import locked
 from data_tools.files.own_names import own_name
@@ -232,6 +233,18 @@ def test_a_checkpoint_is_not_continued_with_another_flag(config, flag, value):
         train_pair(replace(config, **{"epochs": 1, flag: value}))
 
 
+def test_the_family_is_read_from_the_folder(tmp_path, config):
+    config = replace(config, max_steps=1, model_type=None)
+    with pytest.raises(InputError, match="neither model_type nor architectures .*; pass model_type, or"):
+        train_pair(config)
+    write_model(tmp_path / "model", model_type="bert")
+    train_pair(config)
+    assert json.loads(Path(model_of(tmp_path), "config.json").read_text())["model_type"] == "bert"
+    with pytest.raises(CheckpointError, match="model_type ernie: .* holds bert weights; leave model_type"):
+        train_pair(replace(config, model_type="ernie"))
+    train_pair(replace(config, model_type="bert"))  # the same run, said aloud
+
+
 def test_a_checkpoint_refuses_other_pairs_or_another_model(tmp_path, config):
     train_pair(replace(config, max_steps=1))
     write_pairs(tmp_path / "train.tsv", 90, seed=9)
@@ -266,7 +279,8 @@ def test_the_first_of_equal_best_models_is_kept(tmp_path):
     for value in (0.5, 0.5, 0.4, 0.7, 0.7):
         best.judge(state, {"accuracy": value})
     assert len(written) == 2 and state.best_metric == 0.7
-    assert names(tmp_path) == ["best-accuracy-0.7000"] and best.folder() == tmp_path / "best-accuracy-0.7000"
+    assert names(tmp_path) == ["best", "best-accuracy-0.7000"]
+    assert best.folder() == tmp_path / "best-accuracy-0.7000"
 
 
 def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
@@ -279,13 +293,13 @@ def test_a_failed_best_model_write_leaves_the_earlier_one(tmp_path):
 
     with pytest.raises(MachineError, match="No space left on device"):
         best_model(tmp_path, full_disk).judge(state, {"accuracy": 0.6})
-    assert names(tmp_path) == ["best-accuracy-0.5000"]
+    assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
 
 
 def test_what_a_kill_left_of_a_best_model_is_cleared_away(tmp_path):
     (tmp_path / own_name(".tmp-best-accuracy-0.4000")).mkdir()
     best_model(tmp_path).judge(TrainState(), {"accuracy": 0.5})
-    assert names(tmp_path) == ["best-accuracy-0.5000"]
+    assert names(tmp_path) == ["best", "best-accuracy-0.5000"]
 
 
 def model_of(tmp_path):

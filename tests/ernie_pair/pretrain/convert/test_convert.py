@@ -15,8 +15,10 @@ from tiny_pretrain import VOCAB, write_model
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.files.atomic_folder import MADE
+from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
 from ernie_pair.pretrain.convert.convert import ConvertConfig, convert
+from ernie_pair.pretrain.convert.parity import parity_batches
 from ernie_pair.weights.parameter_names import EMBEDDINGS, IN_LAYERS, OUTSIDE_LAYERS
 from ernie_pair.weights.weight_files import read_weights
 
@@ -157,29 +159,89 @@ def test_a_head_that_is_not_in_the_file_is_left_out_and_said(theirs, release, tm
         run(release / "params", tmp_path / "half")
 
 
+HEADS = ("cls.predictions.", "cls.seq_relationship.")
+
+
 @pytest.mark.parametrize("layout", ["pickled", "single"])
-@pytest.mark.parametrize("order_alone", [False, True])
+@pytest.mark.parametrize("missing", [HEADS, HEADS[1:], HEADS[:1]], ids=["both", "order", "tokens"])
+@pytest.mark.parametrize("leftover", [False, True], ids=["", "leftover"])
 def test_static_vars_without_heads_are_converted_and_it_is_said(
-    theirs, layout, order_alone, tmp_path, capsys
+    theirs, layout, missing, leftover, tmp_path, capsys
 ):
-    """Of an encoder by itself, and of one with the head of the masked tokens alone."""
-    missing = ["cls.seq_relationship."] + ["cls.predictions."] * (not order_alone)
+    """``leftover``: what the tie replaced in the decoder stays behind, as Paddle saves it."""
     names = generated(theirs)
-    gone = [names[name] for name in names if name.startswith(tuple(missing))]
+    gone = [names[name] for name in names if name.startswith(missing)]
     decoder = names["cls.predictions.decoder_bias"].replace("b_0", "w_0")
-    gone += [decoder] * (not order_alone)
+    gone += [decoder] * (HEADS[0] in missing and not leftover)
     prefix = copied(theirs, layout, tmp_path / "part")
     if layout == "pickled":
         rewrite(prefix, lambda arrays: {name: array for name, array in arrays.items() if name not in gone})
     else:
         for name in gone:
             (prefix / name).unlink(missing_ok=name == decoder)
-    kept = {n: a for n, a in theirs["weights"].items() if not n.startswith(tuple(missing))}
+    kept = {n: a for n, a in theirs["weights"].items() if not n.startswith(missing)}
     converted = run(prefix, tmp_path / "out")
     said = capsys.readouterr().err
-    assert holds(converted, kept) and not [name for name in converted if name.startswith(tuple(missing))]
+    assert holds(converted, kept) and not [name for name in converted if name.startswith(missing)]
     assert said.count("largest difference of") == 4 - len(missing)
     assert all(f"holds no {head}*: the head is left out" in said for head in missing)
+
+
+def test_the_proof_lies_beside_the_weights(theirs, tmp_path):
+    run(theirs["folder"] / "pickled", tmp_path / "out")
+    proof = json.loads((tmp_path / "out" / "conversion.json").read_text())
+    assert set(proof["largest_difference"]) == {"sequence_output", "pooled_output", "lm_logits", "sop_logits"}
+    assert proof["batches"] == {"padded": [4, 40], "two_segments": [3, 40], "full_length": [1, 40]}
+    for of_batches in proof["largest_difference"].values():
+        assert of_batches.keys() == proof["batches"].keys()
+        assert 0 <= max(of_batches.values()) < proof["most_allowed"] == 1e-5
+
+    def sha256(path):
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    source = theirs["folder"] / "pickled" / "static_vars.pdparams"
+    assert proof["inputs"]["static_model_path"] == [[source.name, sha256(source)]]
+    written = ("config.json", "vocab.txt", "model_state.pdparams", "tokenizer_config.json")
+    assert all(proof["outputs"][name] == sha256(tmp_path / "out" / name) for name in written)
+    assert {"paddlenlp", "numpy", "ernie-pair"} < proof["versions"].keys()
+
+
+def test_the_batches_reach_padding_segments_and_all_positions(theirs):
+    spec = read_spec(theirs["folder"] / "model" / "config.json", theirs["folder"] / "model" / "vocab.txt")
+    batches = parity_batches(spec)
+    assert batches["full_length"]["input_ids"].shape == (1, spec.max_positions)
+    assert (batches["padded"]["input_ids"][1:, -1] == spec.pad_id).all()
+    assert set(batches["padded"]["token_type_ids"].flat) == set(range(spec.token_types))
+    for name in ("two_segments", "full_length"):
+        first = batches[name]["token_type_ids"][0].tolist()
+        assert first == [0] * 20 + [1] * 20
+
+
+def test_one_batch_that_differs_is_enough_to_refuse(theirs, tmp_path, monkeypatch):
+    honest = convert_module.run_dynamic
+
+    def another(*arguments):
+        found = honest(*arguments)
+        found["full_length"]["sop_logits"] = found["full_length"]["sop_logits"] + 2e-5
+        return found
+
+    monkeypatch.setattr(convert_module, "run_dynamic", another)
+    with pytest.raises(CheckpointError, match="differs from the static one by 2e-05"):
+        run(theirs["folder"] / "single", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipes_model_last_needs_no_config_beside_it(theirs, tmp_path):
+    """Its config.yml names the model that the run began with; its model_N has the old model_config.json."""
+    prefix = copied(theirs, "pickled", tmp_path / "model_last")
+    for name in ("config.json", "vocab.txt"):
+        (prefix.parent / name).unlink()
+    note = {"model_name": str(theirs["folder"] / "model"), "global_step": 5}
+    (prefix.parent / "config.yml").write_text(json.dumps(note))
+    assert holds(run(prefix, tmp_path / "out"), theirs["weights"])
+    copied(theirs, "single", tmp_path / "model_6")
+    (tmp_path / "model_6" / "config.json").rename(tmp_path / "model_6" / "model_config.json")
+    assert holds(run(tmp_path / "model_6", tmp_path / "of_6"), theirs["weights"])
 
 
 def test_weights_of_an_encoder_by_itself(theirs, tmp_path):
@@ -349,21 +411,22 @@ def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
 def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path, monkeypatch):
     run(theirs["folder"] / "pickled", tmp_path / "out")
     first = sha256_of(tmp_path / "out")
+    proof = first.pop(tmp_path / "out" / "conversion.json")
     with pytest.raises(InputError, match="exists; pass overwrite=True"):
         run(theirs["folder"] / "single", tmp_path / "out")
     run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
-    assert sha256_of(tmp_path / "out") == first
+    second = sha256_of(tmp_path / "out")
+    assert second.pop(tmp_path / "out" / "conversion.json") != proof and second == first
+    first = sha256_of(tmp_path / "out")
     honest = convert_module.run_dynamic
 
     def another(*arguments):
-        return {name: array + 2e-5 for name, array in honest(*arguments).items()}
+        return {
+            name: {output: array * np.float32("nan") for output, array in outputs.items()}
+            for name, outputs in honest(*arguments).items()
+        }
 
     monkeypatch.setattr(convert_module, "run_dynamic", another)
-    with pytest.raises(CheckpointError, match="differs from the static one by 2e-05"):
-        run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
-    monkeypatch.setattr(
-        convert_module, "run_dynamic", lambda *a: dict.fromkeys(honest(*a), np.float32("nan"))
-    )
     with pytest.raises(CheckpointError, match="holds NaN or infinity"):
         run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
     assert sha256_of(tmp_path / "out") == first and [p.name for p in tmp_path.iterdir()] == ["out"]

@@ -18,7 +18,7 @@ from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.model_files import source as model_folder
-from ernie_pair.model_files.source import open_model, refuse_other_family
+from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
 from ernie_pair.pretrain.graph.vocab_padding import (
@@ -27,6 +27,7 @@ from ernie_pair.pretrain.graph.vocab_padding import (
     pad_vocabulary,
     padded_size,
 )
+from ernie_pair.pretrain.pretrain import pretrain
 
 SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
 # The same command in a program whose vocabulary is not padded.
@@ -66,7 +67,7 @@ def said(world):
     """Runs that are independent of each other, at once; what each said."""
     # AdamW divides by the gradient's size: with the usual epsilon it would make steps out of rounding.
     from_given = {"from_scratch": "false", "save_steps": 3, "micro_batch_size": 8, "adam_epsilon": 1e-4}
-    gram = {"model_type": "ernie-gram", "save_steps": 3, "binary_head": "false", "checkpoint_steps": 6}
+    gram = {"save_steps": 3, "binary_head": "false", "checkpoint_steps": 6}
     commands = {
         "padded": ([SCRIPT], flags(world / "given", world / "data", world / "padded", **from_given)),
         "plain": (["-c", UNPADDED], flags(world / "given", world / "data", world / "plain", **from_given)),
@@ -303,13 +304,24 @@ def test_the_recipes_word_for_a_warm_start(tmp_path):
         config_of(tmp_path, from_scratch="true", continue_training="true")
 
 
-def test_the_family_is_checked_and_has_two_spellings(world):
-    assert (
-        config_of(world, model_type="ernie-gram").family == config_of(world, model_type="ernie_gram").family
-    )
-    source = open_model(str(world / "gram"), model_type="ernie", from_scratch=True)
-    with pytest.raises(CheckpointError, match="holds ernie_gram weights; pass model_type ernie_gram"):
-        refuse_other_family(source, "ernie")
+@pytest.mark.parametrize("model_type", ["", "ernie-gram", "ernie_gram"])
+def test_the_family_is_read_or_given_in_two_spellings(world, model_type):
+    source = open_model(str(world / "gram"), model_type=model_type, from_scratch=True)
+    assert source.spec.family == "ernie_gram"
+
+
+def test_a_flag_that_contradicts_the_folder_is_refused(world):
+    with pytest.raises(CheckpointError, match="holds ernie_gram weights; leave model_type out") as caught:
+        open_model(str(world / "gram"), model_type="ernie", from_scratch=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_family_needs_the_flag(world, tmp_path):
+    folder = write_model(tmp_path / "nameless", model_type=None)
+    with pytest.raises(InputError, match="neither model_type nor architectures .*; pass model_type, or"):
+        pretrain(config_of(world, model_name_or_path=folder, output_dir=tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+    assert open_model(str(folder), model_type="ernie", from_scratch=True).spec.family == "ernie"
 
 
 @pytest.mark.parametrize(

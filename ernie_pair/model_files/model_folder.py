@@ -25,22 +25,26 @@ TIED = (
 def write_model_folder(folder: Path, source: ModelSource, weights: Arrays) -> None:
     """Write config.json, vocab.txt, tokenizer_config.json and model_state.pdparams into ``folder``.
 
-    ``weights``: {structured name: float32 array} of the model of pretraining, heads included. The last file
-    is what `paddle.save` writes of a state dict: a pickle of {name: ndarray}.
+    ``weights``: {structured name: float32 array} of the model of pretraining, heads included.
     """
     family = source.spec.family or "ernie"
     architecture = WHOLE[family] if LAST_HEAD in weights else f"{FAMILIES[family]}Model"
     config = source.spec.to_config(model_type=family, architectures=[architecture])
     if family == "ernie_gram":  # PaddleNLP's default is 768, whatever hidden_size is
         config.setdefault("embedding_size", source.spec.hidden_size)
-    _write_json(folder / CONFIG, config)
+    write_json(folder / CONFIG, config)
     tokenizer = {"do_lower_case": True, "tokenizer_class": f"{FAMILIES[family]}Tokenizer"}
-    _write_json(folder / "tokenizer_config.json", tokenizer)
+    write_json(folder / "tokenizer_config.json", tokenizer)
     # Twins beyond the model's rows mark the words of a corpus; no tokenizer makes them of a text.
     lines = source.vocab_file.read_bytes().splitlines(keepends=True)
     (folder / VOCAB).write_bytes(b"".join(lines[: source.spec.vocab_size]))
+    write_weights(folder, _with_tied_names(weights, family))
+
+
+def write_weights(folder: Path, weights: Arrays) -> None:
+    """Write model_state.pdparams, a pickle of {name: array} as `paddle.save` writes a state dict."""
     with open(folder / MODEL_STATE, "wb") as file:
-        pickle.dump(_with_tied_names(weights, family), file, protocol=4)
+        pickle.dump(weights, file, protocol=4)
 
 
 def _with_tied_names(weights: Arrays, family: str) -> Arrays:
@@ -57,5 +61,6 @@ def _with_tied_names(weights: Arrays, family: str) -> Arrays:
     return {name: arrays[name] for name in sorted(arrays)}
 
 
-def _write_json(path: Path, value) -> None:
+def write_json(path: Path, value) -> None:
+    """Write ``value`` as indented JSON in UTF-8."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

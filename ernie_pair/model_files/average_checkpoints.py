@@ -1,0 +1,153 @@
+"""The mean of the weights of several checkpoints or model folders, as a model folder.
+
+After https://arxiv.org/abs/1803.05407: the mean of models of one run often does better than the last.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+import numpy as np
+
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.results import Results, settings_of
+from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.model_folder import MODEL_STATE, write_json, write_model_folder, write_weights
+from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.weights.static_names import is_numbered
+from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, refuse_mismatch
+
+STATIC_WEIGHTS = "static_vars"
+WRITTEN = (CONFIG, VOCAB, TOKENIZER, MODEL_STATE)
+
+
+@dataclass(frozen=True)
+class AverageConfig(Options):
+    """Average the weights of checkpoints or model folders of one shape into a new model folder."""
+
+    EXAMPLE = "output/checkpoints/step_00005000 output/checkpoints/step_00010000 --output_dir averaged"
+
+    checkpoints: List[str] = option(
+        help="two or more: checkpoints (OUT/checkpoints/step_...), model folders",
+        positional=True,
+        group="model",
+    )
+    output_dir: str = option(help="the folder to make", group="data")
+    overwrite: bool = option(False, help="replace another averaged model that is there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if len(self.checkpoints) < 2:
+            raise InputError(f"{self.checkpoints[0]} has nothing to be averaged with; name two or more")
+
+
+def average_checkpoints(config: AverageConfig) -> None:
+    """Write ``output_dir``, a folder that loads wherever the first of the models does.
+
+    Raises InputError for models of other words or another family, CheckpointError for other names or shapes.
+    """
+    sources = [open_model(path, model_type="", from_scratch=False) for path in config.checkpoints]
+    for source in sources[1:]:
+        _refuse_other_model(source, sources[0])
+    output_dir = Path(os.path.realpath(config.output_dir))
+    refuse_loss(output_dir, WRITTEN)
+    results = _results(config, output_dir, sources)
+    if results.are_done():
+        return
+    weights = mean_of(sources)
+    publish_folder(
+        output_dir,
+        lambda draft: _fill(draft, sources[0], weights),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
+    print(f"{len(weights)} arrays, each the mean of {len(sources)}, are now {output_dir}")
+
+
+def mean_of(sources: Sequence[ModelSource]) -> Arrays:
+    """Return the mean of the weights, float32, added up in float64; whole numbers must be equal.
+
+    Raises CheckpointError naming what is missing, unknown or of another shape.
+    """
+    sums: Arrays = {}
+    for source in sources:
+        found = _weights_of(source)
+        if sums:
+            refuse_mismatch({name: array.shape for name, array in sums.items()}, found, str(source.weights))
+        for name, array in found.items():
+            is_whole = array.dtype.kind in "ib"
+            if is_whole and not np.array_equal(sums.setdefault(name, array), array):
+                raise CheckpointError(
+                    f"{source.weights}: {name} is another table; average models of one kind"
+                )
+            if not is_whole:
+                sums[name] = sums.get(name, 0.0) + array.astype(np.float64)
+    return {
+        name: array if array.dtype.kind in "ib" else (array / len(sources)).astype(np.float32)
+        for name, array in sums.items()
+    }
+
+
+def _weights_of(source: ModelSource) -> Arrays:
+    assert source.weights is not None  # a model that is not from scratch has some
+    found = read_weights(source.weights)
+    numbered = next(filter(is_numbered, found), None)
+    if numbered is not None:
+        raise CheckpointError(
+            f"{source.weights} names its weights as {numbered}, by their order; convert it first: ernie-pair "
+            "convert"
+        )
+    tables = {name: array for name, array in found.items() if array.dtype.kind in "ib"}
+    floats = {name: array for name, array in found.items() if name not in tables}
+    return {**as_float32(floats, str(source.weights)), **tables}
+
+
+def _refuse_other_model(source: ModelSource, first: ModelSource) -> None:
+    """Raise InputError when the weights of two models mean different things."""
+    if source.spec.family != first.spec.family:
+        raise InputError(
+            f"{source.name} is {source.spec.family or 'of no named family'}, and {first.name} "
+            f"{first.spec.family or 'of none'}; average models of one family"
+        )
+    if sha256_of_file(source.vocab_file) != sha256_of_file(first.vocab_file):
+        raise InputError(
+            f"{source.vocab_file} is not {first.vocab_file}: their rows are of other words; average models "
+            "of one vocabulary"
+        )
+
+
+def _results(config: AverageConfig, output_dir: Path, sources: Sequence[ModelSource]) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {
+        "checkpoints": [path for source in sources for path in _files_of(source)],
+    }
+    settings: Dict[str, object] = settings_of(config, "checkpoints", "output_dir")
+    settings["config.json"] = sources[0].spec.to_config()
+    outputs = [output_dir / name for name in WRITTEN]
+    return Results(
+        "average-checkpoints", outputs, inputs, settings, config.overwrite, record=output_dir / MADE
+    )
+
+
+def _files_of(source: ModelSource) -> List[Path]:
+    assert source.weights is not None
+    held = sorted(source.weights.iterdir()) if source.weights.is_dir() else [source.weights]
+    return [source.vocab_file, *held]
+
+
+def _fill(draft: Path, first: ModelSource, weights: Arrays) -> None:
+    if first.weights is not None and first.weights.stem == STATIC_WEIGHTS:  # a checkpoint of pretraining
+        write_model_folder(draft, first, weights)
+        return
+    write_json(draft / CONFIG, first.spec.to_config())
+    shutil.copyfile(first.vocab_file, draft / VOCAB)
+    tokenizer = first.vocab_file.parent / TOKENIZER
+    if tokenizer.is_file():
+        shutil.copyfile(tokenizer, draft / TOKENIZER)
+    write_weights(draft, weights)

@@ -1,0 +1,103 @@
+"""README.md of a model's folder: what it was made of, how good it is, how it is used."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence
+
+from data_tools.files.atomic_folder import README
+from ernie_pair.checkpoint.manifest import installed_versions
+
+FENCE = "```"
+
+
+class DataFile(NamedTuple):
+    """A file or set that a model was trained or chosen on; ``rows`` None: they were not counted."""
+
+    use: str
+    name: str
+    sha256: str
+    rows: Optional[int]
+
+
+class Measured(NamedTuple):
+    """A metric, and [low, high], its 95 % interval, where it has one."""
+
+    value: float
+    interval: Optional[Sequence[float]] = None
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """The content of a model card.
+
+    ``facts``: {what: value}, the base model first. ``flags``: those that differ from their defaults.
+    ``commands`` and ``python`` work in the folder itself.
+    """
+
+    title: str
+    facts: Mapping[str, str]
+    commands: str
+    python: str
+    data: Sequence[DataFile] = ()
+    flags: Mapping[str, object] = field(default_factory=dict)
+    metrics: Mapping[str, Measured] = field(default_factory=dict)
+    measured_on: str = ""
+
+    def text(self) -> str:
+        """Return the card in Markdown."""
+        parts = [
+            f"# {_in_line(self.title)}",
+            "\n".join(f"- {what}: {_in_line(v)}" for what, v in self.facts.items()),
+        ]
+        if self.data:
+            rows = [[one.use, one.name, _rows_of(one), one.sha256] for one in self.data]
+            parts += ["## Data", _table(["use", "file", "rows", "sha256"], rows)]
+        if self.flags:
+            parts += ["## Flags", _fenced("yaml", "\n".join(map(_flag_line, self.flags.items())))]
+        if self.metrics:
+            values = [[name, f"{m.value:.4f}", _interval_of(m)] for name, m in self.metrics.items()]
+            parts += ["## Metrics", self.measured_on, _table(["metric", "value", "95 % interval"], values)]
+        parts += ["## Use", "In this folder:", _fenced("sh", self.commands), _fenced("python", self.python)]
+        versions = [f"- {package} {version}" for package, version in installed_versions().items()]
+        return "\n\n".join([*parts, "## Versions", "\n".join(versions)]) + "\n"
+
+
+def write_card(folder: Path, card: ModelCard) -> None:
+    """Write README.md into a folder that is being made. Raises FileExistsError where there is one."""
+    with open(folder / README, "x", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(card.text())
+
+
+def changed_flags(flags: Mapping[str, object], defaults: Mapping[str, object]) -> Dict[str, object]:
+    """Return the ``flags`` that are not as in ``defaults``."""
+    return {name: value for name, value in flags.items() if value != defaults.get(name)}
+
+
+def _rows_of(data: DataFile) -> str:
+    return "not counted" if data.rows is None else str(data.rows)
+
+
+def _interval_of(metric: Measured) -> str:
+    return "{:.4f} to {:.4f}".format(*metric.interval) if metric.interval else ""
+
+
+def _flag_line(flag) -> str:
+    return f"{flag[0]}: {json.dumps(flag[1], ensure_ascii=False)}"
+
+
+def _fenced(language: str, lines: str) -> str:
+    return f"{FENCE}{language}\n{lines}\n{FENCE}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(map(_in_cell, line))} |" for line in lines)
+
+
+def _in_line(text: str) -> str:
+    return " ".join(str(text).split())
+
+
+def _in_cell(text: str) -> str:
+    return _in_line(text).replace("|", "\\|")

@@ -1,0 +1,37 @@
+"""The model card of an exported model."""
+
+from typing import Dict
+
+from ernie_pair.inference.exported_model import ExportedModel
+from ernie_pair.model_files.model_card import ModelCard
+
+COMMANDS = """\
+ernie-pair run --model . --input_file pairs.tsv --output_file predictions.tsv --scores true
+ernie-pair serve --model . --port 8000"""
+PYTHON = """\
+from ernie_pair.inference.predictor import PairPredictor
+
+answer = PairPredictor(".").predict([("怎么开户", "如何开户")])
+print(answer.labels, answer.probabilities)"""
+
+
+def card_of_exported(
+    exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
+) -> ModelCard:
+    """Return the card; ``differences``: {format: the largest difference from the trained model}."""
+    threshold = (
+        "the likeliest class" if exported.threshold is None else f"class 1 from {exported.threshold:.4f} on"
+    )
+    return ModelCard(
+        title=f"A sentence-pair classifier of the family {family}, exported",
+        facts={
+            "exported from": model,
+            "classes": ", ".join(exported.labels),
+            "tokens per pair": str(exported.max_seq_len),
+            "temperature": f"{exported.temperature:.4g}",
+            "decision": f"{threshold}, pairs scored with --symmetric {exported.symmetric}",
+            "largest difference": ", ".join(f"{name} {value:.3g}" for name, value in differences.items()),
+        },
+        commands=COMMANDS,
+        python=PYTHON,
+    )

@@ -1,0 +1,68 @@
+"""The model card of a best model: its run, its data, its metrics on the pairs that chose it."""
+
+from dataclasses import MISSING, asdict, fields
+from typing import Dict, Optional
+
+import numpy as np
+
+from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.evaluation.intervals import intervals
+from ernie_pair.pair.train.datasets import PairData
+from ernie_pair.pair.train.initial_model import InitialModel
+from ernie_pair.pair.train.pair_job import Evaluated
+
+RESAMPLES = 200
+# Told elsewhere in the card, or of no effect on the model.
+NOT_SHOWN = ("model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start")
+COMMANDS = """\
+ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.json
+ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv"""
+PYTHON = """\
+from ernie_pair import PairConfig, PairTrainer
+
+trainer = PairTrainer(".", PairConfig("output", max_seq_len={length}))
+answer = trainer.predict([("怎么开户", "如何开户")])
+print(answer.names, answer.probabilities)"""
+
+
+def card_of_best(
+    config: PairConfig,
+    start: InitialModel,
+    data: PairData,
+    step: int,
+    metrics: Dict[str, float],
+    evaluated: Optional[Evaluated],
+) -> ModelCard:
+    """Return the card of the model of ``step``, whose evaluation gave ``metrics``.
+
+    ``evaluated``: the logits and labels of that evaluation; None: there are no intervals.
+    """
+    spec = start.model.spec
+    found = {} if evaluated is None else _intervals(evaluated, config.seed)
+    return ModelCard(
+        title=f"A sentence-pair classifier of the family {start.model.family}",
+        facts={
+            "base model": start.source.name,
+            "beginning": start.beginning,
+            "classes": ", ".join(spec.labels.names),
+            "tokens per pair": str(config.max_seq_len),
+            "chosen": f"step {step}, the best {config.best_metric} so far",
+        },
+        data=data.files,
+        flags=changed_flags({**asdict(config), "model_type": start.model.family}, _defaults_of(config)),
+        metrics={name: Measured(value, found.get(name)) for name, value in metrics.items()},
+        measured_on=f"On the dev pairs that chose the model. Intervals: bootstrap, {RESAMPLES} resamples.",
+        commands=COMMANDS,
+        python=PYTHON.format(length=config.max_seq_len),
+    )
+
+
+def _intervals(evaluated: Evaluated, seed: int) -> Dict[str, list]:
+    return intervals(np.asarray(evaluated.logits), evaluated.labels, RESAMPLES, seed)
+
+
+def _defaults_of(config: PairConfig) -> Dict[str, object]:
+    """Return the defaults of the flags; those that are not shown have the value that they have."""
+    defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
+    return {**defaults, **{name: getattr(config, name, None) for name in NOT_SHOWN}}

@@ -1,0 +1,42 @@
+"""The model card of converted weights."""
+
+from pathlib import Path
+from typing import Dict
+
+from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.model_files.config_json import FAMILIES
+from ernie_pair.model_files.model_card import DataFile, ModelCard
+from ernie_pair.model_files.source import ModelSource
+
+COMMANDS = """\
+ernie-pair train --model_name_or_path . --train_file train.tsv --dev_file dev.tsv --output_dir output \\
+    --max_seq_len {length}"""
+PYTHON = """\
+from paddlenlp.transformers import {name}Model, {name}Tokenizer
+
+model, tokenizer = {name}Model.from_pretrained("."), {name}Tokenizer.from_pretrained(".")
+model.eval()
+print(model(**tokenizer("怎么开户", return_tensors="pd"))[1].shape)"""
+
+
+def card_of_converted(
+    source: ModelSource, weights_file: Path, differences: Dict[str, Dict[str, float]]
+) -> ModelCard:
+    """Return the card of a dynamic model that was made of ``weights_file``.
+
+    ``differences``: {output: {batch: the largest difference from the static model}}.
+    """
+    family = source.spec.family or "ernie"
+    largest = {name: max(of_batches.values()) for name, of_batches in differences.items()}
+    sha256 = f"{sha256_of_file(weights_file)}" if weights_file.is_file() else "see conversion.json"
+    return ModelCard(
+        title=f"A pretrained {FAMILIES[family]} model",
+        facts={
+            "converted from": str(weights_file),
+            "config and vocabulary of": source.name,
+            "largest difference from it": ", ".join(f"{name} {value:.3g}" for name, value in largest.items()),
+        },
+        data=[DataFile("static weights", weights_file.name, sha256, None)],
+        commands=COMMANDS.format(length=source.spec.inference_length),
+        python=PYTHON.format(name=FAMILIES[family]),
+    )

@@ -1,0 +1,111 @@
+"""average-checkpoints: the mean of models, as a folder that loads."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from foreign_weights import write_checkpoints
+from tiny_pretrain import write_model
+from tiny_ship import write_trained
+
+from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.model_files.average_checkpoints import AverageConfig, average_checkpoints
+from ernie_pair.model_files.model_folder import write_weights
+from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.weights.weight_files import read_weights, to_safetensors
+
+
+def average(output, *folders, **flags):
+    average_checkpoints(AverageConfig(list(map(str, folders)), str(output), **flags))
+    return read_weights(output / "model_state.pdparams")
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A classifier, and one whose weights are all larger by 0.5."""
+    first = write_trained(tmp_path / "first")
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    arrays = read_weights(first / "model_state.pdparams")
+    write_weights(second, {name: array + np.float32(0.5) for name, array in arrays.items()})
+    return first, second
+
+
+def test_classifiers_are_averaged_and_load(trained, tmp_path, capsys):
+    from paddlenlp.transformers import AutoModelForSequenceClassification
+
+    mean = average(tmp_path / "out", *trained)
+    first = read_weights(trained[0] / "model_state.pdparams")
+    assert mean.keys() == first.keys()
+    assert all(np.allclose(mean[name], first[name] + 0.25, atol=1e-6) for name in first)
+    assert all(array.dtype == np.float32 for array in mean.values())
+    assert f"each the mean of 2, are now {tmp_path / 'out'}" in capsys.readouterr().out
+    model, _ = load_classifier(str(tmp_path / "out"))
+    theirs = AutoModelForSequenceClassification.from_pretrained(str(tmp_path / "out")).state_dict()
+    for name, parameter in model.named_parameters():
+        assert np.array_equal(parameter.numpy(), mean[name])
+        assert np.array_equal(theirs[name].numpy(), mean[name])
+
+
+def test_a_weight_of_each_counts_the_same(trained, tmp_path):
+    mean = average(tmp_path / "out", trained[0], trained[0], trained[1])
+    first = read_weights(trained[0] / "model_state.pdparams")
+    assert all(np.allclose(mean[name], first[name] + 0.5 / 3, atol=1e-6) for name in first)
+
+
+def test_checkpoints_of_pretraining_are_averaged_and_load(tmp_path):
+    """As a checkpoint holds them: a tied weight under one name."""
+    from paddlenlp.transformers import ErnieForPretraining
+
+    weights = write_checkpoints(write_model(tmp_path / "model"), tmp_path)
+    for number in (0, 1):
+        folder = Path(shutil.copytree(tmp_path / "model", tmp_path / f"step_{number}"))
+        moved = {name: array + np.float32(number) for name, array in weights.items()}
+        (folder / "static_vars.safetensors").write_bytes(to_safetensors(moved))
+    average(tmp_path / "out", tmp_path / "step_0", tmp_path / "step_1")
+    loaded = ErnieForPretraining.from_pretrained(str(tmp_path / "out")).state_dict()
+    for name, array in weights.items():
+        assert np.allclose(loaded[name].numpy(), array + 0.5, atol=1e-6)
+    with pytest.raises(CheckpointError, match="by their order; convert it first: ernie-pair convert"):
+        average(tmp_path / "other", tmp_path / "pickled", tmp_path / "pickled")
+
+
+def test_models_that_are_unlike_are_refused(trained, tmp_path):
+    deeper = write_trained(tmp_path / "deeper", num_hidden_layers=2)
+    wider = write_trained(tmp_path / "wider", hidden_size=16)
+    gram = write_trained(tmp_path / "gram", family="ernie_gram")
+    other = Path(shutil.copytree(trained[0], tmp_path / "other"))
+    vocabulary = (other / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    (other / "vocab.txt").write_text("\n".join([*vocabulary[:-2], "新", vocabulary[-1]]), encoding="utf-8")
+    cases = [
+        (deeper, CheckpointError, "unknown: ernie.encoder.layers.1"),
+        (wider, CheckpointError, "of another shape: .* instead of"),
+        (gram, InputError, "is ernie_gram, and .* ernie; average models of one family"),
+        (other, InputError, "their rows are of other words"),
+    ]
+    for folder, error, message in cases:
+        with pytest.raises(error, match=message) as caught:
+            average(tmp_path / "out", trained[0], folder)
+        assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_one_model_is_no_mean():
+    with pytest.raises(InputError, match="model has nothing to be averaged with"):
+        AverageConfig(["model"], "out")
+
+
+def test_what_a_person_put_there_stays(trained, tmp_path, capsys):
+    mine = tmp_path / "out" / "README.md"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    for flags in ({}, {"overwrite": True}):
+        with pytest.raises(InputError, match="holds README.md, which would be lost"):
+            average(tmp_path / "out", *trained, **flags)
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    average(tmp_path / "out", *trained)
+    average(tmp_path / "out", *trained)
+    assert "nothing to do" in capsys.readouterr().err
+    with pytest.raises(InputError, match="exists; pass overwrite=True"):
+        average(tmp_path / "out", trained[0], trained[0])
+    average(tmp_path / "out", trained[0], trained[0], overwrite=True)
