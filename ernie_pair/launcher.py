@@ -44,7 +44,10 @@ def refuse_absent_gpus(asked: Optional[str]) -> None:
 
     if not asked:
         return
-    cure = "leave --gpus out: --nproc_per_node 2, and --device cpu for the processes"
+    cure = (
+        "leave --gpus out: --nproc_per_node 2 (of ernie-pair launch: --processes 2), and --device cpu for "
+        "the processes"
+    )
     if not paddle.is_compiled_with_cuda():
         gpu_build = install_command("gpu")
         raise InputError(f"--gpus {asked}, but this Paddle is the CPU build; {gpu_build}, or {cure}")

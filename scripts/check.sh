@@ -2,6 +2,7 @@
 # What a change must pass before it is committed: lint, format, types, the quick tests.
 set -eu
 sh "$(dirname "$0")/lint.sh"
+WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"

@@ -1,6 +1,8 @@
-# Sourced by the scripts beside it: makes .venv when it is absent or outdated, and sets
-#   ROOT   the project's folder      PY   the Python of .venv      DEVICE   cpu or gpu
-# Variables: DEVICE=cpu|gpu (otherwise gpu where an NVIDIA driver is loaded), PYTHON=/path/to/python3.
+# Sourced by the scripts beside it: takes the active environment where it has this package and its Paddle,
+# otherwise .venv, which is made when it is absent and updated in place when it is outdated. Sets
+#   ROOT   the project's folder      PY   the Python of the environment      DEVICE   cpu or gpu
+# Variables: DEVICE=cpu|gpu (otherwise gpu where an NVIDIA driver is loaded), PYTHON=/path/to/python3 for
+# .venv; WITH_TOOLS=true, of the scripts that lint and test: with what they call.
 
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 VENV=$ROOT/.venv
@@ -38,7 +40,59 @@ find_python() {
     fail "no CPython 3.9, 3.10, 3.11 or 3.12 is on PATH; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
-# What an environment for device $1 is made from; a change of any of it makes the environment anew.
+# Why an environment cannot run this package: a line, or nothing where it can.
+FAULT_OF_ENVIRONMENT='
+import os, sys
+from importlib import metadata, util
+
+root, device = sys.argv[1:]
+spec = util.find_spec("ernie_pair")
+place = os.path.dirname(os.path.dirname(spec.origin)) if spec else ""
+
+
+def is_installed(name):
+    try:
+        return bool(metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return False
+
+
+if not is_installed("ernie-pair") or os.path.realpath(place) != os.path.realpath(root):
+    sys.exit(print("this package is not installed in it from here"))
+from data_tools.base.installation import missing_requirements
+
+build = "gpu" if device == "gpu" or is_installed("paddlepaddle-gpu") else "cpu"
+missing = missing_requirements(build)
+if missing:
+    print("it lacks", ", ".join(missing[:3]))
+'
+
+# Prints the environment that the shell stands in, where it is another than .venv and can run this package.
+active_environment() {
+    for place in "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
+        [ -n "$place" ] || continue
+        ! [ "$place" -ef "$VENV" ] || return 1
+        fault=$(cd / && "$place/bin/python" -c "$FAULT_OF_ENVIRONMENT" "$ROOT" "$DEVICE" 2>/dev/null) ||
+            fault="its Python does not run"
+        if [ -z "$fault" ]; then
+            echo "$place"
+            return
+        fi
+        echo "note: the active environment $place is not used: $fault" >&2
+    done
+    return 1
+}
+
+# Adds to the active environment what the linter and the tests call and it lacks, and changes nothing else.
+add_tools() {
+    tools='from data_tools.base.installation import missing_requirements as m; print(*m("dev"), sep="\n")'
+    missing=$(cd / && "$PY" -c "$tools")
+    [ -n "$missing" ] || return 0
+    echo "adding the test tools to $1" >&2
+    echo "$missing" | "$PY" -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin
+}
+
+# What .venv for device $1 is made from; a change of any of it updates .venv.
 stamp() {
     (cd "$ROOT" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$1 $ROOT") | cksum
 }
@@ -46,21 +100,48 @@ stamp() {
 # The GPU build runs on the CPU too: DEVICE=cpu takes an environment that is there for either.
 is_made() {
     made=$(cat "$VENV/stamp" 2>/dev/null) || return 1
+    [ -z "${WITH_TOOLS:-}" ] || [ "$made" = "$(cat "$VENV/stamp.tools" 2>/dev/null)" ] || return 1
     [ "$made" = "$(stamp "$DEVICE")" ] || { [ "$DEVICE" = cpu ] && [ "$made" = "$(stamp gpu)" ]; }
 }
 
+exists() {
+    [ -e "$1" ]
+}
+
+# Makes .venv, completes what was cut short, or updates what is there; nothing is wiped, it may be in use.
 make_environment() {
-    base=$(find_python) || exit 2
-    echo "making $VENV with $("$base" --version) for $DEVICE: about 1 GB is downloaded, once" >&2
-    rm -f "$VENV/stamp"
-    "$base" -m venv --clear "$VENV"
-    pip="$PY -m pip install --quiet --disable-pip-version-check --constraint $ROOT/constraints.txt"
-    # shellcheck disable=SC2086 # $pip is a command with its options
-    (cd "$ROOT" && $pip pip setuptools wheel && $pip --editable ".[$DEVICE,dev]")
-    [ "$DEVICE" = cpu ] || link_cuda
+    build=$DEVICE
+    ! exists "$VENV"/lib/python3.*/site-packages/paddlepaddle_gpu-*.dist-info || build=gpu
+    made=$(stamp "$build")
+    start_environment
+    rm -f "$VENV/stamp" "$VENV/stamp.tools"
+    if [ "$build" = gpu ] && exists "$VENV"/lib/python3.*/site-packages/paddlepaddle-*.dist-info; then
+        "$PY" -m pip uninstall --quiet --yes paddlepaddle # both builds would share one folder
+    fi
+    (cd "$ROOT" && pip_install pip setuptools wheel && pip_install --editable ".[$build${WITH_TOOLS:+,dev}]")
+    [ "$build" = cpu ] || link_cuda
     "$PY" -c 'import data_tools._helpers' 2>/dev/null ||
         echo "note: no C++ compiler, so data_tools uses its slower Python twin" >&2
-    stamp "$DEVICE" >"$VENV/stamp"
+    [ -z "${WITH_TOOLS:-}" ] || echo "$made" >"$VENV/stamp.tools"
+    echo "$made" >"$VENV/stamp"
+}
+
+# A .venv with a Python and pip.
+start_environment() {
+    if [ ! -e "$PY" ]; then
+        base=$(find_python) || exit 2
+        echo "making $VENV with $("$base" --version) for $build: about 1 GB is downloaded, once" >&2
+        rm -f "$VENV"/bin/python* # links to a Python that is gone, which venv would keep
+        "$base" -m venv "$VENV"
+        return
+    fi
+    supported "$PY" || fail "$PY does not run or is not CPython 3.9 to 3.12; move $VENV away"
+    echo "updating $VENV for $build" >&2
+    "$PY" -m pip --version >/dev/null 2>&1 || "$PY" -m ensurepip --upgrade >/dev/null
+}
+
+pip_install() {
+    "$PY" -m pip install --quiet --disable-pip-version-check --constraint "$ROOT/constraints.txt" "$@"
 }
 
 # Paddle opens libcublas.so and the like; the wheels hold libcublas.so.11 in a folder each.
@@ -73,8 +154,14 @@ link_cuda() {
     done
 }
 
-is_made || make_environment
-if [ -d "$VENV/cuda" ]; then
-    LD_LIBRARY_PATH=$VENV/cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    export LD_LIBRARY_PATH
+if active=$(active_environment); then
+    PY=$active/bin/python
+    echo "using the active environment $active" >&2
+    [ -z "${WITH_TOOLS:-}" ] || add_tools "$active"
+else
+    is_made || make_environment
+    if [ -d "$VENV/cuda" ]; then
+        LD_LIBRARY_PATH=$VENV/cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+        export LD_LIBRARY_PATH
+    fi
 fi

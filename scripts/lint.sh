@@ -1,6 +1,7 @@
 #!/bin/sh
 # What is found without running anything: lint, format, types.
 set -eu
+WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"

@@ -2,6 +2,7 @@
 # Run the tests: all but the slow ones in two processes, or what is asked for in pytest's words, in one.
 # The quick ones only: sh scripts/test.sh -m "not ranks and not recipes and not slow"
 set -eu
+WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"

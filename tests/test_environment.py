@@ -1,8 +1,10 @@
 """Which environment the scripts take, on a copy of them with a Python that only says what it was asked."""
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 from places import ROOT
@@ -11,9 +13,25 @@ MADE_FROM = ("setup.py", "constraints.txt", "pyproject.toml")
 STAMP = 'cd "$1" && cat setup.py constraints.txt pyproject.toml data_tools/helpers.cpp && echo "$2 $1"'
 
 
+SAYS = "#!/bin/sh\necho asked: $*\n"
+# One that stands outside .venv: its -m venv leaves such a Python there.
+MAKES = """#!/bin/sh
+echo "base: $*"
+[ "$2" != venv ] || {{ mkdir -p "$3/bin" && cp '{says}' "$3/bin/python"; }}
+"""
+INSTALL = "asked: -m pip install --quiet --disable-pip-version-check --constraint {}/constraints.txt"
+TEST = "asked: -m pytest -q"
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_environments(monkeypatch):
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "WITH_TOOLS", "PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def clone(tmp_path):
-    folder = tmp_path / "clone"
+    folder = tmp_path / "a clone"
     for inner in ("scripts", "data_tools", ".venv/bin", ".ci"):
         (folder / inner).mkdir(parents=True)
     for name in (
@@ -24,17 +42,57 @@ def clone(tmp_path):
         ".ci/run",
     ):
         shutil.copy(ROOT / name, folder / name)
+    (folder / "scripts" / "runs.sh").write_text(
+        'set -eu\n. "$(dirname "$0")/environment.sh"\nexec "$PY" runs\n'
+    )
     for name in (*MADE_FROM, "data_tools/helpers.cpp"):
         (folder / name).write_text("")
-    python = folder / ".venv" / "bin" / "python"
-    python.write_text("#!/bin/sh\necho asked: $*\n")
-    python.chmod(0o755)
+    write_program(folder / ".venv" / "bin" / "python", SAYS)
     return folder
+
+
+def write_program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
 
 
 def stamp(folder, device):
     words = ["sh", "-c", f"({STAMP}) | cksum", "sh", str(folder), device]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def finish(folder, device, tools=True):
+    """Leave what says that .venv is whole."""
+    for name in ("stamp", "stamp.tools") if tools else ("stamp",):
+        (folder / ".venv" / name).write_text(stamp(folder, device))
+
+
+def run(folder, *words, device="cpu", **environment):
+    return subprocess.run(
+        list(words) or ["sh", "scripts/test.sh", "-q"],
+        cwd=folder,
+        env={**os.environ, "DEVICE": device, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def installs(folder, extras):
+    """What is asked of pip, and whether the helper is there."""
+    install = INSTALL.format(folder)
+    return [
+        *(f"{install} pip setuptools wheel", f"{install} --editable .[{extras}]"),
+        "asked: -c import data_tools._helpers",
+    ]
+
+
+def asked(done):
+    """What the Python of an environment was asked, but for which it is and whether it has pip."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    small = ("asked: -c import sys", "asked: -m pip --version", "asked: --version")
+    return [line for line in done.stdout.splitlines() if not line.startswith(small)]
 
 
 @pytest.mark.parametrize(
@@ -49,15 +107,151 @@ def stamp(folder, device):
 )
 def test_an_environment_with_the_gpu_build_serves_the_cpu_too(clone, made_for, device, is_kept):
     if made_for:
-        (clone / ".venv" / "stamp").write_text(stamp(clone, made_for))
-    environment = {**os.environ, "DEVICE": device, "PYTHON": "/no/python"}
-    done = subprocess.run(
-        ["sh", str(clone / "scripts" / "test.sh"), "-q"], env=environment, capture_output=True, text=True
-    )
-    if is_kept:
-        assert (done.returncode, done.stdout) == (0, "asked: -m pytest -q\n"), done.stderr
+        finish(clone, made_for)
+    changed = [] if is_kept else installs(clone, f"{device},dev")
+    assert asked(run(clone, device=device)) == [*changed, TEST]
+    assert asked(run(clone, device=device)) == [TEST]
+
+
+def test_what_is_run_needs_no_test_tools_and_tests_add_them(clone):
+    assert asked(run(clone, "sh", "scripts/runs.sh")) == [*installs(clone, "cpu"), "asked: runs"]
+    assert asked(run(clone, "sh", "scripts/runs.sh")) == ["asked: runs"]
+    assert asked(run(clone)) == [*installs(clone, "cpu,dev"), TEST]
+    assert asked(run(clone)) == [TEST]
+    assert asked(run(clone, "sh", "scripts/runs.sh")) == ["asked: runs"]
+
+
+@pytest.mark.parametrize("name", [*MADE_FROM, "data_tools/helpers.cpp"])
+def test_an_edit_updates_the_environment_in_place(clone, name):
+    finish(clone, "cpu")
+    (clone / ".venv" / "mine").write_text("kept")
+    (clone / name).write_text("another line\n")
+    done = run(clone)
+    assert asked(done) == [*installs(clone, "cpu,dev"), TEST]
+    assert done.stderr == f"updating {clone}/.venv for cpu\n"
+    assert (clone / ".venv" / "mine").read_text() == "kept"
+
+
+def test_the_gpu_build_takes_the_place_of_the_other(clone):
+    finish(clone, "cpu")
+    packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
+    (packages / "paddlepaddle-2.6.2.dist-info").mkdir(parents=True)
+    said = asked(run(clone, device="gpu"))
+    assert said[0] == "asked: -m pip uninstall --quiet --yes paddlepaddle"
+    assert said[1:] == [*installs(clone, "gpu,dev"), TEST]
+
+
+def test_an_outdated_gpu_environment_stays_one_on_the_cpu(clone):
+    packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
+    (packages / "paddlepaddle_gpu-2.6.2.post117.dist-info").mkdir(parents=True)
+    assert asked(run(clone)) == [*installs(clone, "gpu,dev"), TEST]
+    assert asked(run(clone)) == [TEST] == asked(run(clone, device="gpu"))
+
+
+def test_an_environment_cut_short_is_completed(clone, tmp_path):
+    """Without its Python, by a link to one that is gone; and by an installation that failed."""
+    python = clone / ".venv" / "bin" / "python"
+    (clone / ".venv" / "mine").write_text("kept")
+    python.unlink()
+    python.symlink_to("/no/such/python3")
+    says = write_program(tmp_path / "says", SAYS.replace("echo", '[ "$3" != install ] || exit 1\necho'))
+    base = write_program(tmp_path / "base", MAKES.format(says=says))
+    done = run(clone, PYTHON=str(base))
+    assert done.returncode == 1 and f"base: -m venv {clone}/.venv\n" in done.stdout
+    assert not (clone / ".venv" / "stamp").exists() and (clone / ".venv" / "mine").read_text() == "kept"
+    write_program(python, SAYS)
+    assert asked(run(clone, PYTHON="/no/python")) == [*installs(clone, "cpu,dev"), TEST]
+
+
+def test_an_environment_without_pip_gets_it(clone):
+    python = clone / ".venv" / "bin" / "python"
+    write_program(python, SAYS + '[ "$2 $3" != "pip --version" ]\n')
+    done = run(clone)
+    assert done.returncode == 0, done.stderr
+    assert asked(run(clone)) == [TEST]
+    write_program(python, f'echo "$*" >>\'{clone}/log\'\n[ "$2 $3" != "pip --version" ]\n')
+    (clone / "setup.py").write_text("# edited")
+    run(clone)
+    assert "-m ensurepip --upgrade" in (clone / "log").read_text().splitlines()
+
+
+def test_an_environment_of_another_python_is_left_alone(clone):
+    write_program(clone / ".venv" / "bin" / "python", '#!/bin/sh\n[ "$1" != -c ]\n')
+    done = run(clone)
+    assert done.returncode == 2
+    assert "is not CPython 3.9 to 3.12; move" in done.stderr and done.stderr.count("\n") == 1
+
+
+# An active environment: nothing is wrong with it, something is; it has the test tools, or lacks two.
+ACTIVE = """#!/bin/sh
+case "$2" in
+*util.find_spec*) [ "$3 $4" = '{clone} cpu' ] && echo {fault} ;;
+*'m("dev")'*) printf '{lacks}' ;;
+*) echo "active: $*"; [ "$2" != pip ] || cat ;;
+esac
+exit 0
+"""
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+@pytest.mark.parametrize("fault", ["", "it lacks paddlepaddle==2.6.2"])
+def test_an_active_environment_that_is_sound_is_used(clone, tmp_path, variable, fault):
+    finish(clone, "cpu")
+    text = ACTIVE.format(clone=clone, fault=fault, lacks="")
+    write_program(tmp_path / "active" / "bin" / "python", text)
+    active = {variable: str(tmp_path / "active")}
+    done = run(clone, **active)
+    if fault:
+        assert asked(done) == [TEST]
+        assert done.stderr == f"note: the active environment {tmp_path}/active is not used: {fault}\n"
     else:
-        assert done.returncode == 2 and "PYTHON=/no/python does not run" in done.stderr
+        assert asked(done) == ["active: -m pytest -q"]
+        assert done.stderr == f"using the active environment {tmp_path}/active\n"
+
+
+def test_an_active_environment_gets_the_test_tools_alone(clone, tmp_path):
+    text = ACTIVE.format(clone=clone, fault="", lacks="pytest<9,>=8\\nruff==0.8.1\\n")
+    write_program(tmp_path / "active" / "bin" / "python", text)
+    done = run(clone, VIRTUAL_ENV=str(tmp_path / "active"))
+    pip = "active: -m pip install --quiet --disable-pip-version-check --requirement /dev/stdin"
+    assert asked(done) == [pip, "pytest<9,>=8", "ruff==0.8.1", "active: -m pytest -q"]
+    assert done.stderr.splitlines()[1:] == [f"adding the test tools to {tmp_path}/active"]
+    assert asked(run(clone, "sh", "scripts/runs.sh", VIRTUAL_ENV=str(tmp_path / "active"))) == [
+        "active: runs"
+    ]
+
+
+def test_the_own_environment_may_be_the_active_one(clone):
+    finish(clone, "cpu")
+    done = run(clone, VIRTUAL_ENV=str(clone / ".venv"), CONDA_PREFIX="/conda")
+    assert asked(done) == [TEST] and not done.stderr
+
+
+def test_an_active_environment_that_is_gone_is_passed_over(clone):
+    finish(clone, "cpu")
+    done = run(clone, VIRTUAL_ENV="/no/environment")
+    assert asked(done) == [TEST]
+    assert done.stderr == (
+        "note: the active environment /no/environment is not used: its Python does not run\n"
+    )
+
+
+def fault_of_this_environment(root, device):
+    program = re.search(
+        r"FAULT_OF_ENVIRONMENT='(.*?)'\n", (ROOT / "scripts/environment.sh").read_text(), re.S
+    )[1]
+    words = [sys.executable, "-c", program, str(root), device]
+    return subprocess.run(words, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_what_an_active_environment_lacks_is_found():
+    finds = "from importlib.util import find_spec; print(find_spec('ernie_pair').origin)"
+    found = subprocess.run([sys.executable, "-c", finds], cwd="/", capture_output=True, text=True, check=True)
+    root = os.path.dirname(os.path.dirname(found.stdout))
+    assert fault_of_this_environment(root, "cpu") == ""
+    assert fault_of_this_environment("/", "cpu") == "this package is not installed in it from here"
+    lacks = fault_of_this_environment(root, "gpu")
+    assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu==2.6.2, ")
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
@@ -73,7 +267,7 @@ LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
     ids=("lint", "check", "ci"),
 )
 def test_the_linter_and_the_type_check_come_before_the_tests(clone, words, tests):
-    (clone / ".venv" / "stamp").write_text(stamp(clone, "cpu"))
+    finish(clone, "cpu")
     environment = {**os.environ, "DEVICE": "cpu"}
     done = subprocess.run(words, cwd=clone, env=environment, capture_output=True, text=True)
     assert done.stdout.splitlines() == [f"asked: {asked}" for asked in LINTED + tests], done.stderr
@@ -90,7 +284,7 @@ def test_a_wheel_is_built_into_an_empty_folder_alone(tmp_path):
 
 
 def test_type_check_errors_end_the_check_before_the_tests(clone):
-    (clone / ".venv" / "stamp").write_text(stamp(clone, "cpu"))
+    finish(clone, "cpu")
     python = clone / ".venv" / "bin" / "python"
     python.write_text('#!/bin/sh\necho asked: $*\n[ "$2" != mypy ]\n')
     environment = {**os.environ, "DEVICE": "cpu"}

@@ -231,7 +231,7 @@ def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:
         raise InputError(
             f"--dp_degree {config.dp_degree} x --sharding_degree {config.sharding_degree} asks for "
             f"{config.processes} process(es), but {world.size} were started; pass --dp_degree "
-            f"{max(1, world.size // config.sharding_degree)}, or launch with --nproc_per_node "
+            f"{max(1, world.size // config.sharding_degree)}, or start "
             f"{config.processes}"
         )
     if not config.share_folder and local.size % config.sharding_degree:

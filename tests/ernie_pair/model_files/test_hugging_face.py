@@ -14,6 +14,7 @@ from tiny_ship import logits_of_trained, random_texts, write_trained
 
 from data_tools.base.errors import CheckpointError, ErniePairError, InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.checkpoint.best_link import ranked_models
 from ernie_pair.device.device import quiet_libraries
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
 from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
@@ -28,7 +29,6 @@ from ernie_pair.model_files.interchange import (
 )
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
-from ernie_pair.pair.train.best_checkpoint import best_models
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import from_safetensors, to_safetensors
 
@@ -272,7 +272,7 @@ def test_the_fast_tokenizer_makes_our_ids():
 def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
     config = train_config(tmp_path, epochs=1, save_format=save_format, max_seq_len=24, learning_rate=5e-3)
     train_pair(config)
-    ((best, _),) = best_models(Path(config.output_dir))
+    ((best, _),) = ranked_models(Path(config.output_dir))
     theirs = best / "hugging_face" if save_format == "both" else best
     written = {path.name for path in theirs.iterdir()}
     assert {"model.safetensors", "tokenizer.json", "special_tokens_map.json"} <= written
@@ -284,7 +284,7 @@ def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
         for name, value in ours.state_dict().items():
             assert np.array_equal(value.numpy(), model.state_dict()[name].numpy())
     train_pair(config)  # there is nothing to do, and the best model is still this one
-    assert [folder for folder, _ in best_models(Path(config.output_dir))] == [best]
+    assert [folder for folder, _ in ranked_models(Path(config.output_dir))] == [best]
 
 
 def test_mean_pooling_for_transformers_is_refused_before_training(tmp_path):

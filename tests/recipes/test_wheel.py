@@ -1,0 +1,93 @@
+"""An installed wheel needs no checkout: in an empty folder, the seven steps and several processes."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+pytestmark = [pytest.mark.recipes, pytest.mark.timeout(900)]
+SOURCES = ("data_tools", "ernie_pair", "setup.py", "pyproject.toml", "README.md")
+SHORT = "--documents 60 --pairs 90 --steps 4 --epochs 1 --device cpu"
+
+
+def run(*words, cwd, **environment):
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        list(map(str, words)),
+        cwd=cwd,
+        env={**clean, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel, from a copy: a build leaves its own files beside the sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.so")
+            shutil.copytree(ROOT / name, folder / "sources" / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, folder / "sources" / name)
+    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "dist"]
+    words += ["--no-build-isolation"] if importlib.util.find_spec("pybind11") else []
+    run(*words, folder / "sources", cwd=folder, CFLAGS="-O0")
+    shutil.rmtree(folder / "sources")
+    (built,) = (folder / "dist").iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The bin folder of an environment with the wheel; the libraries are those of this one."""
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, symlinks=True)
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    libraries = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    (site / "libraries.pth").write_text("".join(f"{path}\n" for path in libraries))
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
+    run(*pip, "--no-deps", "--ignore-installed", wheel, cwd=folder)
+    return folder / "bin"
+
+
+@pytest.fixture
+def empty(tmp_path):
+    folder = tmp_path / "an empty folder"
+    folder.mkdir()
+    return folder
+
+
+def test_the_package_is_the_wheel_and_names_it(installed, wheel, empty):
+    program = "import data_tools._helpers as h, ernie_pair as e; print(h.__file__, e.__file__); "
+    program += "from data_tools.base.installation import install_command; print(install_command('serve'))"
+    *files, command = run(installed / "python", "-c", program, cwd=empty).split(maxsplit=2)
+    assert all(Path(file).is_relative_to(installed.parent) for file in files)
+    assert command.strip() == f"pip install 'ernie-pair[serve] @ {wheel.as_uri()}'"
+    said = run(installed / "ernie-pair", "--help", cwd=empty)
+    assert all(f"  {name} " in said for name in ("quickstart", "check", "text-to-json", "build-vocab"))
+
+
+def test_the_wheel_runs_the_line_and_several_processes(installed, empty):
+    said = run(installed / "ernie-pair", "quickstart", "--output_dir", "out", *SHORT.split(), cwd=empty)
+    assert said.count("test accuracy") == 2 and "[7/7] predict" in said
+    results = json.loads((empty / "out" / "quickstart.json").read_text(encoding="utf-8"))
+    assert results["seed"] == 1234 and len(results["valid_lm_loss"]) == 2
+    assert len((empty / "out" / "predictions.tsv").read_text().splitlines()) == 11
+    flags = "--split 900,50,50 --max_seq_len 48 --micro_batch_size 2 --max_steps 2 --eval_iters 1"
+    places = "--model_name_or_path out/small --input_dir out/corpus --output_dir two"
+    launch = f"launch pretrain --processes 2 --from_scratch true --device cpu {places} {flags}"
+    said = run(installed / "ernie-pair", *launch.split(), cwd=empty)
+    assert "2 process(es)" in said and "done at step 2" in said
+    assert {path.name for path in empty.iterdir()} - {"http.log"} == {"out", "two"}  # the log is Paddle's
