@@ -2,6 +2,7 @@
 
 import warnings
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ernie_pair.device.cpu_env import prepare_cpu_math
 from ernie_pair.version import __version__ as __version__
@@ -10,6 +11,22 @@ from ernie_pair.version import __version__ as __version__
 warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
 
 prepare_cpu_math()  # here, because it has no effect once Paddle is loaded
+
+if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
+    from ernie_pair.notebook.notebook_launcher import notebook_launcher
+    from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.train.callbacks import PairCallback
+    from ernie_pair.pair.train.trainer import PairTrainer
+    from ernie_pair.pair.train.user_metrics import EvalPrediction
+
+__all__ = [
+    "EvalPrediction",
+    "PairCallback",
+    "PairConfig",
+    "PairTrainer",
+    "__version__",
+    "notebook_launcher",
+]
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
