@@ -13,9 +13,10 @@ warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
 prepare_cpu_math()  # here, because it has no effect once Paddle is loaded
 
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
+    from ernie_pair.engine.control import TrainerControl
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
-    from ernie_pair.pair.train.callbacks import PairCallback
+    from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
 
@@ -24,6 +25,8 @@ __all__ = [
     "PairCallback",
     "PairConfig",
     "PairTrainer",
+    "TrainerControl",
+    "TrainerState",
     "__version__",
     "notebook_launcher",
 ]
@@ -34,6 +37,8 @@ _OFFERED = {
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairTrainer": "ernie_pair.pair.train.trainer",
+    "TrainerControl": "ernie_pair.engine.control",
+    "TrainerState": "ernie_pair.pair.train.callbacks",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
 }
 

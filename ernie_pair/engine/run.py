@@ -137,7 +137,7 @@ class _Run:
         self.hooks.save = self._save
         try:
             log.configuration(settings.flags)
-            self.hooks.on_start(log)
+            self.hooks.on_start(state, log)
             if state.step >= schedule.max_steps:
                 logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
             else:

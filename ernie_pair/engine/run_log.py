@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 from tqdm import tqdm
 
@@ -33,6 +33,9 @@ from ernie_pair.processes.world import World
 RECORDS = "vdlrecords.*.log"
 LARGEST_STEP = 2**63 - 1
 NOT_CURVES = ("split", "step", "consumed_samples")
+NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
+# What the machine takes: no two runs agree in it.
+MEASURED = ("samples_per_second", "tokens_per_second", "data_wait_share", "memory_gb")
 # Curves all the same; a line of the console has no room for them.
 NOT_SHOWN = (
     *("perplexity", "gradient_norm", "loss_scale", "skipped_updates"),
@@ -239,17 +242,27 @@ def open_log(output_dir: Path, world: World, **settings):
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
 
 
+def read_events(path: Path, resumed: TrainState) -> List[Dict]:
+    """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
+    if path.is_symlink() or not path.is_file():
+        return []
+    found = map(_event_of, path.read_bytes().split(b"\n"))
+    return [event for event in found if event and not _comes_again(event, resumed)]
+
+
+def metrics_in(event: Dict) -> Dict[str, Any]:
+    """Return the metrics of an event as they were logged, without what differs from machine to machine."""
+    metrics = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *MEASURED)}
+    return {name: float(value) if value in NOT_FINITE else value for name, value in metrics.items()}
+
+
 def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
     """Drop the events that will come again, and a last line that a kill cut short."""
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         logger.warning("%s is no file of this run; it is now %s", path, set_aside(path).name)
     if not path.exists():
         return []
-    kept = [
-        event
-        for event in map(_event_of, path.read_bytes().split(b"\n"))
-        if event and not _comes_again(event, resumed)
-    ]
+    kept = read_events(path, resumed)
     with published(path) as (draft,):
         draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
     return kept

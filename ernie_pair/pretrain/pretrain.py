@@ -126,7 +126,7 @@ class PretrainHooks(Hooks):
         self.config, self.world, self.data, self.job = config, world, data, job
         self.log: Any = None  # the run's, from its start on
 
-    def on_start(self, log) -> None:
+    def on_start(self, state: TrainState, log) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""
         self.log = log
         train = self.data.datasets["train"]
