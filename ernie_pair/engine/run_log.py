@@ -1,4 +1,6 @@
-"""What a run shows: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console. The caller never asks the rank.
+"""What a run shows: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console, and other tools (`reporters`).
+
+The caller never asks the rank.
 
 metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
 which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
@@ -18,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from tqdm import tqdm
 
@@ -28,6 +30,7 @@ from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, pars
 from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import CURVES, EVENTS
+from ernie_pair.engine.reporters import Reporter, clear_records, open_reporters
 from ernie_pair.processes.world import World
 
 RECORDS = "vdlrecords.*.log"
@@ -75,14 +78,17 @@ class RunLog:
         max_steps: int,
         tokens_per_sample: int = 0,
         samples_per_epoch: float = 0,
+        report_to: Sequence[str] = (),
     ):
         output_dir.mkdir(parents=True, exist_ok=True)
         self.path, self.tokens_per_sample = output_dir / EVENTS, tokens_per_sample
         self.samples_per_epoch, self.remaining = samples_per_epoch, RemainingTime(max_steps)
         kept = _cut_back(self.path, resumed)
-        self.writer = _open_curves(output_dir / CURVES / run_id_of(output_dir))
+        run_id = run_id_of(output_dir)
+        self.writer = _open_curves(output_dir / CURVES / run_id)
+        self.reporters = open_reporters(report_to, output_dir, run_id)
         for event in kept:
-            self._draw(event)
+            self._draw(event, [reporter for reporter in self.reporters if reporter.draws_again])
         self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
         self.bar = tqdm(
             initial=resumed.step, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
@@ -104,7 +110,9 @@ class RunLog:
             self.writer.add_text(name, text, step=number)
 
     def configuration(self, config) -> None:
-        """Show a dataclass of flags in VisualDL's text tab, as they stand on a command line."""
+        """Show a dataclass of flags: in VisualDL's text tab as they stand on a command line."""
+        for reporter in self.reporters:
+            reporter.configuration(asdict(config))
         given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
         words = (
             f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
@@ -120,7 +128,7 @@ class RunLog:
         if split == "train":
             event.update(self._speeds())
         self._write(_line_of(event))
-        self._draw(event)
+        self._draw(event, self.reporters)
         shown = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *NOT_SHOWN)}
         if split == "train":
             shown = {**self._epoch_of(state), **shown, "remaining": self.remaining.after(state.step)}
@@ -132,6 +140,8 @@ class RunLog:
         self.bar.close()
         with suppress(OSError):
             self.file.close()
+        for reporter in self.reporters:
+            reporter.close()
         self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
 
     def _epoch_of(self, state: TrainState) -> Dict[str, str]:
@@ -157,10 +167,16 @@ class RunLog:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {"samples_per_second": speed, **tokens, "data_wait_share": waited, "memory_gb": memory}
 
-    def _draw(self, event: Dict) -> None:
-        for name, value in event.items():
-            if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value):
-                self.writer.add_scalar(f"{event['split']}/{name}", value, event["step"])
+    def _draw(self, event: Dict, reporters: Iterable[Reporter]) -> None:
+        values = {
+            f"{event['split']}/{name}": value
+            for name, value in event.items()
+            if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value)
+        }
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, event["step"])
+        for reporter in reporters:
+            reporter.scalars(values, event["step"])
 
 
 class RemainingTime:
@@ -226,12 +242,7 @@ def _open_curves(folder: Path):
     from visualdl import LogWriter  # only the rank that writes needs it
 
     try:
-        if folder.is_symlink():
-            logger.warning("%s is a link; it is now %s", folder, set_aside(folder).name)
-        for record in folder.glob(RECORDS):
-            record.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
-        return LogWriter(str(folder))
+        return LogWriter(str(clear_records(folder, RECORDS)))
     except OSError as error:
         logger.warning("%s: %s; this run draws no curves, %s has its numbers", folder, error.strerror, EVENTS)
         return NoCurves()

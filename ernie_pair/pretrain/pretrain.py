@@ -85,6 +85,7 @@ def _settings_of(
         retention={"keep": config.keep_checkpoints, "every": config.keep_every},
         samples_per_epoch=data.samples_per_epoch,
         tokens_per_sample=config.max_seq_len,
+        report_to=config.reporters,
     )
 
 

@@ -127,6 +127,7 @@ class PairRun:
             allow_change=config.allow_change,
             fresh_start=config.fresh_start,
             samples_per_epoch=self.data.num_rows,
+            report_to=config.reporters,
         )
 
 
