@@ -61,8 +61,7 @@ class PairJob:
         self.total_steps, self.splits = total_steps, {"valid": valid}
         self.rates = rates_of(config, total_steps)
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
-        clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
-        self.optimizer = new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+        self.optimizer = open_optimizer(config, model)
         self.parallel = _parallel(config, model, self.optimizer, process_group)
         self.loss = PairLoss(config.rdrop_alpha, class_weights)
         self.fgm = _fgm(config, model, process_group)
@@ -200,6 +199,12 @@ class PairJob:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint, all ranks together. Raises CheckpointError with nothing set."""
         job_state.restore(self, checkpoint)
+
+
+def open_optimizer(config: PairConfig, model: PairClassifier) -> paddle.optimizer.AdamW:
+    """Return the optimizer of a run, over the weights of ``model`` that are not frozen."""
+    clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
+    return new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
 
 
 def rates_of(config: PairConfig, total_steps: int) -> Dict[str, Any]:

@@ -1,7 +1,6 @@
 """One run of pair training from its flags to its last line, for the command and for `PairTrainer`."""
 
 import logging
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
@@ -30,6 +29,7 @@ from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
 from ernie_pair.processes.world import World, launched_world, local_world
@@ -252,8 +252,3 @@ class PairHooks(Hooks):
             )
         else:
             logger.info("best %s %.4f: %s", metric, value, folder)
-
-
-def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
-    """Return the number of optimizer steps of the whole run."""
-    return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_step(world.size))

@@ -47,8 +47,9 @@ from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
-from ernie_pair.pair.train.datasets import open_pairs
+from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.initial_model import open_initial_model, wrap_model
+from ernie_pair.pair.train.parts import TrainingParts, open_parts
 from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
@@ -154,9 +155,7 @@ class PairTrainer:
 
         Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
         """
-        if self._has_begun:
-            self._start = self._open()  # an earlier call may have moved the weights
-        self._has_begun, self._folder = True, None
+        self._begin()
         try:
             with StopSignals(goes_on=True) as signals:
                 if self.world.size > 1:
@@ -167,6 +166,18 @@ class PairTrainer:
                 raise KeyboardInterrupt(str(stop)) from None
             logging.getLogger(__name__).warning("%s", stop)
             raise SystemExit(stop.exit_code) from None
+
+    def open_parts(self) -> TrainingParts:
+        """Return model, optimizer, data and schedule, for a loop of your own on one process.
+
+        `evaluate`, `predict` and `save_model` are of the model that it trains. Raises InputError.
+        """
+        if self.world.size > 1:
+            raise InputError(
+                "open_parts is for one process; call train, which adds gradients up over several"
+            )
+        self._begin()
+        return open_parts(self.config, self.model, self._open_data())
 
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
@@ -214,19 +225,25 @@ class PairTrainer:
             return Calibration()
         return read_calibration(self._folder, self.model.num_classes)
 
-    def _train(self, signals: StopSignals) -> TrainResult:
-        config, start = self.config, self._start
+    def _begin(self) -> None:
+        if self._has_begun:
+            self._start = self._open()  # an earlier call may have moved the weights
+        self._has_begun, self._folder = True, None
+
+    def _open_data(self) -> PairData:
         sources = {
             "train": self._pairs_of("train", self.train_dataset),
             "dev": self._pairs_of("dev", self.eval_dataset),
         }
         if self.compute_metrics is None:
-            refuse_unknown(config.best_metric, METRICS)
-        data = open_pairs(config, sources, start.source, self.world)
+            refuse_unknown(self.config.best_metric, METRICS)
+        return open_pairs(self.config, sources, self._start.source, self.world)
+
+    def _train(self, signals: StopSignals) -> TrainResult:
         run = PairRun(
-            config,
-            start,
-            data,
+            self.config,
+            self._start,
+            self._open_data(),
             self.world,
             self._device,
             compute_metrics=self.compute_metrics,
