@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.engine.control import TrainerControl
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.model.classifier import PairClassifier
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
 __all__ = [
     "EvalPrediction",
     "PairCallback",
+    "PairClassifier",
     "PairConfig",
     "PairTrainer",
     "TrainerControl",
@@ -35,6 +37,7 @@ __all__ = [
 _OFFERED = {
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
     "PairCallback": "ernie_pair.pair.train.callbacks",
+    "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "TrainerControl": "ernie_pair.engine.control",

@@ -13,6 +13,9 @@ class EncoderFlags(Options):
     """A part of `PairConfig`."""
 
     model_type: str = option("ernie_gram", help="the family of the model", group="model", choices=FAMILIES)
+    model_class: str = option(
+        "", help="a subclass of PairClassifier of your own: package.module:Class", group="model"
+    )
     pooling: Literal["cls", "mean"] = option(
         "cls",
         help="what of the encoder is classified: its pooled output, or the mean of its hidden states",

@@ -77,6 +77,9 @@ class ExportConfig(Options):
         help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
         group="evaluation",
     )
+    model_class: str = option(
+        "", help="the class of a model of your own that the folder names, package.module:Class", group="model"
+    )
     overwrite: bool = option(False, help="replace another export that is there", group="data")
 
     def __post_init__(self):
@@ -106,7 +109,7 @@ def export_pair(config: ExportConfig) -> None:
     if "onnx" in config.backends:
         import_optional("onnxruntime", "onnx")
     start_device("cpu", World())
-    model, vocab_file = load_classifier(config.model_path)
+    model, vocab_file = load_classifier(config.model_path, config.model_class)
     calibration = _calibration(config, model.num_classes)
     publish_folder(
         output_dir,

@@ -8,6 +8,7 @@ from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier, load_initial_weights
+from ernie_pair.pair.model.model_class import trusted_class
 from ernie_pair.pair.step.freezing import num_frozen_layers
 
 
@@ -27,7 +28,8 @@ def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
     source = open_model(name_or_path, model_type=config.model_type, from_scratch=config.from_scratch)
     if config.label_map:
         source = replace(source, spec=source.spec.with_labels(parse_label_map(config.label_map)))
-    model = build_classifier(source, config.model_type, config.seed, config.dropout, config.pooling)
+    own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)
+    model = build_classifier(source, config.model_type, config.seed, config.dropout, config.pooling, own)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     return InitialModel(model, source, load_initial_weights(model, source))
 

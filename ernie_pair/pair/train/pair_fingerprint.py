@@ -15,7 +15,7 @@ from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.processes.world import World
 
 # No --allow_change makes the weights, or the best metric so far, fit these.
-FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
+FIXED = ("model_type", "model_class", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 
 
@@ -37,6 +37,7 @@ def fingerprint_of(
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         **{name: getattr(config, name) for name in flags},
+        **({"model_class": config.model_class} if config.model_class else {}),
         **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
         "warmup_rate (--warmup_rate, --warmup_steps)": _warmup_of(config),
         "best_metric": config.best_metric + _if_turned_round(config),

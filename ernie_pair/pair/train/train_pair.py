@@ -79,6 +79,11 @@ class PairRun:
                 "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
                 "AutoModelForSequenceClassification, which has no such pooling"
             )
+        if config.model_class:
+            logger.info(
+                "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
+                config.model_class,
+            )
         recompute_layers(start.model, config.use_recompute)
         self.job = PairJob(
             config,

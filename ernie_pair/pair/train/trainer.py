@@ -319,10 +319,11 @@ def _refuse_wrong_types(model, config, compute_metrics) -> None:
 
 
 def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
-    """Return ``config`` with the family, pooling and dropout that ``model`` has already."""
+    """Return ``config`` with the family, class, pooling and dropout that ``model`` has already."""
     dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
     pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
-    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout)
+    own = model.spec.model_class
+    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout, model_class=own)
 
 
 def _start_of(model, config: PairConfig, vocab_file):

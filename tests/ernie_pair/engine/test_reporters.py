@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+from waiting import until
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
@@ -224,6 +225,7 @@ def test_wandb_itself_logs_offline(tmp_path, monkeypatch):
     log_steps(tmp_path, [1, 2], ["wandb"])
     run_id = json.loads((tmp_path / "run.json").read_text())["run_id"]
     (record,) = (tmp_path / "wandb").glob(f"offline-run-*/run-{run_id}.wandb")
+    until(record.read_bytes)  # a process of its own writes it
     content = record.read_bytes()
     assert b"train/loss" in content and b"valid/accuracy" in content and b"text_a" in content
 
