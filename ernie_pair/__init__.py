@@ -2,6 +2,7 @@
 
 import warnings
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from data_tools.base.optional_import import missing_of_training
 from ernie_pair.device.cpu_env import prepare_cpu_math
@@ -12,13 +13,37 @@ warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
 
 prepare_cpu_math()  # here, because it has no effect once Paddle is loaded
 
+if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
+    from ernie_pair.engine.control import TrainerControl
+    from ernie_pair.notebook.notebook_launcher import notebook_launcher
+    from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.model.classifier import PairClassifier
+    from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
+    from ernie_pair.pair.train.trainer import PairTrainer
+    from ernie_pair.pair.train.user_metrics import EvalPrediction
+
+__all__ = [
+    "EvalPrediction",
+    "PairCallback",
+    "PairClassifier",
+    "PairConfig",
+    "PairTrainer",
+    "TrainerControl",
+    "TrainerState",
+    "__version__",
+    "notebook_launcher",
+]
+
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
     "PairCallback": "ernie_pair.pair.train.callbacks",
+    "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairPredictor": "ernie_pair.inference.predictor",
     "PairTrainer": "ernie_pair.pair.train.trainer",
+    "TrainerControl": "ernie_pair.engine.control",
+    "TrainerState": "ernie_pair.pair.train.callbacks",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
 }
 

@@ -39,6 +39,9 @@ SHARDING="${SHARDING:-1}"
 
 # The recipe's numbers. A flag of yours takes the place of the one here: given twice, it would be refused.
 while read -r flag value; do
+    case "$flag of $* " in
+        "--warmup_rate of "*"--warmup_steps"*) continue ;;
+    esac
     case " $* " in
         *" $flag "* | *" $flag="*) ;;
         *) set -- "$@" "$flag" "$value" ;;

@@ -49,6 +49,11 @@ def test_readme_layouts_match_the_number_of_processes(start, processes, flags, g
     refuse_unready(replace(config, global_batch_size=0), world, world)
 
 
+def test_a_warm_up_in_steps_takes_the_place_of_the_rate(start):
+    handed_on = shlex.split(start(1, "--warmup_steps 30").stdout.split("run_pretrain_static.py ")[1])
+    assert parse_config(PretrainConfig, handed_on).num_warmup_steps == 30
+
+
 def test_more_shards_than_processes_are_one_line(start):
     done = start(2, "--sharding_degree 4")
     assert done.returncode == 2

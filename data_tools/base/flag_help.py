@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import MISSING, Field, fields
-from inspect import cleandoc
 from typing import Any, List, Literal, Sequence, Type, get_args, get_origin
 
 from data_tools.base.options import GROUPS, Options, hints_of
@@ -17,7 +16,7 @@ def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
     example = config_classes[0].EXAMPLE
     parser = ArgumentParser(
         usage=_escaped(f"{program}{positionals} --flag VALUE ..."),
-        description=cleandoc(config_classes[0].__doc__ or ""),
+        description=config_classes[0].PURPOSE,
         epilog=f"example:\n  {program} {example}" if example else None,
         formatter_class=_Formatter,
         add_help=False,

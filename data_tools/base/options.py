@@ -26,6 +26,7 @@ from typing import (
 )
 
 from data_tools.base.errors import InputError
+from data_tools.base.option_docs import OptionDocs
 
 # In the order in which a person thinks of them, which is that of --help.
 GROUPS = (*("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other"),)
@@ -97,9 +98,18 @@ def option(
 
 @dataclass(frozen=True)
 class Options:
-    """The base of every class of options: checks the type and the bounds of each of them."""
+    """The base of every class of options: checks the type and the bounds of each of them.
+
+    The docstring of a class derived from it tells of its options too; see `option_docs`.
+    """
 
     EXAMPLE = ""  # the flags of the example that --help shows
+    PURPOSE = ""  # what the class is for: its docstring, without the options
+
+    def __init_subclass__(cls) -> None:
+        docs = OptionDocs(vars(cls).get("__doc__") or "")
+        cls.PURPOSE = docs.purpose
+        type.__setattr__(cls, "__doc__", docs)
 
     def __post_init__(self):
         self._refuse_left_out()

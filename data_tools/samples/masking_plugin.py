@@ -1,14 +1,12 @@
 """A user's own masking function, by its name: package.module:function."""
 
-import sys
-from importlib import import_module
 from inspect import signature
-from pathlib import Path
 from typing import Callable, Optional
 
 import numpy as np
 
 from data_tools.base.errors import InputError
+from data_tools.base.named_object import import_named
 from data_tools.dataset_utils import MaskedTokens, MaskingRule, create_masked_lm_predictions
 
 MaskingFunction = Callable[[np.ndarray, MaskingRule, np.random.Generator, Optional[np.ndarray]], MaskedTokens]
@@ -23,27 +21,7 @@ def load_masking_fn(name: str) -> MaskingFunction:
     """
     if not name:
         return create_masked_lm_predictions
-    module_name, colon, function_name = name.partition(":")
-    if not (colon and module_name and function_name):
-        raise InputError(f"--masking_fn {name} is not package.module:function; name a function so")
-    if module_name.startswith("."):
-        plain = module_name.strip(".") or "module"
-        raise InputError(
-            f"--masking_fn {name}: a name with leading dots is relative to a package, and there is none; "
-            f"write {plain}:{function_name} for {plain.replace('.', '/')}.py of the working folder"
-        )
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        function = getattr(import_module(module_name), function_name, None)
-    except ImportError as error:
-        raise InputError(f"--masking_fn {name}: {error}; set PYTHONPATH or fix the name") from None
-    except SyntaxError as error:
-        raise InputError(
-            f"--masking_fn {name}: {error.filename}:{error.lineno}: {error.msg}; fix the line"
-        ) from None
-    if not callable(function):
-        raise InputError(f"--masking_fn {name}: {module_name} has no function {function_name}; fix the name")
+    function = import_named(name, "--masking_fn", "function")
     if not _takes_four(function):
         raise InputError(f"--masking_fn {name} does not take (tokens, rule, rng, marks); give it these four")
     return CheckedMasking(name, function)

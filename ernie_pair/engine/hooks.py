@@ -4,6 +4,7 @@ from contextlib import nullcontext
 from typing import Callable, ContextManager, Dict, Protocol
 
 from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine.control import TrainerControl
 
 
 class StopRequests(Protocol):
@@ -68,15 +69,23 @@ class Hooks:
     """The work of a kind of training between steps; override what is wanted. All ranks call all methods.
 
     Set by the engine that runs the loop: ``stop``, ``heartbeat``, and ``save``, which writes a checkpoint.
+    ``control`` is what the loop goes by after each step; it is equal on every rank.
     """
 
     def __init__(self) -> None:
         self.stop: StopRequests = NoStop()
         self.heartbeat: Heartbeat = NoHeartbeat()
         self.save: Callable[[TrainState], None] = save_nothing
+        self.control = TrainerControl()
 
-    def on_start(self, log) -> None:
+    def on_start(self, state: TrainState, log) -> None:
         """React to the start: the log is open and nothing has been done."""
+
+    def on_step_end(self, state: TrainState) -> None:
+        """React to a step, before it is logged, evaluated and saved as ``control`` says."""
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        """React to a step that ends an epoch, after ``on_step_end``."""
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """React to a logged training line; ``metrics`` are over the steps since the line before."""

@@ -42,7 +42,9 @@ def train(
         _evaluate(job, state, schedule, log, hooks)
     elif state.evaluation_pending:
         state.evaluation_pending = False
-        _run_due(job, state, schedule, log, hooks)
+        # A step without an export waits for its evaluation, which somebody may have asked for.
+        evaluates = schedule.evaluates_at(state.step) or not schedule.exports_at(state.step)
+        _run_due(job, state, schedule, log, hooks, evaluates)
     skipped_in_a_row, started = 0, time.monotonic()
     for micro_batches in _until_done(micro_batches_of_steps, state, schedule, hooks):
         waited = time.monotonic() - started
@@ -53,19 +55,31 @@ def train(
         log.tick(time.monotonic() - started, waited, schedule.global_batch_size)
         hooks.heartbeat.step_done(state.step)
         state.window = add_step(state.window, metrics)
-        if schedule.logs_at(state.step):
-            _log_window(state, metrics, log, hooks)
-        is_asked_to_stop = hooks.stop.requested and state.step < schedule.max_steps
         with hooks.heartbeat.paused():
-            if is_asked_to_stop:
-                state.evaluation_pending = _is_due(state.step, schedule)
-            else:
-                _run_due(job, state, schedule, log, hooks)
-            if is_asked_to_stop or schedule.saves_at(state.step) or hooks.should_stop(state):
-                hooks.save(state)  # last, so that a run killed before it does all of the above again
-        if is_asked_to_stop:
-            hooks.stop.raise_stopped(state.step)
+            _end_step(job, state, metrics, schedule, log, hooks)
         started = time.monotonic()  # the clock covers waiting for data and the step, nothing else
+
+
+def _end_step(
+    job: Job, state: TrainState, metrics: Dict[str, float], schedule: Schedule, log, hooks: Hooks
+) -> None:
+    """Do what the schedule, and who is called, want done after a step. Raises Stopped when asked to stop."""
+    control, is_last = hooks.control, state.step == schedule.max_steps
+    control.begin_step(state.step, schedule)
+    hooks.on_step_end(state)
+    if schedule.ends_an_epoch(state.step):
+        hooks.on_epoch_end(state)
+    if control.should_log:
+        _log_window(state, metrics, log, hooks)
+    is_asked_to_stop = hooks.stop.requested and not is_last
+    if is_asked_to_stop:
+        state.evaluation_pending = control.should_evaluate or schedule.exports_at(state.step)
+    else:
+        _run_due(job, state, schedule, log, hooks, control.should_evaluate)
+    if is_asked_to_stop or is_last or control.should_save or hooks.should_stop(state):
+        hooks.save(state)  # last, so that a run killed before it does all of the above again
+    if is_asked_to_stop:
+        hooks.stop.raise_stopped(state.step)
 
 
 def _until_done(
@@ -85,17 +99,14 @@ def _log_window(state: TrainState, metrics: Dict[str, float], log, hooks: Hooks)
     means = window_means(state.window, metrics)
     log.scalars("train", means, state)
     state.window = {}
-    with hooks.heartbeat.paused():
-        hooks.on_log(state, dict(means))
+    hooks.on_log(state, dict(means))
 
 
-def _is_due(step: int, schedule: Schedule) -> bool:
-    return schedule.evaluates_at(step) or schedule.exports_at(step)
-
-
-def _run_due(job: Job, state: TrainState, schedule: Schedule, log, hooks: Hooks) -> None:
-    """Evaluate and export, where this step is one for it."""
-    if schedule.evaluates_at(state.step):
+def _run_due(
+    job: Job, state: TrainState, schedule: Schedule, log, hooks: Hooks, should_evaluate: bool
+) -> None:
+    """Evaluate where that is due, and export where this step is one for it."""
+    if should_evaluate:
         _evaluate(job, state, schedule, log, hooks)
     if schedule.exports_at(state.step):
         hooks.export(state)

@@ -3,7 +3,7 @@
 import logging
 import math
 
-STYLES = ("linear", "cosine")
+STYLES = ("linear", "cosine", "constant")  # what follows the warm-up
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +21,12 @@ def learning_rate(
 
     It rises to ``max_lr`` at ``warmup_steps``, falls to ``min_lr`` at ``decay_steps`` and stays there;
     between them it falls along a line, or along half a wave of the cosine (Loshchilov and Hutter, "SGDR",
-    2017, without restarts).
+    2017, without restarts). ``style`` constant: it stays at ``max_lr``.
     """
     if step <= warmup_steps:
         return max_lr * step / warmup_steps
+    if style == "constant":
+        return max_lr
     if step >= decay_steps:
         return min_lr
     left = (decay_steps - step) / (decay_steps - warmup_steps)
@@ -41,7 +43,7 @@ def tell_schedule(rates: dict, max_steps: int, done: int = 0) -> None:
     logger.info("%s", describe_schedule(rates, max_steps, done))
     if 2 * rates["warmup_steps"] > max_steps:
         logger.warning(
-            "warm-up takes %d of the %d steps, more than half of the run; is --warmup_rate meant so?",
+            "warm-up takes %d of the %d steps, more than half of the run; is that meant so?",
             rates["warmup_steps"],
             max_steps,
         )
@@ -51,7 +53,7 @@ def describe_schedule(rates: dict, max_steps: int, done: int = 0) -> str:
     """Return "learning rate: peak 1e-4 at step 2,000, 1e-5 at 1,980,000, 9.1e-5 at the end, step 200,000"."""
     peak = max(1, rates["warmup_steps"])
     landmarks = [f"peak {_short(learning_rate(peak, **rates))} at step {peak:,}"]
-    if rates["decay_steps"] != max_steps:
+    if rates["decay_steps"] != max_steps and rates.get("style") != "constant":
         landmarks.append(f"{_short(rates['min_lr'])} at {rates['decay_steps']:,}")
     landmarks.append(f"{_short(learning_rate(max_steps, **rates))} at the end, step {max_steps:,}")
     if 0 < done < max_steps:

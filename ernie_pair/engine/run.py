@@ -6,7 +6,7 @@ A kind of training supplies a job (step, evaluate, state_files, restore), its da
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine import loop
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.lr_schedule import tell_schedule
+from ernie_pair.engine.reporters import refuse_missing
 from ernie_pair.engine.run_log import open_log
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.processes.stop_signals import StopSignals
@@ -51,7 +52,8 @@ class Data(Protocol):
 class RunSettings:
     """The settings of a run: what it is and how it is kept.
 
-    ``flags``: the dataclass of its flags, for VisualDL. ``rates``: keyword arguments of ``learning_rate``.
+    ``flags``: the dataclass of its flags, to be shown, and ``report_to``, where beside VisualDL; see
+    `reporters`. ``rates``: keyword arguments of ``learning_rate``.
     ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
     ``allow_change``: the names in it that may differ, with commas. ``topology``: what may change.
     """
@@ -68,6 +70,7 @@ class RunSettings:
     retention: Dict[str, int] = field(default_factory=dict)  # keyword arguments of Checkpoints: keep, every
     samples_per_epoch: float = 0
     tokens_per_sample: int = 0
+    report_to: Sequence[str] = ()
 
 
 class Processes(NamedTuple):
@@ -90,6 +93,7 @@ def run_training(
 
     Raises an ErniePairError for whatever a person can fix, and Stopped after a signal.
     """
+    refuse_missing(settings.report_to)  # here, since all ranks are to raise it
     checkpoints = Checkpoints(
         settings.output_dir,
         processes.world,
@@ -133,11 +137,12 @@ class _Run:
             max_steps=schedule.max_steps,
             tokens_per_sample=settings.tokens_per_sample,
             samples_per_epoch=settings.samples_per_epoch,
+            report_to=settings.report_to,
         )
         self.hooks.save = self._save
         try:
             log.configuration(settings.flags)
-            self.hooks.on_start(log)
+            self.hooks.on_start(state, log)
             if state.step >= schedule.max_steps:
                 logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
             else:

@@ -1,4 +1,6 @@
-"""What a run shows: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console. The caller never asks the rank.
+"""What a run shows: metrics.jsonl, VisualDL under vdl/RUN_ID/, the console, and other tools (`reporters`).
+
+The caller never asks the rank.
 
 metrics.jsonl holds one object per logged event with floats in full precision; NaN and infinity, for
 which JSON has no number, are the texts "nan", "inf" and "-inf". A "train" event holds means over the
@@ -18,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from tqdm import tqdm
 
@@ -28,11 +30,15 @@ from data_tools.files.json_file import JsonError, is_utf8, is_whole_number, pars
 from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import CURVES, EVENTS
+from ernie_pair.engine.reporters import Reporter, clear_records, open_reporters
 from ernie_pair.processes.world import World
 
 RECORDS = "vdlrecords.*.log"
 LARGEST_STEP = 2**63 - 1
 NOT_CURVES = ("split", "step", "consumed_samples")
+NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
+# What the machine takes: no two runs agree in it.
+MEASURED = ("samples_per_second", "tokens_per_second", "data_wait_share", "memory_gb")
 # Curves all the same; a line of the console has no room for them.
 NOT_SHOWN = (
     *("perplexity", "gradient_norm", "loss_scale", "skipped_updates"),
@@ -72,14 +78,17 @@ class RunLog:
         max_steps: int,
         tokens_per_sample: int = 0,
         samples_per_epoch: float = 0,
+        report_to: Sequence[str] = (),
     ):
         output_dir.mkdir(parents=True, exist_ok=True)
         self.path, self.tokens_per_sample = output_dir / EVENTS, tokens_per_sample
         self.samples_per_epoch, self.remaining = samples_per_epoch, RemainingTime(max_steps)
         kept = _cut_back(self.path, resumed)
-        self.writer = _open_curves(output_dir / CURVES / run_id_of(output_dir))
+        run_id = run_id_of(output_dir)
+        self.writer = _open_curves(output_dir / CURVES / run_id)
+        self.reporters = open_reporters(report_to, output_dir, run_id)
         for event in kept:
-            self._draw(event)
+            self._draw(event, [reporter for reporter in self.reporters if reporter.draws_again])
         self.file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
         self.bar = tqdm(
             initial=resumed.step, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
@@ -101,7 +110,9 @@ class RunLog:
             self.writer.add_text(name, text, step=number)
 
     def configuration(self, config) -> None:
-        """Show a dataclass of flags in VisualDL's text tab, as they stand on a command line."""
+        """Show a dataclass of flags: in VisualDL's text tab as they stand on a command line."""
+        for reporter in self.reporters:
+            reporter.configuration(asdict(config))
         given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
         words = (
             f"--{name} {str(value).lower() if isinstance(value, bool) else value}" for name, value in given
@@ -117,7 +128,7 @@ class RunLog:
         if split == "train":
             event.update(self._speeds())
         self._write(_line_of(event))
-        self._draw(event)
+        self._draw(event, self.reporters)
         shown = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *NOT_SHOWN)}
         if split == "train":
             shown = {**self._epoch_of(state), **shown, "remaining": self.remaining.after(state.step)}
@@ -129,6 +140,8 @@ class RunLog:
         self.bar.close()
         with suppress(OSError):
             self.file.close()
+        for reporter in self.reporters:
+            reporter.close()
         self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
 
     def _epoch_of(self, state: TrainState) -> Dict[str, str]:
@@ -154,10 +167,16 @@ class RunLog:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {"samples_per_second": speed, **tokens, "data_wait_share": waited, "memory_gb": memory}
 
-    def _draw(self, event: Dict) -> None:
-        for name, value in event.items():
-            if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value):
-                self.writer.add_scalar(f"{event['split']}/{name}", value, event["step"])
+    def _draw(self, event: Dict, reporters: Iterable[Reporter]) -> None:
+        values = {
+            f"{event['split']}/{name}": value
+            for name, value in event.items()
+            if name not in NOT_CURVES and isinstance(value, (int, float)) and math.isfinite(value)
+        }
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, event["step"])
+        for reporter in reporters:
+            reporter.scalars(values, event["step"])
 
 
 class RemainingTime:
@@ -223,12 +242,7 @@ def _open_curves(folder: Path):
     from visualdl import LogWriter  # only the rank that writes needs it
 
     try:
-        if folder.is_symlink():
-            logger.warning("%s is a link; it is now %s", folder, set_aside(folder).name)
-        for record in folder.glob(RECORDS):
-            record.unlink()
-        folder.mkdir(parents=True, exist_ok=True)
-        return LogWriter(str(folder))
+        return LogWriter(str(clear_records(folder, RECORDS)))
     except OSError as error:
         logger.warning("%s: %s; this run draws no curves, %s has its numbers", folder, error.strerror, EVENTS)
         return NoCurves()
@@ -239,17 +253,27 @@ def open_log(output_dir: Path, world: World, **settings):
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
 
 
+def read_events(path: Path, resumed: TrainState) -> List[Dict]:
+    """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
+    if path.is_symlink() or not path.is_file():
+        return []
+    found = map(_event_of, path.read_bytes().split(b"\n"))
+    return [event for event in found if event and not _comes_again(event, resumed)]
+
+
+def metrics_in(event: Dict) -> Dict[str, Any]:
+    """Return the metrics of an event as they were logged, without what differs from machine to machine."""
+    metrics = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *MEASURED)}
+    return {name: float(value) if value in NOT_FINITE else value for name, value in metrics.items()}
+
+
 def _cut_back(path: Path, resumed: TrainState) -> List[Dict]:
     """Drop the events that will come again, and a last line that a kill cut short."""
     if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
         logger.warning("%s is no file of this run; it is now %s", path, set_aside(path).name)
     if not path.exists():
         return []
-    kept = [
-        event
-        for event in map(_event_of, path.read_bytes().split(b"\n"))
-        if event and not _comes_again(event, resumed)
-    ]
+    kept = read_events(path, resumed)
     with published(path) as (draft,):
         draft.write_text("".join(map(_line_of, kept)), encoding="utf-8")
     return kept

@@ -25,7 +25,7 @@ class Schedule:
 
         That is every ``eval_freq`` steps, at each epoch's end where epochs count, and at the end.
         """
-        return step == self.max_steps or _is_multiple(step, self.eval_freq) or self._ends_an_epoch(step)
+        return step == self.max_steps or _is_multiple(step, self.eval_freq) or self.ends_an_epoch(step)
 
     def saves_at(self, step: int) -> bool:
         """Return whether a checkpoint is due: every ``checkpoint_steps`` steps and at the end."""
@@ -35,7 +35,8 @@ class Schedule:
         """Return whether an exported model is due: every ``export_steps`` steps."""
         return _is_multiple(step, self.export_steps)
 
-    def _ends_an_epoch(self, step: int) -> bool:
+    def ends_an_epoch(self, step: int) -> bool:
+        """Return whether an epoch ends in this step; where epochs do not count, none does."""
         if not self.samples_per_epoch:
             return False
         done, before = step * self.global_batch_size, (step - 1) * self.global_batch_size

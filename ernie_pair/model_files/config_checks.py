@@ -18,7 +18,7 @@ DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
     *("dropout", "attention_dropout"),
 )
 SMALL_NUMBERS = ("initializer_range", "layer_norm_eps")  # from 0 to 1
-TEXTS = ("model_type", "hidden_act", "pool_act", "pooling")
+TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class")
 MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
 LONGEST_CLASS_NUMBER = 9  # digits
 # What PaddleNLP and Paddle raise for a configuration that they can make nothing of.

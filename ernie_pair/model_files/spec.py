@@ -69,6 +69,11 @@ class ModelSpec:
         return labels_in(self.config)
 
     @property
+    def model_class(self) -> str:
+        """Return the class of a person's own that the model is of, package.module:Class; empty: none."""
+        return self.config.get("model_class") or ""
+
+    @property
     def inference_length(self) -> int:
         """Return the tokens per pair that a trained model is asked with where nobody says otherwise."""
         told = self.trained_length

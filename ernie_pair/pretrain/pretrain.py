@@ -91,6 +91,7 @@ def _settings_of(
         retention=config.retention,
         samples_per_epoch=data.samples_per_epoch,
         tokens_per_sample=config.max_seq_len,
+        report_to=config.reporters,
     )
 
 
@@ -132,7 +133,7 @@ class PretrainHooks(Hooks):
         self.config, self.world, self.data, self.job = config, world, data, job
         self.log: Any = None  # the run's, from its start on
 
-    def on_start(self, log) -> None:
+    def on_start(self, state: TrainState, log) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""
         self.log = log
         train = self.data.datasets["train"]

@@ -45,7 +45,7 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         **values,
         "global_batch_size": config.samples_per_step,
         "--decay_steps (0: --max_steps)": config.lr_decay_steps,
-        f"{WARM_UP} (--warmup_rate x --max_steps)": config.warmup_steps,
+        f"{WARM_UP} (--warmup_rate x --max_steps, or --warmup_steps)": config.num_warmup_steps,
         "corpus (--input_dir)": data.fingerprint,
         f"vocabulary (vocab.txt {of_model})": data.tokenizer.sha256,
     }
@@ -55,6 +55,8 @@ def rules_of(config: PretrainConfig) -> RunRules:
     """Return how the run of ``config`` reads the fingerprint of a checkpoint."""
 
     def cure(name: str, old: object) -> str:
+        if name == WARM_UP and config.warmup_steps is not None:
+            return f"pass --warmup_steps {old}"
         if name == WARM_UP and isinstance(old, int) and 0 < old < config.max_steps:
             return f"pass --warmup_rate {old / config.max_steps:.6g} to keep the {old}"
         return "pass the old value"

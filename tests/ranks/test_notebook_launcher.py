@@ -87,7 +87,7 @@ def assert_same_run(ours, theirs):
 def test_the_first_process_brings_back_what_it_has(notebook):
     folder, result, predicted = notebook
     assert (result.step, result.is_done) == (8, True) and result.best_model.is_dir()
-    assert predicted.logits.shape == (9, 2) and predicted.labels.tolist() == [0, 1] * 4 + [0]
+    assert predicted.predictions.shape == (9, 2) and predicted.label_ids.tolist() == [0, 1] * 4 + [0]
     assert json.loads((folder / "model_last" / MANIFEST).read_text())["topology"]["processes"] == 2
 
 
@@ -118,11 +118,13 @@ class Notes(PairCallback):
     def __init__(self, folder):
         self.folder = Path(folder)
 
-    def on_log(self, state, metrics):
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save = control.should_save or state.global_step == 3
+
+    def on_log(self, args, state, control, **kwargs):
         with open(self.folder / f"heard.{launched_world().rank}", "a") as heard:
-            heard.write(f"{state.step} ")
-        if state.step == 5:
-            self.stop()
+            heard.write(f"{state.global_step} ")
+        control.should_training_stop = state.global_step == 5
 
 
 def counted(prediction):
@@ -136,6 +138,7 @@ def test_callbacks_and_metrics_run_on_the_first_rank_for_all(flags, notebook, tm
     assert (result.step, result.is_done, result.metrics["rows"]) == (5, False, 41)
     assert [path.name for path in tmp_path.glob("heard.*")] == ["heard.0"]
     assert (tmp_path / "heard.0").read_text() == "1 2 3 4 5 "
+    assert (tmp_path / "out" / "checkpoints" / "step_00000003").is_dir()
     notebook_launcher(train, (flags, str(tmp_path / "out")))
     assert files_of(tmp_path / "out" / "model_last") == files_of(notebook[0] / "model_last")
 
@@ -148,8 +151,8 @@ def test_both_stop_early_at_the_same_update(flags, tmp_path):
 
 
 class Broken(PairCallback):
-    def on_evaluate(self, state, metrics):
-        if state.step:
+    def on_evaluate(self, args, state, control, **kwargs):
+        if state.global_step:
             raise LookupError("no such thing")
 
 

@@ -105,7 +105,9 @@ class Runs:
         run["from_scratch"] = "true" if start.source.weights is None else "false"
         _call(["train", f"--config={self.train_config}", *_flags(run)], log)
         best = _best_of(folder)
-        asked = {name: getattr(self.train, name) for name in ("batch_size", "max_seq_len", "device")}
+        asked = {
+            name: getattr(self.train, name) for name in ("batch_size", "max_seq_len", "device", "model_class")
+        }
         asked["symmetric"] = self.symmetric
         asked.update(model_path=best, input_file=self.output_dir / TEST, output_file=folder / PREDICTIONS)
         _call(["predict", *_flags({**asked, "scores": "true"})], log)
@@ -129,6 +131,8 @@ class Runs:
 
     def _plan(self, starts: List[Candidate], test: Pairs) -> Dict[str, object]:
         flags = {name: value for name, value in asdict(self.train).items() if name not in OF_A_RUN}
+        if self.train.warmup_steps is None:
+            flags["warmup_rate"] = self.train.warmup_share  # as older plans say it
         files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]
         hashes = {f"{file.flag} (sha256)": file.sha256() for file in files}
         weights = {f"start {start.name} (sha256)": _sha256_of(start.source) for start in starts}

@@ -42,6 +42,9 @@ class AskConfig(Options):
         help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as it was tuned",
         group="evaluation",
     )
+    model_class: str = option(
+        "", help="the class of a model of your own that the folder names, package.module:Class", group="model"
+    )
     overwrite: bool = option(False, help="replace another result that is there", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 

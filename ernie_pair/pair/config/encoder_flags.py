@@ -15,6 +15,9 @@ class EncoderFlags(Options):
     model_type: Optional[str] = option(
         None, help="the family of the model; none: as its config.json says", group="model", choices=FAMILIES
     )
+    model_class: str = option(
+        "", help="a subclass of PairClassifier of your own: package.module:Class", group="model"
+    )
     pooling: Literal["cls", "mean"] = option(
         "cls",
         help="what of the encoder is classified: its pooled output, or the mean of its hidden states",

@@ -9,6 +9,9 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.device import default_device
+from ernie_pair.engine.lr_schedule import STYLES
+from ernie_pair.engine.report_flags import ReportFlags
+from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.pair.config.encoder_flags import EncoderFlags
 from ernie_pair.pair.config.step_flags import StepFlags
@@ -34,7 +37,7 @@ class OutputConfig(Options):
 
 
 @dataclass(frozen=True)
-class PairConfig(EncoderFlags, StepFlags, RetentionFlags, OutputConfig):
+class PairConfig(EncoderFlags, WarmupFlags, ReportFlags, StepFlags, RetentionFlags, OutputConfig):
     """The settings of training a pair classifier; its data are those of `TrainConfig` or `PairTrainer`."""
 
     from_scratch: bool = option(
@@ -81,8 +84,11 @@ class PairConfig(EncoderFlags, StepFlags, RetentionFlags, OutputConfig):
     learning_rate: float = option(
         5e-5, help="highest learning rate, at the end of warm-up", group="optimisation", above=0
     )
-    warmup_rate: float = option(
-        0.1, help="share of the steps spent on warm-up", group="optimisation", at_least=0, below=1
+    lr_scheduler_type: str = option(
+        "linear",
+        help="what follows the warm-up: down to 0 along a line or a cosine, or no decay",
+        group="optimisation",
+        choices=STYLES,
     )
     weight_decay: float = option(
         0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0

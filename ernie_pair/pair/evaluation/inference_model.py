@@ -37,7 +37,7 @@ class InferenceModel:
         refuse_unusable(Path(config.output_file))
         start_device(config.device, self.world)
         self.config = config
-        self.model, vocab_file = load_classifier(config.model_path)
+        self.model, vocab_file = load_classifier(config.model_path, config.model_class)
         self.max_seq_len = config.max_seq_len or self.model.spec.inference_length
         self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
         self.calibration = read_calibration(Path(config.model_path), self.num_classes)

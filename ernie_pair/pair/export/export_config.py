@@ -76,6 +76,9 @@ class ExportConfig(Options):
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    model_class: str = option(
+        "", help="the class of a model of your own that the folder names, package.module:Class", group="model"
+    )
     overwrite: bool = option(False, help="replace another export that is there", group="data")
 
     def __post_init__(self):

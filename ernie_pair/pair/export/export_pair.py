@@ -146,7 +146,7 @@ def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
 
 
 def _source_of(config: ExportConfig) -> Source:
-    model, vocab_file = load_classifier(config.model_path)
+    model, vocab_file = load_classifier(config.model_path, config.model_class)
     calibration = _calibration(config, model.num_classes)
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)

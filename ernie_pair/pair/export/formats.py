@@ -8,6 +8,7 @@ from paddle import nn
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
 from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
+from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.pair.model.classifier import PairClassifier
 
 OPSET = 17
@@ -15,12 +16,24 @@ INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
 
 
 def write_paddle(model: PairClassifier, folder: Path) -> None:
-    """Write PADDLE_FILES, for any batch and length. ``model`` is a static one afterwards."""
+    """Write PADDLE_FILES, for any batch and length. ``model`` is a static one afterwards.
+
+    Raises InputError for a class of a person's own that Paddle makes no static graph of.
+    """
     _drop_padding_ids(model)
-    model = model if model.way.takes_types else _AlsoTakesTypes(model)
+    traced = model if model.way.takes_types else _AlsoTakesTypes(model)
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
     prefix = folder / Path(PADDLE_FILES[0]).stem
-    paddle.jit.save(paddle.jit.to_static(model, input_spec=shapes, full_graph=True), str(prefix))
+    try:
+        paddle.jit.save(paddle.jit.to_static(traced, input_spec=shapes, full_graph=True), str(prefix))
+    except NO_MODEL as error:
+        if not model.spec.model_class:
+            raise
+        reason = " ".join(str(error).strip().rpartition("\n")[2].split())
+        raise InputError(
+            f"--model_class {model.spec.model_class} has no static graph in Paddle ({reason}); write "
+            f"super({type(model).__name__}, self) in place of super(), and tensors' operations for Python's"
+        ) from None
     (folder / f"{PADDLE_FILES[1]}.info").unlink()  # for training on; nothing here reads it
 
 

@@ -8,7 +8,7 @@ classes.
 
 import json
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple, Type
 
 import paddle
 from paddle import nn
@@ -30,6 +30,7 @@ from ernie_pair.model_files.source import (
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
 from ernie_pair.pair.model.encoders import ENCODERS, encoder_spec, hidden_states, new_encoder, own_head
+from ernie_pair.pair.model.model_class import path_of_class, trusted_class
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays, as_float32
@@ -51,7 +52,7 @@ class PairClassifier(nn.Layer):
     def __init__(self, family: str, spec: ModelSpec, dropout: Optional[float] = None, pooling: str = ""):
         super().__init__()
         self.family, self.way = family, ENCODERS[family]
-        self.spec = _classifier_spec(family, spec, dropout, pooling or spec.pooling)
+        self.spec = _classifier_spec(family, spec, dropout, pooling or spec.pooling, type(self))
         self.pooling = self.spec.pooling
         self.num_classes, self.pad_id = self.spec.num_labels, self.spec.pad_id
         self.head = self.way.head if self.pooling == "cls" else "mean"
@@ -89,6 +90,11 @@ class PairClassifier(nn.Layer):
         )
         init_like(self.encoder, linear)
         self.classifier = linear
+
+    def head_names(self) -> Tuple[str, ...]:
+        """Return the names of the parameters beside the encoder: the head, and what a subclass adds."""
+        names = (name for name, _ in self.named_parameters())
+        return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
 
     def is_unused(self, name: str) -> bool:
         """Return whether the parameter of this name is unused: no logit depends on it."""
@@ -185,16 +191,24 @@ class PairClassifier(nn.Layer):
         return {VOCAB: vocab_file.read_bytes(), **encoded}
 
 
-def build_classifier(source: ModelSource, seed: int, dropout: float, pooling: str = "") -> PairClassifier:
+def build_classifier(
+    source: ModelSource,
+    seed: int,
+    dropout: float,
+    pooling: str = "",
+    model_class: Type[PairClassifier] = PairClassifier,
+) -> PairClassifier:
     """Return a classifier of the family of ``source`` with random weights, the same for the same ``seed``.
 
-    Raises InputError when ``source`` makes no model.
+    Raises InputError when ``source`` makes no model, and whatever a ``model_class`` of the user's own raises.
     """
     family = source.spec.family
     paddle.seed(seed_of(seed))
     try:
-        return PairClassifier(family, source.spec, dropout, pooling)
+        return model_class(family, source.spec, dropout, pooling)
     except NO_MODEL as error:
+        if model_class is not PairClassifier:
+            raise
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({reason}); correct it") from None
 
@@ -203,15 +217,16 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     """Give ``model`` the weights of ``source`` where there are any, and return in words what it starts from.
 
     A file without classifier leaves the classifier as it is, and so does one whose classifier was given
-    another pooling; the heads of pretraining are passed over; anything else must fit name by name. Raises
-    CheckpointError otherwise.
+    another pooling or is of another class; the heads of pretraining are passed over; anything else must fit
+    name by name. Raises CheckpointError otherwise.
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
     found = _with_prefix(source.read_weights(), model)
-    is_other_head = source.spec.pooling != model.pooling
+    theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
+    is_other_head = theirs != ours
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
-    may_miss: Tuple[str, ...] = HEADS if headless else ()
+    may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
     if source.is_hugging_face:  # transformers' BertForMaskedLM has no pooler, and no model what is idle here
         idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
         may_miss += _absent_pooler(found, model) + idle
@@ -226,11 +241,12 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     return f"start from the weights {source.weights}: {', '.join(notes)}"
 
 
-def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
+def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassifier, Path]:
     """Load a trained classifier, in evaluation mode, and return it with the path of its vocabulary.
 
-    Every weight must be in the file. Raises InputError when ``model_path`` is no folder of a model,
-    CheckpointError when the weights do not fit.
+    Every weight must be in the file. ``model_class``: the package.module:Class that the folder names, of a
+    person's own; see `model_class`. Raises InputError when ``model_path`` is no folder of a model or names
+    another class, CheckpointError when the weights do not fit.
     """
     if not Path(model_path).is_dir():
         raise InputError(
@@ -238,22 +254,28 @@ def load_classifier(model_path: str) -> Tuple[PairClassifier, Path]:
         )
     source = open_model(model_path, model_type="", from_scratch=False)
     refuse_no_family(source, "write model_type there")
-    model = build_classifier(source, seed=0, dropout=0.0)
+    chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
+    model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
     assert source.weights is not None  # a model that is not from scratch has some
     _set_matching(model, source.read_weights(), source.weights)
     model.eval()
     return model, source.vocab_file
 
 
-def _classifier_spec(family: str, spec: ModelSpec, dropout: Optional[float], pooling: str) -> ModelSpec:
+def _classifier_spec(
+    family: str, spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type
+) -> ModelSpec:
     """Return the spec of the classifier that is made of ``spec``, as its config.json is to say."""
     settings = spec.to_config(
         model_type=family,
         num_labels=spec.num_labels,
         architectures=[MEAN_CLASS if pooling == "mean" else f"{FAMILIES[family]}ForSequenceClassification"],
     )
-    for key in ("num_classes", "pooling"):
+    for key in ("num_classes", "pooling", "model_class"):
         settings.pop(key, None)
+    own_class = path_of_class(model_class, PairClassifier)
+    if own_class:  # which PaddleNLP has not: under another name it would load the rest, and answer otherwise
+        settings.update(architectures=[model_class.__name__], model_class=own_class)
     if pooling == "mean":
         settings["pooling"] = pooling
     if dropout is not None:

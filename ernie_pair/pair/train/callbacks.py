@@ -1,57 +1,137 @@
-"""What a user adds to a training run: functions that are called when something has happened in it."""
+"""What a user adds to a training run: methods that are called when something has happened in it.
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Dict, Sequence
+They have the names, the arguments and the order of those of the Trainer of Transformers and PaddleNLP.
+"""
 
-from ernie_pair.checkpoint.train_state import TrainState
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Optional, Sequence
+
+from data_tools.base.errors import InputError
+from ernie_pair.engine.control import TrainerControl
+from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
+
+
+@dataclass
+class TrainerState:
+    """How far a run is.
+
+    ``epoch``: passes over the training pairs so far; 0 for a stream. ``log_history``: a dictionary for each
+    logged line and each evaluation, with step and epoch, from step 0 on, also of a resumed run; the names of
+    an evaluation's metrics begin with ``eval_``. ``best_metric``, ``best_model_checkpoint``: of the best
+    evaluation, and the folder of its model.
+    """
+
+    global_step: int = 0
+    max_steps: int = 0
+    epoch: float = 0.0
+    best_metric: Optional[float] = None
+    best_model_checkpoint: Optional[str] = None
+    log_history: List[Dict[str, Any]] = field(default_factory=list)
+    is_world_process_zero: bool = True
+    is_local_process_zero: bool = True
 
 
 class PairCallback:
     """A base class of callbacks. Override what is wanted.
 
-    ``state`` is a copy: step, consumed_samples, best_metric and so on. Of several ranks only rank 0 calls;
-    the others wait until it has. An error that it raises ends the run on all of them.
+        class Stop(PairCallback):
+            def on_evaluate(self, args, state, control, metrics, **kwargs):
+                if metrics["accuracy"] > 0.9:
+                    control.should_training_stop = True
+
+    ``args`` is the PairConfig, ``state`` a copy of the TrainerState, ``control`` a TrainerControl to be
+    changed, or returned changed. Keywords hold ``model`` and ``optimizer``; that of ``on_log`` is ``logs``,
+    means over the steps since the last call, that of ``on_evaluate`` ``metrics``, as ``evaluate`` returns
+    them, and that of ``on_save`` ``folder``. Of several ranks only rank 0 calls; the others wait until it
+    has, and do as its ``control`` says. An error that it raises ends the run on all of them. A run that
+    ``control`` has stopped is saved; the next call of `train` goes on from there.
     """
 
-    stop_is_asked = False
+    def on_train_begin(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+        """Handle the start of the run, or of its continuation."""
 
-    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Handle the metrics of every --logging_freq steps: means over the steps since the last call."""
+    def on_step_end(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+        """Handle a step; ``control`` says whether it is to be logged, evaluated and saved."""
 
-    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Handle the metrics of each evaluation of the run, the one before the first step included."""
+    def on_epoch_end(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+        """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
 
-    def on_save(self, state: TrainState, folder: Path) -> None:
-        """Handle a checkpoint that lies in ``folder``."""
+    def on_log(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+        """Handle a training line, every ``logging_freq`` steps."""
 
-    def on_train_end(self, state: TrainState) -> None:
+    def on_evaluate(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+        """Handle an evaluation of the run, the one before the first step included."""
+
+    def on_save(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+        """Handle a checkpoint that has been written."""
+
+    def on_train_end(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
         """Handle the end of the run: it is done, was stopped early, or was asked to stop."""
 
-    def stop(self) -> None:
-        """End the run after the step it is in, saved. The next call of `train` goes on from there."""
-        self.stop_is_asked = True
+
+EVENTS = tuple(name for name in vars(PairCallback) if name.startswith("on_"))
+
+
+def checked_callback(callback) -> PairCallback:
+    """Return a callback, made of its class if that is what is given.
+
+    Raises InputError for what is none, or would never be called.
+    """
+    made = callback() if isinstance(callback, type) else callback
+    name = type(made).__name__
+    if not isinstance(made, PairCallback):
+        raise InputError(f"callbacks: {name} is no PairCallback; derive it from ernie_pair.PairCallback")
+    unknown = [method for method in dir(made) if method.startswith("on_") and method not in EVENTS]
+    if unknown:
+        raise InputError(
+            f"callbacks: nothing calls {name}.{unknown[0]}; use one of {', '.join(EVENTS)}, or rename it"
+        )
+    return made
 
 
 class Callbacks:
-    """The callbacks of a run; all ranks call them, at the same places."""
+    """The callbacks of a run, and the state that they are told; all ranks call them, at the same places.
 
-    def __init__(self, callbacks: Sequence[PairCallback], world: World, all_reduce: AllReduce):
-        self.callbacks, self.world, self.all_reduce = list(callbacks), world, all_reduce
-        self.stop_is_asked = False  # by the first rank, known to all
-        for callback in self.callbacks:
-            callback.stop_is_asked = False
+    An event that no callback of rank 0 overrides costs nothing, neither a call nor a collective.
+    """
 
-    def call(self, event: str, state: TrainState, *more) -> None:
-        """Call the method named ``event`` of every callback. Raises on all ranks what rank 0 raises."""
-        if self.callbacks:
-            heard = gather_results(self.all_reduce, self.world, lambda: self._call(event, state, *more))
-            self.stop_is_asked = heard[0]
+    def __init__(
+        self,
+        callbacks: Sequence[PairCallback],
+        args: PairConfig,
+        state: TrainerState,
+        world: World,
+        all_reduce: AllReduce,
+    ):
+        self.callbacks, self.args, self.state = list(callbacks), args, state
+        self.world, self.all_reduce = world, all_reduce
+        self.heard = gather_results(all_reduce, world, lambda: self._overridden())[0]
 
-    def _call(self, event: str, state: TrainState, *more) -> bool:
-        if self.world.is_first:
-            for callback in self.callbacks:
-                getattr(callback, event)(replace(state), *more)
-        return any(callback.stop_is_asked for callback in self.callbacks)
+    def call(self, event: str, control: TrainerControl, **kwargs) -> None:
+        """Call the method ``event`` of every callback, and set ``control`` on all ranks as rank 0 leaves it.
+
+        Raises on all ranks what rank 0 raises.
+        """
+        if event in self.heard:
+            left = gather_results(self.all_reduce, self.world, lambda: self._call(event, control, **kwargs))
+            for name, value in left[0].items():
+                setattr(control, name, value)
+
+    def _overridden(self) -> List[str]:
+        own = [type(callback) for callback in self.callbacks]
+        return [name for name in EVENTS if any(getattr(c, name) is not vars(PairCallback)[name] for c in own)]
+
+    def _call(self, event: str, control: TrainerControl, **kwargs) -> Dict[str, bool]:
+        asked = replace(control)
+        for callback in self.callbacks if self.world.is_first else ():
+            answer = getattr(callback, event)(self.args, replace(self.state), asked, **kwargs)
+            asked = answer if isinstance(answer, TrainerControl) else asked
+        return {name: bool(value) for name, value in asdict(asked).items()}
+
+
+def history_entry(split: str, metrics: Dict[str, Any], step: int, epoch: float) -> Dict[str, Any]:
+    """Return the entry of ``log_history`` for a training line or an evaluation."""
+    start = "" if split == "train" else "eval_"
+    return {**{f"{start}{name}": value for name, value in metrics.items()}, "epoch": epoch, "step": step}

@@ -15,7 +15,7 @@ from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.processes.world import World
 
 # No --allow_change makes the weights, or the best metric so far, fit these.
-FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
+FIXED = ("model_type", "model_class", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 
 
@@ -23,13 +23,15 @@ def fingerprint_of(
     config: PairConfig, source: ModelSource, hashes: Dict[str, str], job: PairJob, world: World
 ) -> Dict[str, object]:
     """Return what must not change between a checkpoint and the run that resumes from it."""
-    flags = ["seed", "max_seq_len", "learning_rate", "warmup_rate", "weight_decay", "dropout"]
+    flags = ["seed", "max_seq_len", "learning_rate", "lr_scheduler_type", "weight_decay", "dropout"]
     flags += ["text_a", "text_b", "label", "layer_decay", "freeze", "freeze_layers", *SAME_STEP]
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         "model_type": job.model.family,
         **{name: getattr(config, name) for name in flags},
+        **({"model_class": config.model_class} if config.model_class else {}),
         **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
+        "warmup_rate (--warmup_rate, --warmup_steps)": _warmup_of(config),
         "best_metric": config.best_metric + _if_turned_round(config),
         "pooling": job.model.pooling,
         "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_step(world.size),
@@ -40,12 +42,17 @@ def fingerprint_of(
     }
 
 
+def _warmup_of(config: PairConfig) -> object:
+    return config.warmup_share if config.warmup_steps is None else f"{config.warmup_steps} steps"
+
+
 def _key_of_file(name: str) -> str:
     return f"{name} (sha256, of --model_name_or_path)" if name == "vocabulary" else f"--{name} (sha256)"
 
 
 def _upgrade(saved: Fingerprint) -> Fingerprint:
-    return {STEPS if name == STEPS_BEFORE else name: value for name, value in saved.items()}
+    renamed = {STEPS if name == STEPS_BEFORE else name: value for name, value in saved.items()}
+    return {"lr_scheduler_type": "linear", **renamed}  # the only one that there was
 
 
 def _cure(name: str, old: object) -> str:

@@ -69,9 +69,9 @@ class PairJob:
     ):
         self.config, self.model, self.process_group, self.measure = config, model, process_group, measure
         self.total_steps, self.splits = total_steps, {"valid": valid}
+        self.rates = rates_of(config, total_steps)
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
-        clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
-        self.optimizer = new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+        self.optimizer = open_optimizer(config, model)
         self.parallel = _parallel(config, model, self.optimizer, process_group)
         self.loss = PairLoss(config.rdrop_alpha, class_weights)
         self.fgm = _fgm(config, model, process_group)
@@ -84,21 +84,11 @@ class PairJob:
         return self.beginning
 
     def learning_rate(self, step: int) -> float:
-        """Return the learning rate of a step: linear warm-up over ``warmup_rate`` of the steps, linear decay.
+        """Return the learning rate of a step: warm-up along a line, then as --lr_scheduler_type says.
 
-        0 comes one step after the last.
+        Where it falls, it reaches 0 one step after the last.
         """
         return learning_rate(step, **self.rates)
-
-    @property
-    def rates(self) -> Dict[str, Any]:
-        """Return the schedule, as keyword arguments of ``learning_rate``."""
-        return {
-            "max_lr": self.config.learning_rate,
-            "min_lr": 0.0,
-            "warmup_steps": round(self.config.warmup_rate * self.total_steps),
-            "decay_steps": self.total_steps + 1,
-        }
 
     def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Dict[str, float]:
         """Move the weights once and return the metrics of the step.
@@ -221,6 +211,23 @@ class PairJob:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint, all ranks together. Raises CheckpointError with nothing set."""
         job_state.restore(self, checkpoint)
+
+
+def open_optimizer(config: PairConfig, model: PairClassifier) -> paddle.optimizer.AdamW:
+    """Return the optimizer of a run, over the weights of ``model`` that are not frozen."""
+    clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
+    return new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+
+
+def rates_of(config: PairConfig, total_steps: int) -> Dict[str, Any]:
+    """Return the schedule of a run, as keyword arguments of ``learning_rate``. Raises InputError."""
+    return {
+        "max_lr": config.learning_rate,
+        "min_lr": 0.0,
+        "warmup_steps": config.count_warmup_steps(total_steps),
+        "decay_steps": total_steps + 1,
+        "style": config.lr_scheduler_type,
+    }
 
 
 def _parallel(config: PairConfig, model: PairClassifier, optimizer, process_group):

@@ -1,15 +1,15 @@
 """One run of pair training from its flags to its last line, for the command and for `PairTrainer`."""
 
 import logging
-import math
 from pathlib import Path
-from typing import Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.checkpoint.used_folder import EVENTS
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.run_log import start_console
+from ernie_pair.engine.run_log import metrics_in, read_events, start_console
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.model_files.model_card import write_card
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
@@ -19,15 +19,21 @@ from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
-from ernie_pair.pair.train.callbacks import Callbacks, PairCallback
+from ernie_pair.pair.train.callbacks import (
+    Callbacks,
+    PairCallback,
+    TrainerState,
+    history_entry,
+)
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
 from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
+from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
-from ernie_pair.processes.world import World, launched_world
+from ernie_pair.processes.world import World, launched_world, local_world
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +82,11 @@ class PairRun:
                 "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
                 "AutoModelForSequenceClassification, which has no such pooling"
             )
+        if config.model_class:
+            logger.info(
+                "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
+                config.model_class,
+            )
         recompute_layers(start.model, config.use_recompute)
         self.job = PairJob(
             config,
@@ -88,7 +99,13 @@ class PairRun:
             beginning=start.beginning,
             vocab_file=start.source.vocab_file,
         )
-        self.hooks = PairHooks(self, Callbacks(callbacks, world, self.process_group.all_reduce))
+        self.state = TrainerState(
+            max_steps=self.job.total_steps,
+            is_world_process_zero=world.is_first,
+            is_local_process_zero=local_world().is_first,
+        )
+        called = Callbacks(callbacks, config, self.state, world, self.process_group.all_reduce)
+        self.hooks = PairHooks(self, called)
 
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
@@ -120,6 +137,7 @@ class PairRun:
             fresh_start=config.fresh_start,
             retention=config.retention,
             samples_per_epoch=self.data.num_rows,
+            report_to=config.reporters,
         )
 
 
@@ -145,22 +163,40 @@ class PairHooks(Hooks):
             config.early_stopping_patience, config.early_stopping_min_delta, config.lower_is_better
         )
 
-    def on_start(self, log) -> None:
-        """See that OUT/best leads to the best model of the run, if it has one."""
+    def on_start(self, state: TrainState, log) -> None:
+        """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
+        told = self.run.state
+        told.log_history = [
+            self._entry(event["split"], metrics_in(event), event["step"], event.get("consumed_samples", 0))
+            for event in read_events(Path(self.config.output_dir) / EVENTS, state)
+        ]
+        self._note_the_best()
+        self._call("on_train_begin", state)
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Call ``on_step_end`` of the user's callbacks."""
+        self._call("on_step_end", state)
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        """Call ``on_epoch_end`` of the user's callbacks."""
+        self._call("on_epoch_end", state)
 
     def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Call ``on_log`` of the user's callbacks."""
-        self.callbacks.call("on_log", state, metrics)
+        self._remember("train", state, metrics)
+        self._call("on_log", state, logs=dict(self.run.state.log_history[-1]))
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Call ``on_evaluate`` of the user's callbacks, keep the best model, count towards early stopping."""
-        self.callbacks.call("on_evaluate", state, dict(metrics))
+        """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
+        self._remember("valid", state, metrics)
         self.judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
+            self._note_the_best()
         self.stopping.judge(state, metrics[self.config.best_metric])
         self._warn_of_a_single_class(state)
+        self._call("on_evaluate", state, metrics=dict(metrics))
 
     def _write_best(self, draft: Path) -> None:
         run, config = self.run, self.config
@@ -170,17 +206,38 @@ class PairHooks(Hooks):
 
     def on_save(self, state: TrainState, folder: Path) -> None:
         """Call ``on_save`` of the user's callbacks."""
-        self.callbacks.call("on_save", state, folder)
+        self._call("on_save", state, folder=folder)
 
     def should_stop(self, state: TrainState) -> bool:
         """Return whether the run is to end: early, or because a callback asks for it."""
-        return self.stopping.is_due(state) or self.callbacks.stop_is_asked
+        return self.stopping.is_due(state) or self.control.should_training_stop
 
     def on_end(self, state: TrainState) -> None:
         """Log why the run ended, and call ``on_train_end`` of the user's callbacks."""
         if state.step < self.run.job.total_steps:
             self._tell_why_it_ended(state)
-        self.callbacks.call("on_train_end", state)
+        self._call("on_train_end", state)
+
+    def _call(self, event: str, state: TrainState, **kwargs: Any) -> None:
+        told, job = self.run.state, self.run.job
+        told.global_step, told.best_metric = state.step, state.best_metric
+        told.epoch = self._epoch_of(state.consumed_samples)
+        self.callbacks.call(event, self.control, model=job.model, optimizer=job.optimizer, **kwargs)
+
+    def _remember(self, split: str, state: TrainState, metrics: Dict[str, float]) -> None:
+        entry = self._entry(split, metrics, state.step, state.consumed_samples)
+        self.run.state.log_history.append(entry)
+
+    def _entry(self, split: str, metrics: Dict[str, Any], step: int, samples: int) -> Dict[str, Any]:
+        return history_entry(split, metrics, step, self._epoch_of(samples))
+
+    def _epoch_of(self, samples: int) -> float:
+        rows = self.run.data.num_rows
+        return samples / rows if rows else 0.0
+
+    def _note_the_best(self) -> None:
+        best = self.best.folder()
+        self.run.state.best_model_checkpoint = None if best is None else str(best)
 
     def _tell_why_it_ended(self, state: TrainState) -> None:
         if self.stopping.is_due(state):
@@ -214,8 +271,3 @@ class PairHooks(Hooks):
             )
         else:
             logger.info("best %s %.4f: %s", metric, value, folder)
-
-
-def total_steps(config: PairConfig, num_rows: int, world: World) -> int:
-    """Return the number of optimizer steps of the whole run."""
-    return config.max_steps or math.ceil(config.epochs * num_rows / config.pairs_per_step(world.size))

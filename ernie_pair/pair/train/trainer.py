@@ -18,6 +18,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Type,
     Union,
 )
 
@@ -43,12 +44,16 @@ from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.model.classifier import PairClassifier, load_initial_weights
 from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
-from ernie_pair.pair.train.callbacks import PairCallback
-from ernie_pair.pair.train.datasets import open_pairs
+from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
+from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.initial_model import open_initial_model, wrap_model
+from ernie_pair.pair.train.parts import TrainingParts, open_parts
+from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
+from ernie_pair.processes.collectives import gather_results
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
 from ernie_pair.processes.world import launched_world
 
@@ -67,20 +72,6 @@ class TrainResult(NamedTuple):
     is_done: bool  # False: stopped early, or by a callback
 
 
-class Predictions(NamedTuple):
-    """Predictions in the order of the rows. Without labels, ``labels`` is None and ``metrics`` empty.
-
-    With on_bad_row="skip" a row that is no pair has the class and the label -1, NaN for numbers and no name.
-    """
-
-    predictions: np.ndarray  # int64 [N]: classes
-    logits: np.ndarray  # float32 [N, C]
-    labels: Optional[np.ndarray]  # int64 [N]
-    metrics: Dict[str, float]  # of the likeliest classes
-    probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
-    names: List[str]  # of the predicted classes
-
-
 class PairTrainer:
     """A pair classifier that learns from ``train_dataset`` and is chosen by ``eval_dataset``.
 
@@ -89,7 +80,7 @@ class PairTrainer:
         config = PairConfig("output", epochs=3, batch_size=64, early_stopping_patience=5)
         trainer = PairTrainer("ernie-gram-zh", config, "train.tsv", "dev.tsv")
         print(trainer.train().metrics)
-        print(trainer.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")]).predictions)
+        print(trainer.predict([("怎么开户", "如何开户"), ("今天下雨", "怎么开户")]).classes)
 
     ``model``: a name or a folder as the command takes it, or a PairClassifier with its ``vocab_file``; that
     one keeps its own dropout, whatever ``config`` says. A dataset: a file or set as the command takes it, a
@@ -97,7 +88,7 @@ class PairTrainer:
     (text, text, label). An iterator of training pairs is read into memory; with ``streaming`` the training
     pairs are not, and must be such that they can be read again. ``compute_metrics`` is given
     an EvalPrediction and returns a dictionary that is added to the built-in metrics; best_metric may be one
-    of its names. ``callbacks``: see PairCallback.
+    of its names. ``callbacks``: see PairCallback. ``state`` is that of the last run; see TrainerState.
 
     In a process of `paddle.distributed.launch` or `notebook_launcher` all processes make the same calls.
     Whatever the user can fix raises an ErniePairError such as InputError; errors come at the call, on all
@@ -112,11 +103,13 @@ class PairTrainer:
         eval_dataset: Optional[PairDataset] = None,
         *,
         compute_metrics: Optional[ComputeMetrics] = None,
-        callbacks: Sequence[PairCallback] = (),
+        callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
         vocab_file: Union[str, Path, None] = None,
     ):
+        _refuse_wrong_types(model, config, compute_metrics)
         self.config = _as_it_is(config, model) if isinstance(model, PairClassifier) else config
-        self.callbacks, self.compute_metrics = list(callbacks), compute_metrics
+        self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
+        self.state = TrainerState()
         self.train_dataset = train_dataset if config.streaming else held(train_dataset)
         self.eval_dataset = held(eval_dataset)
         self.world = launched_world()
@@ -137,14 +130,33 @@ class PairTrainer:
         """Return the model: after `train` the best one; before it, and in its callbacks, as it stands."""
         return self._start.model
 
+    def add_callback(self, callback: Union[PairCallback, Type[PairCallback]]) -> None:
+        """Add a callback, or one of this class. Raises InputError for what is none."""
+        self.callbacks.append(checked_callback(callback))
+
+    def save_model(self, folder: Union[str, Path]) -> None:
+        """Write the model, as it stands, into ``folder``, whole or not at all.
+
+        `PairTrainer`, the commands and PaddleNLP's from_pretrained read it, unless the model is pooled by
+        mean: then PaddleNLP does not. The calibration of unchanged weights goes along. In the place of an
+        earlier one that nothing was added to. Raises InputError where anything else lies there, MachineError
+        when the disk refuses.
+        """
+        all_reduce = join_process_group(self.world).all_reduce
+        vocab_file, max_seq_len = self._start.source.vocab_file, self.config.max_seq_len
+
+        def save() -> None:
+            if self.world.is_first:
+                save_classifier(Path(folder), self.model, vocab_file, max_seq_len, self._folder)
+
+        gather_results(all_reduce, self.world, save)
+
     def train(self) -> TrainResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing, if that is done.
 
         Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
         """
-        if self._has_begun:
-            self._start = self._open()  # an earlier call may have moved the weights
-        self._has_begun, self._folder = True, None
+        self._begin()
         try:
             with StopSignals(goes_on=True) as signals:
                 if self.world.size > 1:
@@ -155,6 +167,18 @@ class PairTrainer:
                 raise KeyboardInterrupt(str(stop)) from None
             logging.getLogger(__name__).warning("%s", stop)
             raise SystemExit(stop.exit_code) from None
+
+    def open_parts(self) -> TrainingParts:
+        """Return model, optimizer, data and schedule, for a loop of your own on one process.
+
+        `evaluate`, `predict` and `save_model` are of the model that it trains. Raises InputError.
+        """
+        if self.world.size > 1:
+            raise InputError(
+                "open_parts is for one process; call train, which adds gradients up over several"
+            )
+        self._begin()
+        return open_parts(self.config, self.model, self._open_data())
 
     def evaluate(
         self, eval_dataset: Optional[PairDataset] = None, *, symmetric: str = "auto"
@@ -193,8 +217,8 @@ class PairTrainer:
         decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
         every = self._start.source.spec.labels.names
         names = [every[number] for number in decided.classes]
-        found = Predictions(decided.classes, logits, labels, metrics, decided.probabilities, names)
-        return _with_bad_rows(found, bad)
+        found = Predictions(logits, labels, metrics, decided.classes, names, decided.probabilities)
+        return found.with_bad_rows(bad)
 
     def _calibration(self) -> Calibration:
         """Return what was saved beside the weights that the model has."""
@@ -202,25 +226,31 @@ class PairTrainer:
             return Calibration()
         return read_calibration(self._folder, self.model.num_classes)
 
-    def _train(self, signals: StopSignals) -> TrainResult:
-        config, start = self.config, self._start
+    def _begin(self) -> None:
+        if self._has_begun:
+            self._start = self._open()  # an earlier call may have moved the weights
+        self._has_begun, self._folder = True, None
+
+    def _open_data(self) -> PairData:
         sources = {
             "train": self._pairs_of("train", self.train_dataset),
             "dev": self._pairs_of("dev", self.eval_dataset),
         }
         if self.compute_metrics is None:
-            refuse_unknown(config.best_metric, METRICS)
-        data = open_pairs(config, sources, start.source, self.world)
+            refuse_unknown(self.config.best_metric, METRICS)
+        return open_pairs(self.config, sources, self._start.source, self.world)
+
+    def _train(self, signals: StopSignals) -> TrainResult:
         run = PairRun(
-            config,
-            start,
-            data,
+            self.config,
+            self._start,
+            self._open_data(),
             self.world,
             self._device,
             compute_metrics=self.compute_metrics,
             callbacks=self.callbacks,
         )
-        self._casting = run.job.precision.casting
+        self._casting, self.state = run.job.precision.casting, run.state
         return self._result(run, run.train(signals))
 
     def _result(self, run: PairRun, state: TrainState) -> TrainResult:
@@ -276,11 +306,25 @@ class PairTrainer:
         return UserMetrics(self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
 
+def _refuse_wrong_types(model, config, compute_metrics) -> None:
+    """Raise InputError that names the argument of PairTrainer whose type is wrong."""
+    if not isinstance(model, (str, Path, PairClassifier)):
+        wrong = f"model takes a name, a folder or a PairClassifier, not {model!r:.60}"
+    elif not isinstance(config, PairConfig):
+        wrong = f"config takes a PairConfig, not {config!r:.60}"
+    elif not (compute_metrics is None or callable(compute_metrics)):
+        wrong = f"compute_metrics takes a function, not {compute_metrics!r:.60}"
+    else:
+        return
+    raise InputError(f"PairTrainer: {wrong}; correct it")
+
+
 def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
-    """Return ``config`` with the family, pooling and dropout that ``model`` has already."""
+    """Return ``config`` with the family, class, pooling and dropout that ``model`` has already."""
     dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
     pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
-    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout)
+    own = model.spec.model_class
+    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout, model_class=own)
 
 
 def _start_of(model, config: PairConfig, vocab_file):
@@ -298,30 +342,6 @@ def _first_of(dataset: PairDataset):
     examples = examples_of("dataset", dataset)
     first = list(islice(examples, 1))
     return first, chain(first, examples) if is_one_shot(dataset) else dataset
-
-
-def _with_bad_rows(found: Predictions, bad: Sequence[BadRow]) -> Predictions:
-    """Return ``found`` with an empty prediction in the place of each row that was left out."""
-    if not bad:
-        return found
-    count = len(found.logits) + len(bad)
-    places = np.setdiff1d(np.arange(count), [row.place for row in bad])
-
-    def spread(values: np.ndarray, empty) -> np.ndarray:
-        all_rows = np.full((count, *values.shape[1:]), empty, dtype=values.dtype)
-        all_rows[places] = values
-        return all_rows
-
-    names = iter(found.names)
-    has_pair = np.isin(np.arange(count), places)
-    return Predictions(
-        spread(found.predictions, -1),
-        spread(found.logits, np.nan),
-        None if found.labels is None else spread(found.labels, -1),
-        found.metrics,
-        spread(found.probabilities, np.nan),
-        [next(names) if is_pair else "" for is_pair in has_pair],
-    )
 
 
 def _is_labelled(source) -> bool:

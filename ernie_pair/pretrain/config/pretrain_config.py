@@ -8,6 +8,9 @@ from data_tools.base.options import option, refuse_empty
 from data_tools.samples.masking_flags import MaskingFlags
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.device import default_device
+from ernie_pair.engine.lr_schedule import STYLES
+from ernie_pair.engine.report_flags import ReportFlags
+from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
 from ernie_pair.processes.world import World, count_accumulation_steps
 
@@ -15,10 +18,11 @@ LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class PretrainConfig(RetentionFlags, MaskingFlags, RecipeFlags):
+class PretrainConfig(RetentionFlags, MaskingFlags, WarmupFlags, ReportFlags, RecipeFlags):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
+    USUAL_RATE = 0.01  # the recipe's
 
     model_name_or_path: str = option(
         help="a built-in name (ernie-1.0) or a folder: config.json, vocab.txt, weights", group="model"
@@ -80,9 +84,6 @@ class PretrainConfig(RetentionFlags, MaskingFlags, RecipeFlags):
     min_lr: float = option(
         1e-5, help="learning rate at decay_steps and after", group="optimisation", at_least=0
     )
-    warmup_rate: float = option(
-        0.01, help="share of max_steps spent on warm-up", group="optimisation", at_least=0, below=1
-    )
     decay_steps: int = option(
         0,
         help="steps until min_lr is reached; 0: max_steps",
@@ -90,8 +91,11 @@ class PretrainConfig(RetentionFlags, MaskingFlags, RecipeFlags):
         unit="steps",
         at_least=0,
     )
-    lr_decay_style: Literal["linear", "cosine"] = option(
-        "linear", help="the way down to min_lr", group="optimisation"
+    lr_decay_style: str = option(
+        "linear",
+        help="the way down to min_lr; constant: max_lr to the end, whatever min_lr and decay_steps say",
+        group="optimisation",
+        choices=STYLES,
     )
     max_steps: int = option(500000, help="steps in all", group="optimisation", unit="steps", at_least=1)
     weight_decay: float = option(
@@ -170,11 +174,10 @@ class PretrainConfig(RetentionFlags, MaskingFlags, RecipeFlags):
                 f"--min_lr {self.min_lr} is above --max_lr {self.max_lr}: the rate would rise after warm-up; "
                 "lower --min_lr or raise --max_lr"
             )
-        if self.lr_decay_steps <= self.warmup_steps:
+        if self.lr_decay_steps <= self.num_warmup_steps and self.lr_decay_style != "constant":
             raise InputError(
-                f"--warmup_rate {self.warmup_rate} of --max_steps {self.max_steps} is a warm-up of "
-                f"{self.warmup_steps} steps, and --decay_steps {self.decay_steps} ends the decay before it; "
-                "lower --warmup_rate or raise --decay_steps"
+                f"--warmup_rate or --warmup_steps asks for a warm-up of {self.num_warmup_steps} steps, and "
+                f"--decay_steps {self.decay_steps} ends the decay before it; lower the one or raise the other"
             )
 
     @property
@@ -188,12 +191,12 @@ class PretrainConfig(RetentionFlags, MaskingFlags, RecipeFlags):
         return self.decay_steps or self.max_steps
 
     @property
-    def warmup_steps(self) -> int:
+    def num_warmup_steps(self) -> int:
         """Return the steps of warm-up.
 
         The share is one of the steps of the run, as in the recipe, however far the decay reaches.
         """
-        return round(self.warmup_rate * self.max_steps)
+        return self.count_warmup_steps(self.max_steps)
 
     @property
     def rates(self) -> Dict[str, Union[float, str]]:
@@ -201,7 +204,7 @@ class PretrainConfig(RetentionFlags, MaskingFlags, RecipeFlags):
         return {
             "max_lr": self.max_lr,
             "min_lr": self.min_lr,
-            "warmup_steps": self.warmup_steps,
+            "warmup_steps": self.num_warmup_steps,
             "decay_steps": self.lr_decay_steps,
             "style": self.lr_decay_style,
         }

@@ -122,7 +122,7 @@ def test_a_pretraining_that_could_not_work_is_not_started(words, named):
 def test_zero_decay_steps_mean_all_and_warm_up_ends_earlier():
     for rate in (0, 0.1, 0.999):
         config = parse(PretrainConfig, "--max_steps", "1000", "--warmup_rate", str(rate))
-        assert config.lr_decay_steps == 1000 and config.warmup_steps == round(1000 * rate) < 1000
+        assert config.lr_decay_steps == 1000 and config.num_warmup_steps == round(1000 * rate) < 1000
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**40, 2**63 - 1])

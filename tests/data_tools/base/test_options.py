@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import pydoc
 import shlex
 import sys
 from dataclasses import dataclass, fields, replace
@@ -139,6 +140,28 @@ def test_the_help_shows_groups_units_defaults_and_an_example():
     assert "--device cpu|gpu where to run (default: cpu)" in words
     assert "--cut NUMBER where (default: none)" in words and "10 % for example" in words
     assert text.endswith("example:\n  tool cut in.txt --size 3\n")
+
+
+def test_help_in_python_tells_of_each_option():
+    text = pydoc.plain(pydoc.render_doc(Shape))
+    for line in (
+        "Cut 100 % of it.",
+        "    files: what is cut (required)",
+        "    size: how large (rows; default: 4)",
+        "    exact: to the letter? (default: False)",
+        "    cut: where (default: None)",
+        "    device: where to run (one of cpu, gpu; default: 'cpu')",
+    ):
+        assert f" |  {line}\n" in text
+    assert Shape.PURPOSE == "Cut 100 % of it."
+
+
+@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
+def test_help_in_python_leaves_no_option_out(config_class):
+    words = " ".join(config_class.__doc__.split())
+    assert words.startswith(" ".join(config_class.PURPOSE.split())) and config_class.PURPOSE
+    for item in fields(config_class):
+        assert f" {item.name}: {' '.join(item.metadata['help'].split()).replace('--', '')[:20]}" in words
 
 
 def test_the_help_names_the_program(capsys, monkeypatch):

@@ -50,6 +50,28 @@ def pairs(tmp_path, steps=10, **changes):
     return of_pairs.fingerprint_of(config, SOURCE, hashes, job, World())
 
 
+def test_a_warm_up_in_steps_is_that_of_the_rate_or_refused():
+    config, by_rate = pretraining("--max_steps", "1000", "--warmup_rate", "0.1")
+    same, by_steps = pretraining("--max_steps", "1000", "--warmup_steps", "100")
+    assert compare(by_rate, same, by_steps) == []
+    other, longer = pretraining("--max_steps", "1000", "--warmup_steps", "200")
+    with pytest.raises(InputError, match="was 100 and is now 200; pass warmup_steps=100"):
+        compare(by_rate, other, longer)
+    assert compare(by_rate, other, longer, "warmup_steps")[0]["new"] == 200
+
+
+def test_another_schedule_of_pairs_is_another_run(tmp_path):
+    before = {name: value for name, value in pairs(tmp_path).items() if name != "lr_scheduler_type"}
+    assert refuse_other_run("out/step_5", before, pairs(tmp_path), (), of_pairs.RULES) == []
+    for change in ({"lr_scheduler_type": "constant"}, {"warmup_steps": 3}, {"warmup_rate": 0.2}):
+        given = pairs(tmp_path, **change)
+        with pytest.raises(InputError, match="is a checkpoint of another run"):
+            refuse_other_run("out/step_5", before, given, (), of_pairs.RULES)
+        (allowed,) = change
+        refuse_unknown_keys(given, [allowed])
+        assert refuse_other_run("out/step_5", before, given, [allowed], of_pairs.RULES)
+
+
 def test_every_key_of_pretraining_names_flags_that_there_are():
     flags = {item.name for item in fields(PretrainConfig)}
     for key in pretraining()[1]:

@@ -25,6 +25,11 @@ def test_the_cosine_falls_slowly_then_fast_then_slowly(step, rate):
     assert learning_rate(step, style="cosine", **RATES) == pytest.approx(rate)
 
 
+@pytest.mark.parametrize("step, rate", [(1, 1e-4), (10, 1e-3), (60, 1e-3), (110, 1e-3), (9999, 1e-3)])
+def test_a_constant_rate_warms_up_and_stays(step, rate):
+    assert learning_rate(step, style="constant", **RATES) == pytest.approx(rate)
+
+
 def test_without_warmup_the_first_rate_is_nearly_full():
     assert learning_rate(1, **{**RATES, "warmup_steps": 0}) == pytest.approx(1e-3, rel=0.01)
 
@@ -90,7 +95,7 @@ def recipe(**changes):
 
 def test_the_recipes_rate_warms_up_for_2000_of_its_200000_steps():
     config = recipe()
-    assert (config.max_steps, config.lr_decay_steps, config.warmup_steps) == (200_000, 1_980_000, 2_000)
+    assert (config.max_steps, config.lr_decay_steps, config.num_warmup_steps) == (200_000, 1_980_000, 2_000)
     rates = {step: learning_rate(step, **config.rates) for step in (1, 1_000, 2_000, 200_000, 1_980_000)}
     expected = {1: 5e-8, 1_000: 5e-5, 2_000: 1e-4, 200_000: 1e-5 + 9e-5 * 1_780 / 1_978, 1_980_000: 1e-5}
     assert rates == pytest.approx(expected)
@@ -110,6 +115,22 @@ def test_a_warm_up_longer_than_half_of_the_run_is_warned_of(rate, is_warned_of, 
     config = recipe(warmup_rate=rate)
     tell_schedule(config.rates, config.max_steps)
     assert ("more than half of the run" in caplog.text) is is_warned_of
+
+
+def test_the_warm_up_may_be_given_in_steps():
+    config = recipe(warmup_rate="none", warmup_steps=300)
+    assert config.num_warmup_steps == config.rates["warmup_steps"] == 300
+    assert recipe(warmup_rate="none").num_warmup_steps == 2_000
+    with pytest.raises(InputError, match="warmup_rate=0.01 and warmup_steps=300 are two warm-ups; leave one"):
+        recipe(warmup_steps=300)
+    with pytest.raises(InputError, match="warmup_steps=200000 leaves nothing of the 200000 steps of the run"):
+        recipe(warmup_rate="none", warmup_steps=200_000)
+
+
+def test_a_constant_rate_asks_for_no_decay():
+    config = recipe(lr_decay_style="constant", decay_steps=1000)
+    said = "learning rate: peak 1e-4 at step 2,000, 1e-4 at the end, step 200,000"
+    assert describe_schedule(config.rates, config.max_steps) == said
 
 
 def test_a_decay_that_ends_within_the_warm_up_is_refused():

@@ -121,9 +121,9 @@ def test_the_threshold_travels_to_everything_that_predicts(folder):
     config = PairConfig(str(folder / "out"), model_type="ernie", max_seq_len=MAX_SEQ_LEN, device="cpu")
     trainer = PairTrainer(folder / "best", config)
     answer = trainer.predict(texts_of(folder))
-    assert answer.predictions.tolist() == expected and answer.names == list(table["label"])
+    assert answer.classes.tolist() == expected and answer.names == list(table["label"])
     assert np.allclose(answer.probabilities[:, 1], list(map(float, table["probability_1"])), atol=1e-5)
-    assert trainer.predict(texts_of(folder), threshold=0.0).predictions.all()
+    assert trainer.predict(texts_of(folder), threshold=0.0).classes.all()
 
     exported = ship(folder / "best", folder / "ship")
     manifest = json.loads((exported / "export.json").read_text(encoding="utf-8"))
@@ -306,7 +306,7 @@ def test_symmetric_answers_do_not_know_which_text_is_first(folder):
     logits = [logits_of_trained(folder / "best", each) for each in (pairs, turned)]
     config = PairConfig(str(folder / "out"), model_type="ernie", max_seq_len=MAX_SEQ_LEN, device="cpu")
     trainer = PairTrainer(folder / "best", config)
-    answers = [trainer.predict(each, symmetric="average").logits for each in (pairs, turned)]
+    answers = [trainer.predict(each, symmetric="average").predictions for each in (pairs, turned)]
     assert np.array_equal(*answers) and np.allclose(answers[0], sum(logits) / 2, atol=1e-5)
     exported = ship(folder / "best", folder / "ship")
     predictor = PairPredictor(exported, symmetric="average")

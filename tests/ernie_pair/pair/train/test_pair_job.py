@@ -7,7 +7,7 @@ import paddle
 import pytest
 from tiny_pair_job import STEPS, difference, run, same, tiny_job, weights, write_files
 
-from data_tools.base.errors import CheckpointError, NumbersError
+from data_tools.base.errors import CheckpointError, InputError, NumbersError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.hooks import NoStop
@@ -229,6 +229,12 @@ def test_no_update_has_a_rate_of_zero(make):
     assert rates[0] == pytest.approx(5e-3 / 6) and rates[5] == 5e-3
     assert rates[-1] == pytest.approx(5e-3 / (STEPS + 1 - 6))
     assert make(warmup_rate=0.0).job.learning_rate(1) < 5e-3
+    job = make(warmup_steps=12, lr_scheduler_type="constant").job
+    assert [job.learning_rate(step) for step in (6, 12, STEPS)] == [2.5e-3, 5e-3, 5e-3]
+    job = make(lr_scheduler_type="cosine", warmup_steps=0).job
+    assert job.learning_rate(31) < 5e-3 / 2 < job.learning_rate(30)
+    with pytest.raises(InputError, match=f"warmup_steps=60 leaves nothing of the {STEPS} steps"):
+        make(warmup_steps=STEPS)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -137,9 +138,9 @@ def test_after_training_the_model_is_the_best_one(make):
     assert metrics["accuracy"] == pytest.approx(result.best_metric) and metrics == result.metrics
     assert metrics["accuracy"] > 0.85
     found = trainer.predict([row[:2] for row in DEV])
-    assert found.predictions.tolist() == found.logits.argmax(axis=1).tolist()
-    assert found.labels is None and found.metrics == {}
-    right = np.mean(found.predictions == [label for *_, label in DEV])
+    assert found.classes.tolist() == found.predictions.argmax(axis=1).tolist()
+    assert found.label_ids is None and found.metrics == {}
+    right = np.mean(found.classes == [label for *_, label in DEV])
     assert right == pytest.approx(metrics["accuracy"])
 
 
@@ -154,15 +155,29 @@ def test_a_second_call_of_train_does_nothing_more(tmp_path, make):
 def test_labels_are_used_where_they_are_classes(make, labels, known):
     rows = [{"text_a": "今天", "text_b": "明天", "label": label} for label in labels]
     found = make().predict(rows)
-    assert (found.labels is not None) == known == bool(found.metrics)
-    assert found.labels is None or found.labels.tolist() == labels
+    assert (found.label_ids is not None) == known == bool(found.metrics)
+    assert found.label_ids is None or found.label_ids.tolist() == labels
 
 
 def test_files_are_predicted_and_evaluated_too(files, make):
     trainer = make()
     found = trainer.predict(files[1])
     assert found.metrics == trainer.evaluate(files[1]) == trainer.evaluate()
-    assert found.labels.tolist() == [label for *_, label in DEV] and found.logits.shape == (41, 2)
+    assert found.label_ids.tolist() == [label for *_, label in DEV] and found.predictions.shape == (41, 2)
+
+
+def test_predictions_are_taken_apart_as_in_transformers(make, files):
+    trainer = make()
+    predictions, labels, metrics = trainer.predict(files[1])
+    output = trainer.predict(files[1])
+    assert predictions.dtype == np.float32 and predictions.tobytes() == output.predictions.tobytes()
+    preds = np.argmax(output.predictions, axis=-1)
+    assert (preds == output.label_ids).mean() == output.metrics["accuracy"] == metrics["accuracy"]
+    assert output[0] is output.predictions and output[1].tolist() == labels.tolist()
+    assert output.names == [str(number) for number in output.classes.tolist()]
+    assert output.probabilities.argmax(axis=1).tolist() == preds.tolist() == output.classes.tolist()
+    again = pickle.loads(pickle.dumps(output))  # as a notebook hands it on
+    assert again.predictions.tobytes() == predictions.tobytes() and again.names == output.names
 
 
 def agreement(prediction):
@@ -213,25 +228,25 @@ class Notes(PairCallback):
     def __init__(self, stop_at=None):
         self.stop_at, self.heard = stop_at, []
 
-    def note(self, event, state, *more):
-        self.heard.append((event, state.step, *more))
-        state.step = -1  # a copy: the run does not care
+    def note(self, event, state, control, *more):
+        self.heard.append((event, state.global_step, *more))
+        state.global_step = -1  # a copy: the run does not care
         if self.stop_at == self.heard[-1][:2]:
-            self.stop()
+            control.should_training_stop = True
 
-    def on_log(self, state, metrics):
-        assert metrics["loss"] > 0
-        self.note("log", state)
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        assert logs["loss"] > 0 and logs == state.log_history[-1]
+        self.note("log", state, control)
 
-    def on_evaluate(self, state, metrics):
-        assert 0 <= metrics["accuracy"] <= 1
-        self.note("evaluate", state)
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        assert 0 <= metrics["accuracy"] <= 1 and state.best_metric >= metrics["accuracy"]
+        self.note("evaluate", state, control)
 
-    def on_save(self, state, folder):
-        self.note("save", state, folder.name, (folder / MANIFEST).is_file())
+    def on_save(self, args, state, control, folder, **kwargs):
+        self.note("save", state, control, folder.name, (folder / MANIFEST).is_file())
 
-    def on_train_end(self, state):
-        self.note("end", state)
+    def on_train_end(self, args, state, control, **kwargs):
+        self.note("end", state, control)
 
 
 def test_callbacks_hear_of_what_happens_in_its_order(make):
@@ -260,7 +275,7 @@ def test_a_run_stopped_by_a_callback_resumes_unchanged(tmp_path, make, asked):
 
 def test_a_callback_error_ends_the_run_and_is_raised_intact(make):
     class Broken(PairCallback):
-        def on_log(self, state, metrics):
+        def on_log(self, args, state, control, **kwargs):
             raise LookupError("no such thing")
 
     with pytest.raises(LookupError, match="no such thing"):
@@ -269,8 +284,8 @@ def test_a_callback_error_ends_the_run_and_is_raised_intact(make):
 
 def test_an_interrupt_ends_the_update_saves_and_frees_signals(tmp_path, make):
     class Interrupt(PairCallback):
-        def on_log(self, state, metrics):
-            if state.step == 2:
+        def on_log(self, args, state, control, **kwargs):
+            if state.global_step == 2:
                 os.kill(os.getpid(), signal.SIGINT)
 
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -284,8 +299,8 @@ def test_an_interrupt_ends_the_update_saves_and_frees_signals(tmp_path, make):
 
 def test_a_failed_run_begins_again_with_its_initial_weights(tmp_path, make):
     class Broken(PairCallback):
-        def on_log(self, state, metrics):
-            if state.step == 2:
+        def on_log(self, args, state, control, **kwargs):
+            if state.global_step == 2:
                 raise LookupError
 
     trainer = make(own={"callbacks": [Broken()]}, max_steps=3)
@@ -387,10 +402,10 @@ def test_every_kind_of_dataset_gives_the_same_results(tmp_path, make, by_list, k
     assert trainer.evaluate(kind(DEV)) == metrics
     found = trainer.predict(kind(DEV))
     assert found.metrics == expected.metrics == metrics
-    for ours, theirs in zip(found[:3], expected[:3]):
+    for ours, theirs in zip((*found[:2], found.classes), (*expected[:2], expected.classes)):
         assert ours.tobytes() == theirs.tobytes() and ours.dtype == theirs.dtype
     texts = [row[:2] for row in DEV]
-    assert trainer.predict(kind([(*row, None) for row in texts])).labels is None
+    assert trainer.predict(kind([(*row, None) for row in texts])).label_ids is None
 
 
 def test_equal_pairs_have_equal_hashes():
@@ -462,8 +477,8 @@ def test_windowed_predictions_give_the_same_answers(make, monkeypatch):
         monkeypatch.setattr(module, "WINDOW", 16)
     by_window = trainer.predict(DEV)
     monkeypatch.setattr(PairTrainer, "_logits_of", ask)
-    assert trainer.predict(counted()).logits.tobytes() == by_window.logits.tobytes()
-    np.testing.assert_allclose(by_window.logits, expected.logits, atol=1e-6)
+    assert trainer.predict(counted()).predictions.tobytes() == by_window.predictions.tobytes()
+    np.testing.assert_allclose(by_window.predictions, expected.predictions, atol=1e-6)
 
 
 def test_bad_rows_are_not_trained_but_keep_their_place(tmp_path, make, capfd):
@@ -479,9 +494,9 @@ def test_bad_rows_are_not_trained_but_keep_their_place(tmp_path, make, capfd):
     assert [note["file"] for note in notes] == ["train_dataset"] * 3
     assert [note["line"] for note in notes] == [1, 91, 92]
     found, expected = trainer.predict(bad), trainer.predict(TRAIN)
-    assert np.flatnonzero(found.predictions == -1).tolist() == [1, 91, 92]
-    assert np.flatnonzero(np.isnan(found.logits).any(axis=1)).tolist() == [1, 91, 92]
-    assert np.delete(found.logits, [1, 91, 92], axis=0).tobytes() == expected.logits.tobytes()
+    assert np.flatnonzero(found.classes == -1).tolist() == [1, 91, 92]
+    assert np.flatnonzero(np.isnan(found.predictions).any(axis=1)).tolist() == [1, 91, 92]
+    assert np.delete(found.predictions, [1, 91, 92], axis=0).tobytes() == expected.predictions.tobytes()
     assert found.metrics == expected.metrics and trainer.evaluate(bad) == expected.metrics
 
 

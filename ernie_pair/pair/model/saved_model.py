@@ -1,0 +1,49 @@
+"""A model that a person saves under a name of their own."""
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Dict, Optional
+
+from data_tools.base.errors import InputError
+from data_tools.files.atomic_folder import is_as_made, publish_folder, read_made
+from ernie_pair.model_files.temperature import CALIBRATION
+from ernie_pair.pair.model.classifier import PairClassifier
+
+SAVED_MODEL: Dict[str, object] = {"kind": "saved model"}
+
+
+def save_classifier(
+    folder: Path, model: PairClassifier, vocab_file: Path, max_seq_len: int, from_folder: Optional[Path]
+) -> None:
+    """Write ``model`` into ``folder``, whole or not at all, in the place of an earlier one at most.
+
+    ``from_folder``: where unchanged weights come from; their calibration.json goes along. Raises InputError
+    where something lies that this did not write or that was added to since, OSError when the disk refuses.
+    """
+    folder = Path(os.path.realpath(folder))
+    if os.path.lexists(folder) and not (_is_saved_model(folder) or _is_empty(folder)):
+        raise InputError(
+            f"save_model: {folder} holds what save_model did not write, which would be lost; give another "
+            "folder"
+        )
+    write = partial(model.write, vocab_file=vocab_file, max_seq_len=max_seq_len)
+    calibration = None if from_folder is None else from_folder / CALIBRATION
+
+    def fill(draft: Path) -> None:
+        write(draft)
+        if calibration is not None and calibration.is_file():
+            shutil.copyfile(calibration, draft / CALIBRATION)
+
+    publish_folder(folder, fill, lambda draft: SAVED_MODEL, may_be_lost=_is_empty)
+
+
+def _is_saved_model(folder: Path) -> bool:
+    """Return whether ``folder`` is one of `save_classifier`, and holds nothing that came later."""
+    note = read_made(folder) or {}
+    return is_as_made(folder) and SAVED_MODEL.items() <= note.items()
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
