@@ -205,6 +205,11 @@ def _rows_of(arrays: Arrays, ending: str) -> int:
 
 def _refuse_other_than_theirs(config: Mapping[str, Any], peer: Counterpart, where: str) -> None:
     """Raise InputError for a setting that the class of transformers has not."""
+    if config.get("model_class"):
+        raise InputError(
+            f"{where}: a model of the class {shown(config['model_class'])}, which transformers has not; keep "
+            "--save_format paddle"
+        )
     if config.get("pooling", "cls") != "cls":
         raise InputError(
             f"{where}: pooling is {shown(config['pooling'])}, and no class of transformers classifies that; "

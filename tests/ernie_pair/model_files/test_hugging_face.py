@@ -20,7 +20,11 @@ from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
 from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
 from ernie_pair.model_files.hugging_face.names import from_their_names, to_their_names
 from ernie_pair.model_files.hugging_face.reading import metadata_of
-from ernie_pair.model_files.hugging_face.settings import from_their_config, to_their_config
+from ernie_pair.model_files.hugging_face.settings import (
+    from_their_config,
+    refuse_other_model,
+    to_their_config,
+)
 from ernie_pair.model_files.interchange import (
     FromHuggingFaceConfig,
     ToHuggingFaceConfig,
@@ -350,3 +354,9 @@ def test_metadata_of_a_damaged_file_are_none(tmp_path):
     for content in (b"", b"\xff" * 20, io.BytesIO(b"\x02\0\0\0\0\0\0\0[]").getvalue()):
         path.write_bytes(content)
         assert metadata_of(path) == {}
+
+
+def test_a_class_of_ones_own_is_refused_for_transformers():
+    config = {**BERT, "model_class": "mine:WithMargin"}
+    with pytest.raises(InputError, match="class .mine:WithMargin., which transformers has not"):
+        refuse_other_model(config, "bert", "--save_format hf")
