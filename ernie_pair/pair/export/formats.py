@@ -69,7 +69,13 @@ def _drop_padding_ids(model: PairClassifier) -> None:
 
 
 def write_onnx(folder: Path) -> None:
-    """Write ONNX_FILES from the PADDLE_FILES of the same folder. Raises InputError when it cannot be done."""
+    """Write ONNX_FILES from the PADDLE_FILES of the same folder. Raises InputError when it cannot be done.
+
+    No operators are fused here: ONNX Runtime fuses bias and GELU by itself when it loads the file. With
+    Attention, SkipLayerNormalization and EmbedLayerNormalization fused besides (its transformers optimizer
+    does so once the scale of the queries and the mask are rewritten as it expects them) a pass of 4 layers x
+    312 is 0 to 2% faster on one core, and the file runs on ONNX Runtime alone.
+    """
     import onnx
 
     paddle2onnx = import_optional("paddle2onnx", "onnx")
