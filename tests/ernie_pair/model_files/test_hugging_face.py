@@ -155,7 +155,7 @@ def test_a_model_without_pooler_starts_with_a_new_one(tmp_path):
     kept = {name: array for name, array in arrays.items() if not name.startswith(("ernie.pooler", "classi"))}
     (theirs / "model.safetensors").write_bytes(to_safetensors(kept))
     source = open_model(str(theirs), model_type="ernie", from_scratch=False)
-    model = build_classifier(source, "ernie", seed=0, dropout=0.0)
+    model = build_classifier(source, seed=0, dropout=0.0)
     assert "the classifier is new, the pooler is new" in load_initial_weights(model, source)
     with pytest.raises(CheckpointError, match="4 missing"):
         load_classifier(str(theirs))
