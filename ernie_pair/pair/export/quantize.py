@@ -3,11 +3,11 @@
 What `onnxruntime.quantization.quantize_dynamic` writes scales an activation by the range of its whole tensor:
 by the other pairs of the batch, and by its padding. So an answer would depend on who asks at the same time.
 Here each token has its scale, and the products are sums of whole numbers: a pair has the same answer in any
-batch, as with the float model. (Measured, 4 layers x 312: 1.8 times as fast as float32, not 2.1 times.)
+batch, as with the float model. (Measured, 4 layers x 312: 1.7 times as fast as float32, not 2.1 times.)
 """
 
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Set, Tuple
 
 import numpy as np
 
@@ -69,10 +69,21 @@ def _scale_rows(graph) -> int:
     }
     nodes: List = []
     zeros: Dict[str, str] = {}
+    row_scales: Set[str] = set()
+    products: Dict[str, Tuple[str, str]] = {}  # of the scale of an activation and that of its weights
     for node in graph.node:
+        scales = [name for name in node.input if name in row_scales]
+        product = next((name for name in node.input if name in products), None)
         if node.op_type == "DynamicQuantizeLinear":
             zeros[node.output[2]] = "int8_zero"
+            row_scales.add(node.output[1])
             nodes += _row_nodes(node.input[0], node.output[0], node.output[1])
+        elif scales:
+            (of_weights,) = set(node.input) - row_scales
+            products[node.output[0]] = (scales[0], of_weights)
+        elif product is not None:
+            (sums,) = set(node.input) - {product}
+            nodes += _scaling_nodes(sums, *products[product], node.output[0])
         else:
             nodes.append(node)
     for node in nodes:
@@ -82,6 +93,20 @@ def _scale_rows(graph) -> int:
     graph.node.extend(kept)
     graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
     return len(zeros)
+
+
+def _scaling_nodes(sums: str, of_rows: str, of_weights: str, scaled: str) -> List:
+    """Return the nodes for ``scaled`` = sums x weights' scale x rows' scale, in this order.
+
+    The library multiplies the two scales first. ONNX Runtime 1.19 makes one operator of that, which takes a
+    single scale for all rows and says nothing of the others: the answers are wrong.
+    """
+    from onnx.helper import make_node
+
+    return [
+        make_node("Mul", [sums, of_weights], [f"{scaled}.unscaled"]),
+        make_node("Mul", [f"{scaled}.unscaled", of_rows], [scaled]),
+    ]
 
 
 def _row_nodes(activation: str, quantized: str, scale: str) -> List:

@@ -86,6 +86,21 @@ def test_an_int8_answer_does_not_depend_on_its_batch(tmp_path, model, monkeypatc
     assert int8_of(folder)["alone"][INT8] < 1e-5 if is_ours else int8_of(folder)["alone"][INT8] > 1e-3
 
 
+def test_every_row_keeps_its_scale_when_operators_are_fused(exported):
+    """ONNX Runtime fuses at load; an operator with one scale for all rows would answer otherwise."""
+    import onnxruntime
+
+    predictor = PairPredictor(exported, INT8)
+    fused = predictor.logits(PAIRS)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(exported / FILES[INT8]), options)
+    predictor.logits_of_ids = lambda ids, types: session.run(
+        None, {"input_ids": ids, "token_type_ids": types}
+    )[0]
+    assert np.abs(fused - predictor.logits(PAIRS)).max() < 2e-3 * np.abs(fused).max()
+
+
 def test_int8_that_loses_accuracy_is_not_exported(tmp_path, model, labelled, monkeypatch, capfd):
     monkeypatch.setattr(quantize, "LARGEST", 1)  # three values in place of 255
     flags = {"quantize": "int8", "quantize_file": str(labelled)}
