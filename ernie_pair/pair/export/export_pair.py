@@ -28,7 +28,8 @@ from ernie_pair.inference.exported_model import (
 )
 from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config, read_config
+from ernie_pair.model_files.hugging_face.settings import is_their_config
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.config.ask_config import refuse_short_pairs
@@ -158,8 +159,13 @@ def _fill(
     batches = parity_batches(tokenizer, max_seq_len)
     expected = answers_of(model, batches)
     shutil.copyfile(vocab_file, draft / VOCAB)
-    settings = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
-    (draft / CONFIG).write_text(f"{settings}\n", encoding="utf-8")
+    config_file = find_config(folder)
+    assert config_file is not None  # the model was read by it
+    if is_their_config(read_config(config_file)):
+        settings = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
+        (draft / CONFIG).write_text(f"{settings}\n", encoding="utf-8")
+    else:
+        shutil.copyfile(config_file, draft / CONFIG)
     if (folder / TOKENIZER).is_file():
         shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
     write_paddle(model, draft)
