@@ -6,7 +6,7 @@ out, what stands alone and what is space splits, and the WordPiece model cuts th
 One difference: "[MASK]", "[SEP]" and their like in a text are control tokens to transformers, and text to us.
 """
 
-from typing import Iterable, List
+from typing import Dict, Iterable, List
 
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -32,7 +32,9 @@ def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
     kinds[SURROGATES] = SPACE + len(CONTROL_TOKENS)  # of no kind
     vanishing, space = _class_of(kinds == VANISHES), _class_of(kinds == SPACE)
     alone = _class_of((kinds == ALONE) | (kinds == COMPOSITE))
-    made = Tokenizer(WordCutter(tokenizer.vocab, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
+    made = Tokenizer(
+        WordCutter(_without_holes(tokenizer), unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD)
+    )
     steps: List[normalizers.Normalizer] = [normalizers.Replace(Regex(vanishing), "")]
     if tokenizer.lower_case:  # accents are characters of their own after NFD
         steps += [normalizers.Lowercase(), normalizers.NFD(), normalizers.Replace(Regex(vanishing), "")]
@@ -48,6 +50,16 @@ def build_fast_tokenizer(tokenizer: WordPiece) -> Tokenizer:
     made.decoder = decoders.WordPiece()
     made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
     return made
+
+
+def _without_holes(tokenizer: WordPiece) -> Dict[str, int]:
+    """Return the vocabulary with a name for the id of a token that stands twice, whose later id is used.
+
+    No text is cut into such a name: brackets stand alone.
+    """
+    used = set(tokenizer.vocab.values())
+    holes = (index for index in range(tokenizer.vocab_size) if index not in used)
+    return {**tokenizer.vocab, **{f"[unused of {index}]": index for index in holes}}
 
 
 def _class_of(is_in: np.ndarray) -> str:

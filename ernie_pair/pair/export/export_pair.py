@@ -27,7 +27,8 @@ from ernie_pair.inference.exported_model import (
 )
 from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
-from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config, read_config
+from ernie_pair.model_files.hugging_face.settings import is_their_config
 from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
@@ -198,8 +199,13 @@ def _write_models(draft: Path, config: ExportConfig, source: Source) -> None:
     """Write the model in every format that is asked for, and the files by which texts become its ids."""
     folder = source.vocab_file.parent
     shutil.copyfile(source.vocab_file, draft / VOCAB)
-    settings = json.dumps(source.model.spec.to_config(), indent=2, ensure_ascii=False)
-    (draft / CONFIG).write_text(f"{settings}\n", encoding="utf-8")
+    config_file = find_config(folder)
+    assert config_file is not None  # the model was read by it
+    if is_their_config(read_config(config_file)):
+        settings = json.dumps(source.model.spec.to_config(), indent=2, ensure_ascii=False)
+        (draft / CONFIG).write_text(f"{settings}\n", encoding="utf-8")
+    else:
+        shutil.copyfile(config_file, draft / CONFIG)
     if (folder / TOKENIZER).is_file():
         shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
     write_paddle(source.model, draft)

@@ -10,12 +10,13 @@ import numpy as np
 import paddle
 import pytest
 from tiny_pair import VOCAB, train_config, write_model
-from tiny_ship import logits_of_trained, random_texts, write_trained
+from tiny_ship import logits_of_trained, random_texts, ship, write_trained
 
 from data_tools.base.errors import CheckpointError, ErniePairError, InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.best_link import ranked_models
 from ernie_pair.device.device import quiet_libraries
+from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.hugging_face.counterparts import COUNTERPARTS
 from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
 from ernie_pair.model_files.hugging_face.names import from_their_names, to_their_names
@@ -258,7 +259,7 @@ def test_the_fast_tokenizer_makes_our_ids():
     rng = np.random.default_rng(0)
     letters = [chr(point) for point in range(32, 0x3000, 3)]
     known = ["É", "ⓐ", "𝄞", "İ", "ß", "µ", "한", "𠀀", "㍿", "\u0301", "\u200b", "\ufffd", "\u3000", "\t"]
-    tokens = [*VOCAB[:-1], *"abcdeéi", *(f"##{letter}" for letter in "abcdeéi"), "ss", "ⓐ", "[UNK]"]
+    tokens = [*VOCAB[:-1], *"abcdeéi", *(f"##{letter}" for letter in "abcdeéi"), "ss", "ⓐ", "a", "[UNK]"]
     texts = ["".join(rng.choice([*letters, *known, *VOCAB[4:-1], *"abc \n"], 12)) for _ in range(300)]
     texts += [f"a{character}b" for character in [*letters, *known]]
     for lower_case in (True, False):
@@ -266,6 +267,7 @@ def test_the_fast_tokenizer_makes_our_ids():
         theirs = build_fast_tokenizer(ours)
         made = [found.ids for found in theirs.encode_batch(texts, add_special_tokens=False)]
         assert made == ours.encode_batch(texts)
+    assert sorted(theirs.get_vocab().values()) == list(range(len(tokens)))  # no hole where one stands twice
     left, right = ours.encode("我a"), ours.encode("他")
     pair = theirs.encode("我a", "他")
     assert pair.ids == [ours.cls_id, *left, ours.sep_id, *right, ours.sep_id]
@@ -291,7 +293,16 @@ def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
     assert [folder for folder, _ in ranked_models(Path(config.output_dir))] == [best]
 
 
-def test_mean_pooling_for_transformers_is_refused_before_training(tmp_path):
+def test_a_folder_of_transformers_is_exported(tmp_path):
+    _, theirs = converted(tmp_path, "ernie_gram", num_labels=3)
+    predictor = PairPredictor(ship(theirs, tmp_path / "shipped"))
+    pairs = random_texts(5)
+    expected = logits_of_trained(theirs, pairs)
+    assert list(predictor.class_names) == ["0", "1", "2"]
+    assert np.abs(predictor.logits(pairs) - expected).max() < 1e-5
+
+
+def test_mean_pooling_for_transformers_is_refused_at_once(tmp_path):
     config = train_config(tmp_path, pooling="mean", save_format="hf")
     with pytest.raises(InputError, match="train with .*pooling cls"):
         train_pair(config)

@@ -70,7 +70,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "own_models.py").write_text(SOURCE)
     source = open_model(str(write_model(tmp_path / "new")), model_type="ernie", from_scratch=True)
     (tmp_path / "start").mkdir()
-    build_classifier(source, "ernie", seed=3, dropout=0.1).write(tmp_path / "start", source.vocab_file)
+    build_classifier(source, seed=3, dropout=0.1).write(tmp_path / "start", source.vocab_file)
     yield tmp_path
     sys.modules.pop("own_models", None)
 
@@ -192,7 +192,7 @@ def test_the_class_of_the_docstring_works(here):
 
 def test_a_model_in_memory_needs_no_flag_to_train(here):
     source = open_model(str(here / "new"), model_type="ernie", from_scratch=True)
-    model = build_classifier(source, "ernie", seed=1, dropout=0.0, model_class=Scaled)
+    model = build_classifier(source, seed=1, dropout=0.0, model_class=Scaled)
     config = PairConfig(str(here / "out"), **SETTINGS)
     trainer = PairTrainer(model, config, TRAIN, DEV, vocab_file=source.vocab_file)
     best = trainer.train().best_model
@@ -208,4 +208,4 @@ def test_a_class_that_nobody_finds_again_is_refused(here):
 
     source = open_model(str(here / "new"), model_type="ernie", from_scratch=True)
     with pytest.raises(InputError, match="Hidden cannot be found again by its name; define it at the top"):
-        build_classifier(source, "ernie", seed=1, dropout=0.0, model_class=Hidden)
+        build_classifier(source, seed=1, dropout=0.0, model_class=Hidden)
