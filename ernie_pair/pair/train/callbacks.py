@@ -4,6 +4,7 @@ They have the names, the arguments and the order of those of the Trainer of Tran
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from data_tools.base.errors import InputError
@@ -11,6 +12,8 @@ from ernie_pair.engine.control import TrainerControl
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
+
+Metrics = Dict[str, float]
 
 
 @dataclass
@@ -49,26 +52,68 @@ class PairCallback:
     ``control`` has stopped is saved; the next call of `train` goes on from there.
     """
 
-    def on_train_begin(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_train_begin(
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+    ) -> Optional[TrainerControl]:
         """Handle the start of the run, or of its continuation."""
+        return None
 
-    def on_step_end(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_step_end(
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+    ) -> Optional[TrainerControl]:
         """Handle a step; ``control`` says whether it is to be logged, evaluated and saved."""
+        return None
 
-    def on_epoch_end(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_epoch_end(
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+    ) -> Optional[TrainerControl]:
         """Handle a step that ends a pass over the training pairs, after ``on_step_end``."""
+        return None
 
-    def on_log(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_log(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        logs: Metrics,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
         """Handle a training line, every ``logging_freq`` steps."""
+        return None
 
-    def on_evaluate(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_evaluate(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        metrics: Metrics,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
         """Handle an evaluation of the run, the one before the first step included."""
+        return None
 
-    def on_save(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_save(
+        self,
+        args: PairConfig,
+        state: TrainerState,
+        control: TrainerControl,
+        *,
+        model: Any,
+        folder: Path,
+        **kwargs: Any,
+    ) -> Optional[TrainerControl]:
         """Handle a checkpoint that has been written."""
+        return None
 
-    def on_train_end(self, args: PairConfig, state: TrainerState, control: TrainerControl, **kwargs):
+    def on_train_end(
+        self, args: PairConfig, state: TrainerState, control: TrainerControl, *, model: Any, **kwargs: Any
+    ) -> Optional[TrainerControl]:
         """Handle the end of the run: it is done, was stopped early, or was asked to stop."""
+        return None
 
 
 EVENTS = tuple(name for name in vars(PairCallback) if name.startswith("on_"))

@@ -123,6 +123,42 @@ def test_what_is_due_when():
     assert run.heartbeat.steps == list(range(1, 11))
 
 
+class Controlled(Run):
+    """Sets its control at the end of the steps in ``asked``: {step: {name: value}}."""
+
+    def __init__(self, *arguments, asked, **changes):
+        super().__init__(*arguments, **changes)
+        self.asked, self.epochs = asked, []
+
+    def on_step_end(self, state):
+        vars(self.control).update(self.asked.get(state.step, {}))
+
+    def on_epoch_end(self, state):
+        self.epochs.append(state.step)
+
+
+def test_a_hook_switches_on_and_off_what_a_step_is_to_do():
+    everything = dict.fromkeys(("should_log", "should_evaluate", "should_save"), True)
+    nothing = dict.fromkeys(everything, False)
+    run = Controlled(8, asked={1: everything, 4: nothing, 6: nothing, 8: nothing}, samples_per_epoch=7)()
+    assert run.steps("train") == [1, 2] and run.steps("valid") == [0, 1, 3, 7]
+    assert [state.step for state, _ in run.saved] == [1, 8]  # the last step is saved whatever is asked
+    assert run.epochs == [4, 7]
+
+
+def test_an_evaluation_asked_for_at_a_stop_is_done_later():
+    def heard(step):
+        return TERM if step == 5 else 0
+
+    asked = {5: {"should_evaluate": True}}
+    run = Controlled(10, asked=asked, heard=heard)
+    stopped(run, "after step 5")
+    (state, seen) = run.saved[-1]
+    assert state.evaluation_pending and run.judged == [0, 3]
+    again = Controlled(10, SumJob(seen), TrainState(**vars(state)), asked=asked)()
+    assert again.judged == [5, 6, 9, 10]
+
+
 def test_the_end_of_an_epoch_is_evaluated():
     assert Run(10, eval_freq=0, samples_per_epoch=7)().steps("valid") == [0, 4, 7, 10]
 

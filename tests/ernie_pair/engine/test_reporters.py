@@ -241,3 +241,30 @@ def test_mlflow_itself_keeps_one_run_in_files(tmp_path, monkeypatch):
     assert run.data.params == {"seed": "7", "text_a": ""} and run.info.status == "FINISHED"
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert sorted((metric.step, metric.value) for metric in history) == [(1, 1.0), (2, 0.5), (3, 1 / 3)]
+
+
+def test_a_run_of_pairs_hands_the_flag_on(tmp_path, tools):
+    from tiny_pair import train_config
+
+    from ernie_pair.pair.train.train_pair import train_pair
+
+    config = train_config(tmp_path, report_to="wandb", max_steps=2, warmup_steps=1)
+    train_pair(config)
+    assert [step for step, _ in losses(points_of(tools.wandb.logged))] == [1, 2]
+    assert (tools.wandb.told["warmup_steps"], tools.wandb.told["output_dir"]) == (1, config.output_dir)
+
+
+def test_pretraining_hands_the_flag_on():
+    from ernie_pair.pretrain.pretrain import _settings_of
+    from ernie_pair.processes.world import World
+
+    words = ["--model_name_or_path=m", "--input_dir=d", "--output_dir=o", "--report_to=tensorboard,mlflow"]
+    config = parse_config(PretrainConfig, words)
+    source = SimpleNamespace(spec=SimpleNamespace(shape={}))
+    data = SimpleNamespace(
+        has=lambda split: True,
+        fingerprint="f",
+        tokenizer=SimpleNamespace(sha256="s"),
+        samples_per_epoch=9.0,
+    )
+    assert _settings_of(config, World(), source, data).report_to == ("tensorboard", "mlflow")
