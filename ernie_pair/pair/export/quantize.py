@@ -98,8 +98,8 @@ def _scale_rows(graph) -> int:
 def _scaling_nodes(sums: str, of_rows: str, of_weights: str, scaled: str) -> List:
     """Return the nodes for ``scaled`` = sums x weights' scale x rows' scale, in this order.
 
-    The library multiplies the two scales first. ONNX Runtime 1.19 makes one operator of that, which takes a
-    single scale for all rows and says nothing of the others: the answers are wrong.
+    The library multiplies the two scales first. Of that, and the bias behind it, ONNX Runtime 1.19 makes one
+    operator, which with a scale for each row multiplies the bias by it too: the answers would be wrong.
     """
     from onnx.helper import make_node
 
