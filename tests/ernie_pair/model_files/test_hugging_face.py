@@ -270,6 +270,36 @@ def test_the_fast_tokenizer_makes_our_ids():
     assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
 
 
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"normalizer": {"type": "BertNormalizer", "lowercase": False}}, "lowercase is false"),
+        ({"normalizer": {"type": "BertNormalizer", "strip_accents": False}}, "strip_accents is false"),
+        ({"normalizer": {"type": "NFKC"}}, "the type of the normalizer"),
+        ({"model": {"type": "BPE"}}, "the type of the model"),
+        (
+            {"normalizer": {"type": "BertNormalizer"}, "model": {"vocab": {"[PAD]": 1}}},
+            "token 1 is .*PAD.*not in vocab.txt",
+        ),
+    ],
+)
+def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path, changes, reason):
+    _, theirs = converted(tmp_path)
+    config = json.loads((theirs / "config.json").read_text())
+    config.pop("paddle_model_type")
+    (theirs / "config.json").write_text(json.dumps({**config, "transformers_version": "4.49.0"}))
+    tokenizer = json.loads((theirs / "tokenizer.json").read_text(encoding="utf-8"))
+    bert = {"normalizer": {"type": "BertNormalizer"}}
+    (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **bert}))
+    load_classifier(str(theirs))
+    (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **changes}))
+    with pytest.raises(InputError, match=reason):
+        load_classifier(str(theirs))
+    (theirs / "vocab.txt").unlink()
+    with pytest.raises(InputError, match="tokenizer.save_vocabulary"):
+        load_classifier(str(theirs))
+
+
 @pytest.mark.parametrize("save_format", ["hf", "both"])
 def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
     config = train_config(tmp_path, epochs=1, save_format=save_format, max_seq_len=24, learning_rate=5e-3)
