@@ -188,6 +188,7 @@ def configs():
     from data_tools.prepare import PrepareConfig
     from data_tools.trans_to_json import TransConfig
     from ernie_pair.device.doctor import DoctorConfig
+    from ernie_pair.model_files.interchange import FromHuggingFaceConfig, ToHuggingFaceConfig
     from ernie_pair.model_files.new_model import NewModelConfig
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
@@ -206,6 +207,7 @@ def configs():
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig),
     ]
 

@@ -6,7 +6,7 @@ from data_tools.build_vocab import VocabConfig
 from data_tools.create_pretraining_data import CreateConfig
 from data_tools.make_sample import SampleConfig
 from data_tools.trans_to_json import TransConfig
-from ernie_pair.__main__ import COMMANDS
+from ernie_pair.__main__ import COMMANDS, FORMS
 from ernie_pair.pair.config import ask_config, pair_config
 
 
@@ -19,6 +19,6 @@ def config_of(module, name):
 
 
 CONFIGS = [
-    *(config_of(module, config) for module, _, config, _ in COMMANDS.values()),
+    *(config_of(module, config) for module, _, config, _ in [*COMMANDS.values(), *FORMS.values()]),
     *(VocabConfig, CreateConfig, SampleConfig, TransConfig),
 ]

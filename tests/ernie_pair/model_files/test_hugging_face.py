@@ -31,6 +31,7 @@ from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.pair.train.best_checkpoint import best_models
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
 from ernie_pair.weights.weight_files import from_safetensors, to_safetensors
 
 quiet_libraries()
@@ -357,6 +358,22 @@ def test_the_command_converts_both_ways(tmp_path, capsys):
     with pytest.raises(InputError, match="is a folder of transformers already"):
         run("convert", "--to", "hf", "--model_path", tmp_path / "theirs", "--output_dir", tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram"])
+def test_a_checkpoint_of_pretraining_is_converted_as_it_is(tmp_path, family):
+    folder = write_model(tmp_path / "run" / "model_last", model_type=family, hidden_size=16)
+    spec = open_model(str(folder), model_type=family, from_scratch=True).spec
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = CLASSES[family][1](ernie_config(spec, **rates))
+    weights = {name: value.numpy() for name, value in model.named_parameters()}
+    (folder / "static_vars.safetensors").write_bytes(to_safetensors(weights))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(tmp_path / "theirs")))
+    source = open_model(str(tmp_path / "theirs"), model_type=family, from_scratch=False)
+    back = source.read_weights()
+    assert all(np.array_equal(back[name], array) for name, array in weights.items())
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["architectures"] == [f"{'Bert' if family == 'ernie_gram' else 'Ernie'}ForPreTraining"]
 
 
 def test_a_conversion_takes_nothing_of_the_users(tmp_path):
