@@ -22,6 +22,7 @@ WANTED="torch$(version torch)+cpu transformers$(version transformers) networkx$(
 # Without dependencies: what they need besides is in .venv, and the builds with CUDA ask for gigabytes.
 if [ "$(cat "$PEER/stamp" 2>/dev/null)" != "$WANTED" ]; then
     rm -rf "$PEER"
+    mkdir "$PEER"
     # shellcheck disable=SC2086 # a list of packages
     if ! "$PY" -m pip install --quiet --no-deps --no-compile --target "$PEER" $WANTED; then
         echo "note: tests/peer is not run; set PIP_EXTRA_INDEX_URL to an index that has $WANTED" >&2

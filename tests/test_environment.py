@@ -39,6 +39,7 @@ def clone(tmp_path):
         "scripts/lint.sh",
         "scripts/check.sh",
         "scripts/test.sh",
+        "scripts/test_peer.sh",
         ".ci/run",
     ):
         shutil.copy(ROOT / name, folder / name)
@@ -262,15 +263,21 @@ LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]
     [
         (["sh", "scripts/lint.sh"], []),
         (["sh", "scripts/check.sh", "-x"], ["-m pytest -m not ranks and not recipes and not slow -x"]),
-        (["bash", ".ci/run"], ["-m pytest -n 2 --dist loadgroup --no-loadscope-reorder"]),
+        (["sh", "scripts/test_peer.sh", "-x"], ["-m pytest tests/peer -x"]),
+        (
+            ["bash", ".ci/run"],
+            ["-m pytest tests/peer", "-m pytest -n 2 --dist loadgroup --no-loadscope-reorder"],
+        ),
     ],
-    ids=("lint", "check", "ci"),
+    ids=("lint", "check", "peer", "ci"),
 )
 def test_the_linter_and_the_type_check_come_before_the_tests(clone, words, tests):
     finish(clone, "cpu")
     environment = {**os.environ, "DEVICE": "cpu"}
     done = subprocess.run(words, cwd=clone, env=environment, capture_output=True, text=True)
-    assert done.stdout.splitlines() == [f"asked: {asked}" for asked in LINTED + tests], done.stderr
+    asked = [line for line in done.stdout.splitlines() if "-m pip install" not in line]
+    linted = [] if "scripts/test_peer.sh" in words else LINTED
+    assert asked == [f"asked: {one}" for one in linted + tests], done.stderr
     assert done.returncode == 0
 
 
@@ -281,6 +288,17 @@ def test_a_wheel_is_built_into_an_empty_folder_alone(tmp_path):
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and f"OUT={tmp_path} is not empty; choose another folder" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_index_without_torch_leaves_its_tests_out(clone):
+    finish(clone, "cpu")
+    python = clone / ".venv" / "bin" / "python"
+    python.write_text('#!/bin/sh\necho asked: $*\n[ "$2" != pip ]\n')
+    environment = {**os.environ, "DEVICE": "cpu"}
+    done = subprocess.run(["bash", ".ci/run"], cwd=clone, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "tests/peer is not run" in done.stderr
+    assert "-m pytest tests/peer" not in done.stdout
+    assert done.stdout.endswith("asked: -m pytest -n 2 --dist loadgroup --no-loadscope-reorder\n")
 
 
 def test_type_check_errors_end_the_check_before_the_tests(clone):

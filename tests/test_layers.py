@@ -197,6 +197,7 @@ def configs():
     from ernie_pair.launch.launch_config import LaunchConfig
     from ernie_pair.launch.wizard import QuestionsConfig
     from ernie_pair.model_files.average_checkpoints import AverageConfig
+    from ernie_pair.model_files.interchange import FromHuggingFaceConfig, ToHuggingFaceConfig
     from ernie_pair.model_files.new_model import NewModelConfig
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
@@ -216,6 +217,7 @@ def configs():
         *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
     ]
 

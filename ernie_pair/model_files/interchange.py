@@ -33,22 +33,20 @@ class InterchangeConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if not Path(self.model_path).is_dir():
-            raise InputError(f"--model_path {self.model_path} is not a folder; give that of a model")
 
 
 @dataclass(frozen=True)
 class ToHuggingFaceConfig(InterchangeConfig):
     """Convert a model of this package or of PaddleNLP into a folder that transformers loads."""
 
-    EXAMPLE = "--to hf --model_path output/best-accuracy-0.8962 --output_dir for_transformers"
+    EXAMPLE = "--model_path output/best-accuracy-0.8962 --output_dir for_transformers"
 
 
 @dataclass(frozen=True)
 class FromHuggingFaceConfig(InterchangeConfig):
     """Convert a folder of transformers into one that PaddleNLP loads."""
 
-    EXAMPLE = "--from hf --model_path from_transformers --output_dir for_paddlenlp"
+    EXAMPLE = "--model_path from_transformers --output_dir for_paddlenlp"
 
 
 def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
@@ -57,7 +55,7 @@ def convert_to_hugging_face(config: ToHuggingFaceConfig) -> None:
     Raises InputError for a family or a setting that transformers has not, CheckpointError for weights that
     are damaged or not a whole model.
     """
-    source = open_model(config.model_path, model_type="", from_scratch=False)
+    source = _open_folder(config.model_path)
     if source.is_hugging_face:
         raise InputError(f"--model_path {config.model_path} is a folder of transformers already; copy it")
 
@@ -75,7 +73,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
     Heads that PaddleNLP's classes have in another form are left out, which is said. Raises InputError for a
     model that no family here computes the same, CheckpointError for weights that are damaged or incomplete.
     """
-    source = open_model(config.model_path, model_type="", from_scratch=False)
+    source = _open_folder(config.model_path)
     if not source.is_hugging_face:
         raise InputError(
             f"--model_path {config.model_path} is a folder of PaddleNLP already; use it as it is"
@@ -93,6 +91,12 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
         return len(arrays)
 
     _publish(config, source, OWN_FILES, fill)
+
+
+def _open_folder(model_path: str) -> ModelSource:
+    if not Path(model_path).is_dir():
+        raise InputError(f"--model_path {model_path} is not a folder; give that of a model")
+    return open_model(model_path, model_type="", from_scratch=False)
 
 
 def _parts_of(source: ModelSource) -> ModelParts:

@@ -24,13 +24,15 @@ from ernie_pair.model_files.config_json import (
     find_config,
     read_config,
 )
+from ernie_pair.model_files.hugging_face.folder import FAST_TOKENIZER
 from ernie_pair.model_files.hugging_face.reading import (
     find_their_weights,
     is_their_file,
     read_their_weights,
     weight_files,
 )
-from ernie_pair.model_files.hugging_face.settings import from_their_config, is_their_config
+from ernie_pair.model_files.hugging_face.settings import OWN_FAMILY, from_their_config, is_their_config
+from ernie_pair.model_files.hugging_face.tokenizer_checks import refuse_other_cutting
 from ernie_pair.model_files.spec import ModelSpec, parse_spec, read_spec
 from ernie_pair.model_files.tokenizer_json import parse_tokenizer, tokenizer_class_of
 from ernie_pair.weights.static_names import Parameter
@@ -135,9 +137,10 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
         return _open_recipes_checkpoint(folder, family, from_scratch)
     missing = [CONFIG] * (config is None) + [VOCAB] * (not (folder / VOCAB).is_file())
     if config is None or missing:
-        raise InputError(
-            f"{folder} has no {' and no '.join(missing)}; a model folder holds {CONFIG} and {VOCAB}"
-        )
+        cure = f"; a model folder holds {CONFIG} and {VOCAB}"
+        if missing == [VOCAB] and (folder / FAST_TOKENIZER).is_file():
+            cure = f"; have transformers write it: its tokenizer.save_vocabulary({str(folder)!r})"
+        raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
         raise InputError(
@@ -152,6 +155,9 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
         folder / VOCAB,
         lambda found: from_their_config(found, str(config), family) if is_theirs else found,
     )
+    if is_theirs:
+        is_own = OWN_FAMILY in read_config(config)
+        refuse_other_cutting(folder, folder / VOCAB, spec.lower_case, is_own)
     return ModelSource(str(folder), spec, folder / VOCAB, weights, is_theirs)
 
 

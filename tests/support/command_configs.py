@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from ernie_pair.__main__ import COMMANDS
+from ernie_pair.__main__ import COMMANDS, FORMS
 from ernie_pair.pair.config import ask_config, pair_config
 
 
@@ -14,4 +14,4 @@ def config_of(module, name):
     return getattr(import_module(module), name)
 
 
-CONFIGS = [config_of(module, config) for module, _, config, _ in COMMANDS.values()]
+CONFIGS = [config_of(module, config) for module, _, config, _ in [*COMMANDS.values(), *FORMS.values()]]

@@ -23,6 +23,7 @@ from data_tools.text.wordpiece import (
     character_kinds,
 )
 
+UNUSED = "[unused of "  # begins the name of an id whose token stands twice
 SURROGATES = slice(0xD800, 0xE000)  # no text of `tokenizers` holds one
 
 
@@ -59,7 +60,7 @@ def _without_holes(tokenizer: WordPiece) -> Dict[str, int]:
     """
     used = set(tokenizer.vocab.values())
     holes = (index for index in range(tokenizer.vocab_size) if index not in used)
-    return {**tokenizer.vocab, **{f"[unused of {index}]": index for index in holes}}
+    return {**tokenizer.vocab, **{f"{UNUSED}{index}]": index for index in holes}}
 
 
 def _class_of(is_in: np.ndarray) -> str:

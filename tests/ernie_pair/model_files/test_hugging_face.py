@@ -35,6 +35,7 @@ from ernie_pair.model_files.interchange import (
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
 from ernie_pair.weights.weight_files import from_safetensors, to_safetensors
 
 quiet_libraries()
@@ -274,6 +275,36 @@ def test_the_fast_tokenizer_makes_our_ids():
     assert pair.type_ids == [0] * (len(left) + 2) + [1] * (len(right) + 1)
 
 
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"normalizer": {"type": "BertNormalizer", "lowercase": False}}, "lowercase is false"),
+        ({"normalizer": {"type": "BertNormalizer", "strip_accents": False}}, "strip_accents is false"),
+        ({"normalizer": {"type": "NFKC"}}, "the type of the normalizer"),
+        ({"model": {"type": "BPE"}}, "the type of the model"),
+        (
+            {"normalizer": {"type": "BertNormalizer"}, "model": {"vocab": {"[PAD]": 1}}},
+            "token 1 is .*PAD.*not in vocab.txt",
+        ),
+    ],
+)
+def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path, changes, reason):
+    _, theirs = converted(tmp_path)
+    config = json.loads((theirs / "config.json").read_text())
+    config.pop("paddle_model_type")
+    (theirs / "config.json").write_text(json.dumps({**config, "transformers_version": "4.49.0"}))
+    tokenizer = json.loads((theirs / "tokenizer.json").read_text(encoding="utf-8"))
+    bert = {"normalizer": {"type": "BertNormalizer"}}
+    (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **bert}))
+    load_classifier(str(theirs))
+    (theirs / "tokenizer.json").write_text(json.dumps({**tokenizer, **changes}))
+    with pytest.raises(InputError, match=reason):
+        load_classifier(str(theirs))
+    (theirs / "vocab.txt").unlink()
+    with pytest.raises(InputError, match="tokenizer.save_vocabulary"):
+        load_classifier(str(theirs))
+
+
 @pytest.mark.parametrize("save_format", ["hf", "both"])
 def test_a_best_model_for_transformers_is_the_same_model(tmp_path, save_format):
     config = train_config(tmp_path, epochs=1, save_format=save_format, max_seq_len=24, learning_rate=5e-3)
@@ -331,6 +362,22 @@ def test_the_command_converts_both_ways(tmp_path, capsys):
     with pytest.raises(InputError, match="is a folder of transformers already"):
         run("convert", "--to", "hf", "--model_path", tmp_path / "theirs", "--output_dir", tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("family", ["ernie", "ernie_gram"])
+def test_a_checkpoint_of_pretraining_is_converted_as_it_is(tmp_path, family):
+    folder = write_model(tmp_path / "run" / "model_last", model_type=family, hidden_size=16)
+    spec = open_model(str(folder), model_type=family, from_scratch=True).spec
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = CLASSES[family][1](ernie_config(spec, **rates))
+    weights = {name: value.numpy() for name, value in model.named_parameters()}
+    (folder / "static_vars.safetensors").write_bytes(to_safetensors(weights))
+    convert_to_hugging_face(ToHuggingFaceConfig(str(folder), str(tmp_path / "theirs")))
+    source = open_model(str(tmp_path / "theirs"), model_type=family, from_scratch=False)
+    back = source.read_weights()
+    assert all(np.array_equal(back[name], array) for name, array in weights.items())
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert config["architectures"] == [f"{'Bert' if family == 'ernie_gram' else 'Ernie'}ForPreTraining"]
 
 
 def test_a_conversion_takes_nothing_of_the_users(tmp_path):
