@@ -1,6 +1,6 @@
 """Model folders between PaddleNLP and Hugging Face's transformers, both ways, in numpy alone.
 
-ernie-pair convert --to hf --model_path output/best-accuracy-0.8962 --output_dir for_transformers
+ernie-pair convert --to hf --model_path output/best --output_dir for_transformers
 ernie-pair convert --from hf --model_path from_transformers --output_dir for_paddlenlp
 """
 
@@ -39,7 +39,7 @@ class InterchangeConfig(Options):
 class ToHuggingFaceConfig(InterchangeConfig):
     """Convert a model of this package or of PaddleNLP into a folder that transformers loads."""
 
-    EXAMPLE = "--model_path output/best-accuracy-0.8962 --output_dir for_transformers"
+    EXAMPLE = "--model_path output/best --output_dir for_transformers"
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ConvertConfig(Options):
-    """Convert static ERNIE weights into a folder that from_pretrained loads, and prove that both agree."""
+    """Convert static ERNIE weights into a folder that from_pretrained loads, and prove that both agree.
+
+    With --to hf or --from hf, convert a model folder for transformers, or one of transformers; see
+    `ernie-pair convert --to hf --help`.
+    """
 
     EXAMPLE = "--static_model_path output/model_last/static_vars --output_dir dynamic"
 
