@@ -15,6 +15,7 @@ prepare_cpu_math()  # here, because it has no effect once Paddle is loaded
 
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.engine.control import TrainerControl
+    from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
     from ernie_pair.pair.model.classifier import PairClassifier
@@ -27,6 +28,7 @@ __all__ = [
     "PairCallback",
     "PairClassifier",
     "PairConfig",
+    "PairPredictor",
     "PairTrainer",
     "TrainerControl",
     "TrainerState",

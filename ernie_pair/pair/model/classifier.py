@@ -14,7 +14,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.device.paddle_patches.paddlenlp_models import init_like
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
@@ -222,6 +222,11 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
+    if source.spec.family not in ("", model.family):
+        raise CheckpointError(
+            f"{source.name} holds {source.spec.family} weights, and the model is of {model.family}; give "
+            "another model"
+        )
     found = _with_prefix(source.read_weights(), model)
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
     is_other_head = theirs != ours

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 from dataclasses import MISSING, fields
-from typing import get_type_hints
+from typing import List, get_type_hints
 
 import pytest
 from command_configs import CONFIGS
@@ -26,7 +26,9 @@ def needed(config_class):
     for item in fields(config_class):
         if item.default is MISSING:
             word = __file__ if item.name == "train_config" else "x"  # which has to be there
-            words += [word] if item.metadata["positional"] else [f"--{item.name}", word]
+            is_list = get_type_hints(config_class)[item.name] == List[str]  # of two where one is too few
+            given = [word, word] if is_list else [word]
+            words += given if item.metadata["positional"] else [f"--{item.name}", word]
     return words
 
 

@@ -45,7 +45,7 @@ def compare(saved, config, given, *allowed):
 
 def pairs(tmp_path, steps=10, **changes):
     config = train_config(tmp_path, **changes)
-    job = SimpleNamespace(total_steps=steps, model=SimpleNamespace(pooling="cls"))
+    job = SimpleNamespace(total_steps=steps, model=SimpleNamespace(pooling="cls", family="ernie_gram"))
     hashes = {"train_file": "a", "dev_file": "b", "vocabulary": "c"}
     return of_pairs.fingerprint_of(config, SOURCE, hashes, job, World())
 

@@ -161,7 +161,7 @@ def files(tmp_path):
     }
 
 
-def test_cleaning_drops_shared_contradicted_and_repeated_rows(tmp_path, files, capsys):
+def test_a_clean_copy_has_no_findings(tmp_path, files, capsys):
     before = {name: Path(path).read_bytes() for name, path in files.items()}
     audit_pairs(AuditPairsConfig(**files, output=str(tmp_path / "clean"), drop_leaks="normalised"))
     kept = (tmp_path / "clean" / "train.tsv").read_text(encoding="utf-8").splitlines()

@@ -190,7 +190,7 @@ def test_the_comparison_ends_with_the_exit_code_of_its_run(ends, tmp_path, capfd
 
 def test_a_run_without_its_best_model_is_named(tmp_path, config, monkeypatch):
     monkeypatch.setattr(compare_runs, "_call", lambda words, log: None)
-    with pytest.raises(CheckpointError, match="first-seed-7 holds 0 best models, not one; remove it"):
+    with pytest.raises(CheckpointError, match="first-seed-7 holds no best model; remove it"):
         compare_starts(config)
 
 

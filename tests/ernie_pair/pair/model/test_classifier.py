@@ -125,7 +125,7 @@ def test_weights_of_the_other_family_are_refused(tmp_path, kind):
     folder = save_peer(peer("ernie", kind), tmp_path / "ernie")
     with pytest.raises(CheckpointError, match="holds ernie weights; leave model_type out"):
         source_of(folder, "ernie_gram")
-    with pytest.raises(CheckpointError, match="holds another model: .* missing: ernie_gram"):
+    with pytest.raises(CheckpointError, match="holds ernie weights, and the model is of ernie_gram"):
         load_initial_weights(fresh(tmp_path / "m", "ernie_gram"), source_of(folder, ""))
 
 

@@ -411,12 +411,14 @@ def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
 def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path, monkeypatch):
     run(theirs["folder"] / "pickled", tmp_path / "out")
     first = sha256_of(tmp_path / "out")
-    proof = first.pop(tmp_path / "out" / "conversion.json")
+    of_inputs = [tmp_path / "out" / name for name in ("conversion.json", "README.md")]
+    proof = [first.pop(path) for path in of_inputs]
     with pytest.raises(InputError, match="exists; pass overwrite=True"):
         run(theirs["folder"] / "single", tmp_path / "out")
     run(theirs["folder"] / "single", tmp_path / "out", overwrite=True)
     second = sha256_of(tmp_path / "out")
-    assert second.pop(tmp_path / "out" / "conversion.json") != proof and second == first
+    changed = [second.pop(path) != before for path, before in zip(of_inputs, proof)]
+    assert all(changed) and second == first
     first = sha256_of(tmp_path / "out")
     honest = convert_module.run_dynamic
 
