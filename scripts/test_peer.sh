@@ -4,6 +4,7 @@
 #   sh scripts/test_peer.sh
 #   PIP_EXTRA_INDEX_URL=<torch's index of CPU builds> sh scripts/test_peer.sh
 set -eu
+WITH_TOOLS=true
 . "$(dirname "$0")/environment.sh"
 
 cd "$ROOT"
@@ -22,7 +23,7 @@ WANTED="torch$(version torch)+cpu transformers$(version transformers) networkx$(
 # Without dependencies: what they need besides is in .venv, and the builds with CUDA ask for gigabytes.
 if [ "$(cat "$PEER/stamp" 2>/dev/null)" != "$WANTED" ]; then
     rm -rf "$PEER"
-    mkdir "$PEER"
+    mkdir -p "$PEER"
     # shellcheck disable=SC2086 # a list of packages
     if ! "$PY" -m pip install --quiet --no-deps --no-compile --target "$PEER" $WANTED; then
         echo "note: tests/peer is not run; set PIP_EXTRA_INDEX_URL to an index that has $WANTED" >&2

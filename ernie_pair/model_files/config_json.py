@@ -16,7 +16,6 @@ FAMILIES = {
     **{"megatronbert": "MegatronBert", "mobilebert": "MobileBert", "squeezebert": "SqueezeBert"},
     **{"distilbert": "DistilBert"},
 }
-PRETRAINED = ("ernie", "ernie_gram")  # those that ernie_pair.pretrain pretrains
 
 
 def family_in(config: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import Callable, Collection
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
-from data_tools.files.atomic_folder import MADE, publish_folder
+from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
 from data_tools.files.results import Results
 from ernie_pair.model_files.config_json import find_config
 from ernie_pair.model_files.hugging_face.folder import WRITTEN, ModelParts, write_their_folder
@@ -143,11 +143,4 @@ def _refuse_loss(output_dir: Path, source: ModelSource, names: Collection[str]) 
     """Raise InputError when what would be replaced is an input, or not what this command writes."""
     if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    if output_dir.exists() and not output_dir.is_dir():
-        raise InputError(f"--output_dir {output_dir} is a file; give a folder")
-    found = {path.name for path in output_dir.iterdir()} if output_dir.is_dir() else set()
-    others = found - {*names, MADE}
-    if others:
-        raise InputError(
-            f"--output_dir {output_dir} holds {min(others)}, which would be lost; give another folder"
-        )
+    refuse_loss(output_dir, names)

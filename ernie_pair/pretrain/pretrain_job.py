@@ -12,7 +12,7 @@ from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.engine.hooks import StopRequests
 from ernie_pair.engine.logging_window import perplexity_of
 from ernie_pair.engine.lr_schedule import learning_rate
-from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource, match_parameters
+from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
@@ -21,6 +21,7 @@ from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram, Ran
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.processes.world import World, seed_of
+from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 

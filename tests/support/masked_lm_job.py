@@ -18,10 +18,11 @@ from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.schedule import Schedule
-from ernie_pair.model_files.source import ModelSource, match_parameters
+from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import seed_of
+from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.weight_files import from_safetensors
 
 BATCH, LENGTH = 4, 32

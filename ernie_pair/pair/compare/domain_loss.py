@@ -13,7 +13,8 @@ from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.model_files.source import ModelSource, match_parameters
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import HEADS, structured_names
 from ernie_pair.weights.weight_files import as_float32
 

@@ -170,7 +170,7 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         source.calibration.threshold,
         source.calibration.symmetric,
     )
-    threads = cpu_threads()
+    threads, model_name = cpu_threads(), Path(config.model_path).name
     differences = {}
     for name in config.backends:
         backend = open_backend(exported, name, threads)
@@ -178,7 +178,7 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
     facts: Dict[str, object] = {
         "parity": differences,
-        "model": Path(config.model_path).name,
+        "model": model_name,
         "vocab_sha256": source.tokenizer.sha256,
         "versions": installed_versions(VERSIONED),
     }
@@ -191,8 +191,7 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         write_triton(exported)
     if config.docker:
         write_dockerfile(exported, config.wheel)
-    name, family = Path(config.model_path).name, source.model.family
-    write_card(draft, card_of_exported(exported, name, family, differences))
+    write_card(draft, card_of_exported(exported, model_name, source.model.family, differences))
 
 
 def _write_models(draft: Path, config: ExportConfig, source: Source) -> None:

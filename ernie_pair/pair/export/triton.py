@@ -12,7 +12,6 @@ import shutil
 from pathlib import Path
 from typing import Dict, List
 
-from data_tools.files.atomic_files import to_disk
 from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, ExportedModel
 from ernie_pair.inference.predictor import BATCH_SIZE
 
@@ -35,8 +34,6 @@ def write_triton(exported: ExportedModel) -> None:
         (folder / "labels.txt").write_text(labels, encoding="utf-8")
         config = _config_of(exported, folder / "1" / "model.onnx", only_cpu=name in INT8_FILES)
         (folder / "config.pbtxt").write_text(config, encoding="utf-8")
-        for path in sorted(folder.rglob("*")):  # `publish_folder` forces to disk what is in its folder itself
-            to_disk(path)
 
 
 def _config_of(exported: ExportedModel, path: Path, only_cpu: bool) -> str:

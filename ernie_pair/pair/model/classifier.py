@@ -23,7 +23,6 @@ from ernie_pair.model_files.hugging_face.settings import refuse_other_model
 from ernie_pair.model_files.source import (
     VOCAB,
     ModelSource,
-    match_parameters,
     open_model,
     refuse_no_family,
 )
@@ -33,6 +32,7 @@ from ernie_pair.pair.model.encoders import ENCODERS, encoder_spec, hidden_states
 from ernie_pair.pair.model.model_class import path_of_class, trusted_class
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
+from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.weight_files import Arrays, as_float32
 
 MODEL_STATE, THEIRS = "model_state.pdparams", "hugging_face"

@@ -35,12 +35,8 @@ class BestModel:
         keep: int = 1,
     ):
         self.output_dir, self.write, self.metric = Path(output_dir), write, metric
-        self.world, self.all_reduce, self.lower_is_better, self.keep = (
-            world,
-            all_reduce,
-            lower_is_better,
-            keep,
-        )
+        self.world, self.all_reduce = world, all_reduce
+        self.lower_is_better, self.keep = lower_is_better, keep
 
     def judge(self, state: TrainState, metrics: Dict[str, float]) -> bool:
         """Publish the model if this evaluation is the best so far, and return whether it is.

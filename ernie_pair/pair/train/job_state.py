@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 from typing import Iterator, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.model_files.source import match_parameters
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.pair.step.optimizer import state_shapes
 from ernie_pair.weights.half_tensors import widen_tensors
+from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
 MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"

@@ -7,9 +7,9 @@ import numpy as np
 
 from data_tools.base.errors import CheckpointError
 from ernie_pair.device.device import quiet_libraries
-from ernie_pair.model_files.source import match_parameters
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
+from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import structured_names
 from ernie_pair.weights.weight_files import Arrays, as_float32
 

@@ -4,8 +4,9 @@ import logging
 import math
 from typing import Mapping, NamedTuple, Tuple
 
-from ernie_pair.model_files.source import ModelSource, match_parameters
+from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import HEADS, structured_names
 from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, as_float32

@@ -11,11 +11,13 @@ from tiny_pair import VOCAB, toy_rows, write_model
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.device import quiet_libraries
-from ernie_pair.model_files.config_json import FAMILIES, PRETRAINED
+from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
+
+PRETRAINED = ("ernie", "ernie_gram")
 
 quiet_libraries()
 IDS = paddle.to_tensor([[1, 5, 6, 2, 7, 8, 2], [1, 9, 2, 4, 2, 0, 0]])
