@@ -1,32 +1,92 @@
-"""Compile data_tools._helpers when there is a compiler; put into the source archive what a clone holds.
+"""Compile what is faster compiled, when there is a compiler; put into the source archive what a clone holds.
 
 All else about the package is in pyproject.toml.
 """
 
+import platform
 import sys
+from pathlib import Path
 
 from pybind11.setup_helpers import Pybind11Extension, build_ext
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.sdist import sdist
+from setuptools.errors import CompileError
+
+HELPERS, KERNELS = "data_tools._helpers", "ernie_pair.kernels._fused"
+# What is used without it.
+TWINS = {HELPERS: "Python", KERNELS: "Paddle's own kernels"}
+
+
+class KernelExtension(Extension):
+    """The fused CPU kernels: C functions, opened by ctypes; each file is for a level of processors."""
+
+    FOLDER = Path("ernie_pair", "kernels", "cpp")
+    FROM_GCC_10 = "-mavx512bf16"  # with an older compiler the kernels of that level are left out
+    AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
+    LEVELS = {
+        "interface.cpp": (),
+        "avx2.cpp": ("-mavx2", "-mfma"),
+        "avx512.cpp": AVX512,
+        "avx512_bf16.cpp": (*AVX512, FROM_GCC_10),
+    }
+    FLAGS = (
+        *("-O3", "-std=c++17", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
+        "-ffp-contract=off",  # the same roundings from every compiler; what is to be fused says so
+        # GCC takes the undefined registers of its own intrinsics for a fault, thousands of times.
+        *("-Wall", "-Wno-uninitialized", "-Wno-maybe-uninitialized"),
+    )
+
+    def __init__(self):
+        sources = [str(self.FOLDER / name) for name in self.LEVELS]
+        headers = [str(path) for path in sorted(self.FOLDER.glob("*.h"))]
+        super().__init__(KERNELS, sources, depends=headers, optional=True)
+
+    def build(self, compiler, output_dir, output_file):
+        """Compile each file with the flags of its level, and link without a runtime of OpenMP.
+
+        Paddle has loaded one: a second beside it would share out each loop anew.
+        """
+        objects = []
+        for source in self.sources:
+            flags = [*self.FLAGS, *self.LEVELS[Path(source).name]]
+            try:
+                objects += self._compile(compiler, source, output_dir, flags)
+            except CompileError:
+                if self.FROM_GCC_10 not in flags:
+                    raise
+                flags.remove(self.FROM_GCC_10)
+                objects += self._compile(compiler, source, output_dir, flags)
+                sys.stderr.write(f"warning: no kernels in bf16: this compiler knows no {self.FROM_GCC_10}\n")
+        compiler.link_shared_object(objects, output_file, libraries=["m", "dl"])
+
+    def _compile(self, compiler, source, output_dir, flags):
+        return compiler.compile([source], output_dir, extra_postargs=flags, depends=self.depends)
 
 
 class OptionalBuild(build_ext):
-    """The compiled helper is a faster twin of the Python: without a compiler, go on and say so."""
+    """What is compiled is a faster twin: without a compiler, go on and say so."""
 
     def run(self):
         try:
             super().run()
-        except Exception as error:  # setuptools raises many kinds here; each of them means "no helper"
-            self._say_twin(error)
+        except Exception as error:  # setuptools raises many kinds here; each of them means "no compiler"
+            for extension in self.extensions:
+                self._say_twin(extension, error)
 
     def build_extension(self, extension):
         try:
-            super().build_extension(extension)
+            if isinstance(extension, KernelExtension):
+                target = Path(self.get_ext_fullpath(extension.name))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                extension.build(self.compiler, self.build_temp, str(target))
+            else:
+                super().build_extension(extension)
         except Exception as error:
-            self._say_twin(error)
+            self._say_twin(extension, error)
 
-    def _say_twin(self, error):
-        sys.stderr.write(f"warning: data_tools._helpers is not compiled ({error}); its Python twin is used\n")
+    def _say_twin(self, extension, error):
+        instead = TWINS[extension.name]
+        sys.stderr.write(f"warning: {extension.name} is not compiled ({error}); used instead: {instead}\n")
 
 
 class WholeSdist(sdist):
@@ -44,7 +104,8 @@ class WholeSdist(sdist):
         super().make_distribution()
 
 
-setup(
-    ext_modules=[Pybind11Extension("data_tools._helpers", ["data_tools/helpers.cpp"], cxx_std=17)],
-    cmdclass={"build_ext": OptionalBuild, "sdist": WholeSdist},
-)
+EXTENSIONS = [Pybind11Extension(HELPERS, ["data_tools/helpers.cpp"], cxx_std=17, optional=True)]
+if sys.platform == "linux" and platform.machine() == "x86_64":
+    EXTENSIONS.append(KernelExtension())
+
+setup(ext_modules=EXTENSIONS, cmdclass={"build_ext": OptionalBuild, "sdist": WholeSdist})

@@ -1,0 +1,1 @@
+"""Fused CPU kernels: what one encoder layer costs in one call, beside the plain path of Paddle."""

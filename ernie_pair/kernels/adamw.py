@@ -1,0 +1,115 @@
+"""AdamW over all parameters in one call, with clipping by the global norm.
+
+It reads and writes the state of Paddle's AdamW in place: checkpoints, and whoever looks at the optimizer,
+see no difference, and either goes on from the other.
+"""
+
+from collections import defaultdict
+from ctypes import byref, c_float, c_int64
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+import paddle
+
+from ernie_pair.device.paddle_patches.gradients import squared_norm
+from ernie_pair.device.paddle_patches.optimizer_state import AdamSettings, adam_settings, adam_slots
+from ernie_pair.kernels.c_interface import AdamwCall, pointers_of
+from ernie_pair.kernels.layer_checks import FLOAT_BYTES, is_plain_array
+from ernie_pair.kernels.library import open_kernels
+
+Trained = List[Tuple[paddle.Tensor, paddle.Tensor]]  # parameters with their gradients
+
+
+class FusedAdamW(paddle.optimizer.AdamW):
+    """Paddle's AdamW whose ``step`` is one call of the kernels, on ``threads`` threads.
+
+    What the kernels do not know (other dtypes, a parameter that has a regularizer or is not to be clipped)
+    Paddle moves. ``known_norm``: of all gradients, where whoever calls ``step`` has it; for one step.
+    """
+
+    threads = 1
+    known_norm: Optional[float] = None
+
+    def squares(self) -> float:
+        """Return the sum of the squares of all gradients."""
+        gradients = [gradient for _, gradient in gradients_of(self._parameter_list)]
+        if all(map(is_plain_array, gradients)):
+            return sum_of_squares(gradients, self.threads)
+        return sum(squared_norm(gradient.astype("float32")).item() for gradient in gradients)
+
+    @paddle.no_grad()
+    def step(self) -> None:
+        """Move the parameters that have a gradient."""
+        norm, self.known_norm = self.known_norm, None
+        trained, settings = gradients_of(self._parameter_list), adam_settings(self)
+        is_fit = _are_fit(trained, settings)
+        slots = adam_slots(self, [parameter for parameter, _ in trained]) if is_fit else []
+        if not is_fit or any(t.element_size() != FLOAT_BYTES for slot in slots for t in slot):
+            super().step()
+            return
+        factor = 1.0
+        if settings.clip_norm is not None:
+            if norm is None:
+                norm = float(np.sqrt(sum_of_squares([gradient for _, gradient in trained], self.threads)))
+            factor = settings.clip_norm / max(norm, settings.clip_norm)  # a norm that is none stays so
+        together: Dict[Tuple[float, float], List[int]] = defaultdict(list)
+        for index, slot in enumerate(slots):  # one that had no gradient for a while is some steps behind
+            together[_value(slot.power1), _value(slot.power2)].append(index)
+        for powers, members in together.items():
+            self._move(settings, powers, factor, [(*trained[i], slots[i]) for i in members])
+
+    def _move(self, settings: AdamSettings, powers: Tuple[float, float], factor: float, group) -> None:
+        count = len(group)
+        parameters, gradients, slots = zip(*group)
+        rate = np.float32(self.get_lr())
+        rates = [rate * np.float32(p.optimize_attr["learning_rate"]) for p in parameters]
+        decays = [settings.decay_of(parameter) for parameter in parameters]
+        call = AdamwCall(settings.beta1, settings.beta2, settings.epsilon, *powers, factor, self.threads)
+        open_kernels().functions.fused_adamw_step(
+            byref(call),
+            count,
+            (c_int64 * count)(*[parameter.size for parameter in parameters]),
+            (c_float * count)(*map(float, rates)),
+            (c_float * count)(*decays),
+            pointers_of(parameters),
+            pointers_of(gradients),
+            pointers_of([slot.moment1 for slot in slots]),
+            pointers_of([slot.moment2 for slot in slots]),
+        )
+        later = [float(np.float32(power) * np.float32(beta)) for power, beta in zip(powers, settings.betas)]
+        for slot in slots:
+            _number(slot.power1).value, _number(slot.power2).value = later
+
+
+def gradients_of(parameters) -> Trained:
+    """Return the parameters that train and have a gradient, with it."""
+    found = ((p, p.grad) for p in parameters if not p.stop_gradient)
+    return [(parameter, gradient) for parameter, gradient in found if gradient is not None]
+
+
+def sum_of_squares(tensors, threads: int) -> float:
+    """Return the sum of the squares of all elements of float32 tensors on the CPU, without gaps."""
+    count = len(tensors)
+    sizes = (c_int64 * count)(*[tensor.size for tensor in tensors])
+    return open_kernels().functions.fused_sum_of_squares(count, sizes, pointers_of(tensors), threads)
+
+
+def _are_fit(trained: Trained, settings: AdamSettings) -> bool:
+    if not settings.is_usual or not all(map(_is_usual, (parameter for parameter, _ in trained))):
+        return False
+    fits = (p.shape == g.shape and is_plain_array(p) and is_plain_array(g) for p, g in trained)
+    return all(fits)
+
+
+def _is_usual(parameter) -> bool:
+    """Return whether a parameter is clipped with all others, and has no penalty of its own."""
+    return getattr(parameter, "need_clip", True) and getattr(parameter, "regularizer", None) is None
+
+
+def _number(tensor) -> c_float:
+    """Return the only number of a float32 tensor on the CPU, to be read and written."""
+    return c_float.from_address(tensor.data_ptr())
+
+
+def _value(tensor) -> float:
+    return _number(tensor).value

@@ -1,0 +1,68 @@
+// One product of float32 arrays over all threads; its factors can be rounded to bfloat16 first.
+#pragma once
+#include <omp.h>
+
+#include "basics.h"
+#include "kernels.h"
+
+namespace {
+
+constexpr int64_t TILE_ROWS = 256, TILE_COLUMNS = 1024;
+
+// In a parallel region.
+template <class T>
+inline void multiply_tiles(const Dense &of, const T *a, const T *b, float *c) {
+  const int64_t strips = (of.m + TILE_ROWS - 1) / TILE_ROWS, columns = (of.n + TILE_COLUMNS - 1) / TILE_COLUMNS;
+#pragma omp for schedule(static, 1)
+  for (int64_t tile = 0; tile < strips * columns; tile++) {
+    const int64_t i = tile / columns * TILE_ROWS, j = tile % columns * TILE_COLUMNS;
+    product(of.m - i < TILE_ROWS ? of.m - i : TILE_ROWS, of.n - j < TILE_COLUMNS ? of.n - j : TILE_COLUMNS, of.k,
+            a + i * of.k, of.k, b + j, of.n, false, c + i * of.n + j, of.n);
+  }
+}
+
+inline void dense_of_float(const Dense &of, const float *a, const float *b, void *, float *c) {
+#pragma omp parallel num_threads(of.threads)
+  {
+    const TinyIsZero tiny_is_zero;
+    omp_set_num_threads(1);
+    multiply_tiles(of, a, b, c);
+  }
+}
+
+#ifdef __AVX512BF16__
+inline void convert_in_parallel(const float *from, int64_t count, Half *to) {
+  constexpr int64_t PART = 1 << 14;
+#pragma omp for schedule(static)
+  for (int64_t start = 0; start < count; start += PART)
+    convert(from + start, count - start < PART ? count - start : PART, to + start);
+}
+
+struct NarrowFactors {
+  Half *a, *b;
+  size_t bytes;
+
+  NarrowFactors(const Dense &of, void *base) {
+    Space space(base);
+    a = space.take<Half>(of.m * of.k);
+    b = space.take<Half>(of.k * of.n);
+    bytes = space.bytes();
+  }
+};
+
+inline size_t dense_work_bytes(const Dense &of) { return NarrowFactors(of, nullptr).bytes; }
+
+inline void dense_of_half(const Dense &of, const float *a, const float *b, void *work, float *c) {
+  const NarrowFactors narrow(of, work);
+#pragma omp parallel num_threads(of.threads)
+  {
+    const TinyIsZero tiny_is_zero;
+    omp_set_num_threads(1);
+    convert_in_parallel(a, of.m * of.k, narrow.a);
+    convert_in_parallel(b, of.k * of.n, narrow.b);
+    multiply_tiles(of, narrow.a, narrow.b, c);
+  }
+}
+#endif
+
+}  // namespace

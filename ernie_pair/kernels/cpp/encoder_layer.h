@@ -1,0 +1,553 @@
+// An encoder layer, post-norm, forward and backward.
+//
+// The rows are worked on in blocks of whole sequences, from the first product to the last: what one product leaves is
+// still in the cache when the next reads it. T is what products read and what is kept for the backward pass: float, or
+// Half with sums, norms, softmax and the residual in float32. Blocks follow from the shape alone, and so do the sums over
+// them: the number of threads changes nothing.
+//
+// M = B S rows go in, R come out. Queries, and what attention makes of them, are of the first Q places of each sequence:
+// of all, or of the first where nothing else comes out. Of chosen rows the attention is whole, and the rest is theirs alone.
+#pragma once
+#include <omp.h>
+#include <string.h>
+
+#include "attention.h"
+#include "fused.h"
+#include "norms.h"
+
+namespace {
+
+constexpr int64_t BLOCK_ROWS = 256;
+
+template <class T>
+constexpr bool is_half() {
+  return sizeof(T) == 2;
+}
+
+// What a layer is, in the words of the kernels.
+struct Shape {
+  int64_t batch, length, hidden, heads, inner, queries, rows, query_rows, out_rows;
+  const int32_t *chosen;      // the rows that come out; NULL: the queries
+  int64_t sequences, blocks;  // of a block; in all
+
+  explicit Shape(const fused_layer &of)
+      : batch(of.batch), length(of.length), hidden(of.hidden), heads(of.heads), inner(of.inner),
+        queries(of.first_token_only ? 1 : of.length), rows(batch * length), query_rows(batch * queries),
+        out_rows(of.rows ? of.out_rows : query_rows), chosen(of.rows),
+        sequences(BLOCK_ROWS / length < 1 ? 1 : BLOCK_ROWS / length), blocks((batch + sequences - 1) / sequences) {}
+  Head head() const { return Head(queries, length, hidden / heads); }
+  bool is_whole() const { return queries == length; }
+};
+
+// The sequences of a block, and their rows: first and count of those that go in, ask and come out.
+struct Block {
+  int64_t first, count, row, rows, query_row, query_rows, out_row, out_rows;
+
+  Block(const Shape &shape, int64_t number)
+      : first(number * shape.sequences),
+        count(first + shape.sequences > shape.batch ? shape.batch - first : shape.sequences), row(first * shape.length),
+        rows(count * shape.length), query_row(first * shape.queries), query_rows(count * shape.queries),
+        out_row(shape.chosen ? chosen_before(shape, row) : query_row),
+        out_rows(shape.chosen ? chosen_before(shape, row + rows) - out_row : query_rows) {}
+
+ private:
+  static int64_t chosen_before(const Shape &shape, int64_t row) {
+    int64_t low = 0, high = shape.out_rows;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (shape.chosen[middle] < row)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+};
+
+// The weights as the products read them: in float32 the parameters themselves; in Half copies, those of queries, keys
+// and values side by side.
+template <class T>
+struct Weights {
+  const T *q, *k, *v, *out, *up, *down;
+  int64_t step;  // from row to row of q, k and v
+};
+
+template <class T>
+Weights<T> weights_of(const Shape &shape, const float *const *parameters, const void *packed);
+
+template <>
+inline Weights<float> weights_of(const Shape &shape, const float *const *p, const void *) {
+  return {p[FUSED_WQ], p[FUSED_WK], p[FUSED_WV], p[FUSED_WO], p[FUSED_W1], p[FUSED_W2], shape.hidden};
+}
+
+template <>
+inline Weights<Half> weights_of(const Shape &shape, const float *const *, const void *packed) {
+  Space space(packed);
+  const int64_t D = shape.hidden, F = shape.inner;
+  const Half *qkv = space.take<Half>(D * 3 * D), *out = space.take<Half>(D * D), *up = space.take<Half>(D * F);
+  return {qkv, qkv + D, qkv + 2 * D, out, up, space.take<Half>(F * D), 3 * D};
+}
+
+inline size_t layer_packed_bytes(const fused_layer *layer) {
+  const Shape shape(*layer);
+  Space space(nullptr);
+  space.take<Half>(3 * shape.hidden * shape.hidden);
+  space.take<Half>(shape.hidden * shape.hidden);
+  space.take<Half>(shape.hidden * shape.inner);
+  space.take<Half>(shape.inner * shape.hidden);
+  return space.bytes();
+}
+
+#ifdef __AVX512BF16__
+// Fill what weights_of reads, of the parameters as they are now.
+inline void layer_pack(const fused_layer *layer, const float *const *p, void *packed) {
+  const Shape shape(*layer);
+  const Weights<Half> to = weights_of<Half>(shape, p, packed);
+  const int64_t D = shape.hidden, F = shape.inner;
+  struct Part { const float *from; const Half *to; int64_t rows, width, step; };
+  const Part parts[] = {{p[FUSED_WQ], to.q, D, D, 3 * D},  {p[FUSED_WK], to.k, D, D, 3 * D}, {p[FUSED_WV], to.v, D, D, 3 * D},
+                        {p[FUSED_WO], to.out, D, D, D},    {p[FUSED_W1], to.up, D, F, F},    {p[FUSED_W2], to.down, F, D, D}};
+#pragma omp parallel num_threads(layer->threads)
+  {
+    const TinyIsZero tiny_is_zero;
+    for (const Part &part : parts) {
+#pragma omp for schedule(static) nowait
+      for (int64_t row = 0; row < part.rows; row++)
+        convert(part.from + row * part.width, part.width, (Half *)part.to + row * part.step);
+    }
+  }
+}
+#endif
+
+// What goes from forward to backward.
+template <class T>
+struct Saved {
+  T *x;                       // [M, D]; in float32 it is the input itself
+  T *q, *k, *v;               // with biases; side by side where all rows are queries
+  int64_t q_step, kv_step;    // from row to row
+  T *probabilities, *context;  // [B, H, Q, padded S], [R, D]
+  T *middle;                  // [R, D]: between the two halves of the layer; in float32 the same as `residual`
+  float *residual;            // [R, D]
+  T *before, *after;          // [R, F]: of the activation; before relu nothing is kept
+  NormState norm1, norm2;     // of R rows
+  uint32_t *attention_bits, *bits1, *bits2;
+  size_t bytes;
+
+  Saved(const Shape &shape, int activation, const void *base) {
+    Space space(base);
+    const int64_t D = shape.hidden, M = shape.rows, R = shape.out_rows;
+    const Head head = shape.head();
+    x = is_half<T>() ? space.take<T>(M * D) : nullptr;
+    if (shape.is_whole()) {
+      q = space.take<T>(M * 3 * D);
+      k = q + D;
+      q_step = kv_step = 3 * D;
+    } else {
+      q = space.take<T>(shape.query_rows * D);
+      k = space.take<T>(M * 2 * D);
+      q_step = D;
+      kv_step = 2 * D;
+    }
+    v = k + D;
+    probabilities = space.take<T>(shape.batch * shape.heads * head.queries * head.padded_length);
+    context = space.take<T>(R * D);
+    residual = space.take<float>(R * D);
+    middle = is_half<T>() ? space.take<T>(R * D) : (T *)residual;
+    before = activation == FUSED_GELU ? space.take<T>(R * shape.inner) : nullptr;
+    after = space.take<T>(R * shape.inner);
+    norm1 = {space.take<float>(R * D), space.take<float>(R * 2)};
+    norm2 = {space.take<float>(R * D), space.take<float>(R * 2)};
+    attention_bits = space.take<uint32_t>(shape.batch * shape.heads * head.queries * head.bit_words());
+    bits1 = space.take<uint32_t>(R * words_of_bits(D));
+    bits2 = space.take<uint32_t>(R * words_of_bits(D));
+    bytes = space.bytes();
+  }
+};
+
+// The gradients that the products of the parameters' gradients read, and the sums of each block over its rows.
+template <class T>
+struct Gradients {
+  T *q, *k, *v;  // in the rows of Saved
+  T *out, *down;  // [R, D]: of what the products with these weights gave
+  T *up;         // [R, F]
+  float *sums;   // [blocks, sum_width]
+  int64_t sum_width;
+  size_t bytes;
+
+  enum { SCALE2, SHIFT2, DOWN, SCALE1, SHIFT1, OUT, Q, K, V, UP };  // of [D] each, the last of [F]
+
+  Gradients(const Shape &shape, void *base) {
+    Space space(base);
+    const int64_t D = shape.hidden, M = shape.rows, R = shape.out_rows;
+    if (shape.is_whole()) {
+      q = space.take<T>(M * 3 * D);
+      k = q + D;
+    } else {
+      q = space.take<T>(shape.query_rows * D);
+      k = space.take<T>(M * 2 * D);
+    }
+    v = k + D;
+    out = space.take<T>(R * D);
+    down = space.take<T>(R * D);
+    up = space.take<T>(R * shape.inner);
+    sum_width = UP * D + shape.inner;
+    sums = space.take<float>(shape.blocks * sum_width);
+    bytes = space.bytes();
+  }
+};
+
+// What one thread needs for one block.
+struct BlockWork {
+  float *wide;    // [rows, max(3 D, F)]
+  float *narrow;  // [rows, D]
+  HeadWork head;
+  size_t bytes;
+
+  BlockWork(const Shape &shape, Space space)
+      : wide(take_wide(shape, space)), narrow(space.take<float>(shape.sequences * shape.length * shape.hidden)),
+        head(shape.head(), space), bytes(space.bytes()) {}
+
+ private:
+  static float *take_wide(const Shape &shape, Space &space) {
+    const int64_t width = shape.inner > 3 * shape.hidden ? shape.inner : 3 * shape.hidden;
+    return space.take<float>(shape.sequences * shape.length * width);
+  }
+};
+
+inline size_t block_work_bytes(const Shape &shape) { return BlockWork(shape, Space(nullptr)).bytes; }
+
+// A layer at work: forward, or backward of the same.
+template <class T>
+class EncoderLayer {
+ public:
+  EncoderLayer(const fused_layer &layer, const float *x, const float *const *parameters, const void *packed,
+               const void *saved)
+      : layer(layer), shape(layer), head(shape.head()), parameters(parameters), x(x),
+        weights(weights_of<T>(shape, parameters, packed)), saved(shape, layer.activation, saved) {}
+
+  void forward(const float *mask, void *work, float *y) {
+    const size_t bytes = block_work_bytes(shape);
+#pragma omp parallel num_threads(layer.threads)
+    {
+      const TinyIsZero tiny_is_zero;
+      omp_set_num_threads(1);  // for oneDNN within this thread
+      char *own = (char *)work + (size_t)omp_get_thread_num() * bytes;
+#pragma omp for schedule(static, 1)
+      for (int64_t number = 0; number < shape.blocks; number++) {
+        const Block block(shape, number);
+        const BlockWork space(shape, Space(own));
+        attend(block, mask, space);
+        feed_forward(block, space, y);
+      }
+    }
+  }
+
+  void backward(const float *dy, void *work, float *dx, float *const *gradients) {
+    Gradients<T> d(shape, work);
+    char *rest = (char *)work + d.bytes;
+    memset(d.sums, 0, (size_t)(shape.blocks * d.sum_width) * sizeof(float));
+    const size_t bytes = block_work_bytes(shape);
+#pragma omp parallel num_threads(layer.threads)
+    {
+      const TinyIsZero tiny_is_zero;
+      omp_set_num_threads(1);
+      char *own = rest + (size_t)omp_get_thread_num() * bytes;
+#pragma omp for schedule(static, 1)
+      for (int64_t number = 0; number < shape.blocks; number++) {
+        const Block block(shape, number);
+        const BlockWork space(shape, Space(own));
+        float *sums = d.sums + number * d.sum_width;
+        feed_forward_backward(block, d, sums, dy, dx, space);
+        attend_backward(block, d, sums, dx, space);
+      }
+      weight_gradients(d, gradients);
+    }
+    add_sums(d, gradients);
+  }
+
+ private:
+  const fused_layer &layer;
+  const Shape shape;
+  const Head head;
+  const float *const *parameters;
+  const float *x;
+  const Weights<T> weights;
+  const Saved<T> saved;
+
+  const T *rows_of_x() const { return is_half<T>() ? saved.x : (const T *)x; }
+  // The row of the input that a row of the output is made of.
+  int64_t row_in(int64_t out_row) const {
+    if (shape.chosen) return shape.chosen[out_row];
+    return shape.is_whole() ? out_row : out_row * shape.length;
+  }
+  // From one row of the input that is a query to the next.
+  int64_t query_step() const { return (shape.is_whole() ? 1 : shape.length) * shape.hidden; }
+  Dropout attention_dropout() const { return {layer.seed, layer.layer * 4, layer.attention_dropout}; }
+  Dropout hidden_dropout(uint32_t which) const { return {layer.seed, layer.layer * 4 + which, layer.hidden_dropout}; }
+
+  // But for the bits of its rows.
+  Norm norm_of(int bias, int scale, int shift) const {
+    return {shape.hidden, parameters[bias], parameters[scale], parameters[shift], nullptr, hidden_dropout(0).upscale(),
+            layer.epsilon};
+  }
+
+  // ---- forward
+
+  void attend(const Block &block, const float *mask, const BlockWork &space) const {
+    if (is_half<T>())
+      convert(x + block.row * shape.hidden, block.rows * shape.hidden, saved.x + block.row * shape.hidden);
+    project(block, space.wide);
+    const int64_t D = shape.hidden;
+    T *context = shape.chosen ? (T *)space.narrow : saved.context + block.query_row * D;
+    for (int64_t sequence = block.first; sequence < block.first + block.count; sequence++)
+      for (int64_t number = 0; number < shape.heads; number++)
+        attend_head(sequence, number, mask, space.head, context + (sequence - block.first) * shape.queries * D);
+    for (int64_t row = block.out_row; shape.chosen && row < block.out_row + block.out_rows; row++)
+      memcpy(saved.context + row * D, context + (row_in(row) - block.row) * D, (size_t)D * sizeof(T));
+    product(block.out_rows, D, D, saved.context + block.out_row * D, D, weights.out, D, false, space.wide, D);
+    Norm norm = norm_of(FUSED_BO, FUSED_G1, FUSED_E1);
+    for (int64_t row = block.out_row; row < block.out_row + block.out_rows; row++) {
+      norm.bits = drawn(hidden_dropout(1), row, saved.bits1);
+      norm_forward<T>(norm, space.wide + (row - block.out_row) * D, x + row_in(row) * D, row_of(saved.norm1, row, D),
+                      saved.residual + row * D, is_half<T>() ? saved.middle + row * D : nullptr);
+    }
+  }
+
+  // Queries, keys and values of a block, with their biases.
+  void project(const Block &block, float *result) const {
+    const int64_t D = shape.hidden, joined = shape.is_whole() && is_half<T>();
+    const T *rows = rows_of_x() + block.row * D;
+    if (joined) product(block.rows, 3 * D, D, rows, D, weights.q, weights.step, false, result, 3 * D);
+    struct Part { const T *weight; int bias; T *to; int64_t step, rows, from_step; };
+    const Part parts[3] = {
+        {weights.q, FUSED_BQ, saved.q + block.query_row * saved.q_step, saved.q_step, block.query_rows, query_step()},
+        {weights.k, FUSED_BK, saved.k + block.row * saved.kv_step, saved.kv_step, block.rows, D},
+        {weights.v, FUSED_BV, saved.v + block.row * saved.kv_step, saved.kv_step, block.rows, D}};
+    for (int which = 0; which < 3; which++) {
+      const Part &part = parts[which];
+      const int64_t step = joined ? 3 * D : D;
+      const float *from = joined ? result + which * D : result;
+      if (!joined) product(part.rows, D, D, rows, part.from_step, part.weight, weights.step, false, result, D);
+      for (int64_t row = 0; row < part.rows; row++)
+        sweep(D, [&](int64_t j, auto mask) {
+          store(part.to + row * part.step + j, mask,
+                load(from + row * step + j, mask) + load(parameters[part.bias] + j, mask));
+        });
+    }
+  }
+
+  void attend_head(int64_t sequence, int64_t number, const float *mask, const HeadWork &work, T *context) const {
+    const int64_t column = number * head.width, cell = sequence * shape.heads + number;
+    const Dropout dropout = attention_dropout();
+    uint32_t *bits = saved.attention_bits + cell * head.queries * head.bit_words();
+    if (dropout.drops()) draw_bits(dropout, (uint32_t)cell, head.queries * head.bit_words(), bits);
+    head_forward<T>(head,
+                    {{saved.q + sequence * head.queries * saved.q_step + column, saved.q_step},
+                     {saved.k + sequence * head.length * saved.kv_step + column, saved.kv_step},
+                     {saved.v + sequence * head.length * saved.kv_step + column, saved.kv_step},
+                     mask ? mask + sequence * head.length : nullptr,
+                     dropout.drops() ? bits : nullptr,
+                     dropout.upscale(),
+                     saved.probabilities + cell * head.queries * head.padded_length,
+                     {context + column, shape.hidden}},
+                    work);
+  }
+
+  const uint32_t *drawn(const Dropout &dropout, int64_t row, uint32_t *all) const {
+    uint32_t *bits = all + row * words_of_bits(shape.hidden);
+    if (dropout.drops()) draw_bits(dropout, (uint32_t)row_in(row), words_of_bits(shape.hidden), bits);
+    return dropout.drops() ? bits : nullptr;
+  }
+
+  void feed_forward(const Block &block, const BlockWork &space, float *y) const {
+    const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
+    product(block.out_rows, F, D, saved.middle + start * D, D, weights.up, F, false, space.wide, F);
+    for (int64_t row = 0; row < block.out_rows; row++) activate(start + row, space.wide + row * F);
+    product(block.out_rows, D, F, saved.after + start * F, F, weights.down, D, false, space.wide, D);
+    Norm norm = norm_of(FUSED_B2, FUSED_G2, FUSED_E2);
+    for (int64_t row = start; row < start + block.out_rows; row++) {
+      norm.bits = drawn(hidden_dropout(2), row, saved.bits2);
+      norm_forward<T>(norm, space.wide + (row - start) * D, saved.residual + row * D, row_of(saved.norm2, row, D),
+                      y + row * D, nullptr);
+    }
+  }
+
+  void activate(int64_t row, const float *products) const {
+    const float *bias = parameters[FUSED_B1];
+    T *after = saved.after + row * shape.inner;
+    if (layer.activation == FUSED_RELU) {
+      sweep(shape.inner, [&](int64_t j, auto mask) {
+        store(after + j, mask, larger(zero(), load(products + j, mask) + load(bias + j, mask)));
+      });
+      return;
+    }
+    T *before = saved.before + row * shape.inner;
+    sweep(shape.inner, [&](int64_t j, auto mask) {
+      const Lanes value = load(products + j, mask) + load(bias + j, mask);
+      Lanes below, bell;
+      normal(value, below, bell);
+      store(before + j, mask, value);
+      store(after + j, mask, value * below);
+    });
+  }
+
+  // ---- backward
+
+  const uint32_t *bits_of(int64_t row, const uint32_t *all) const {
+    return layer.hidden_dropout > 0 ? all + row * words_of_bits(shape.hidden) : nullptr;
+  }
+
+  // dy -> the gradient of `residual` in space.narrow; of the block's rows in d.
+  void feed_forward_backward(const Block &block, const Gradients<T> &d, float *sums, const float *dy, float *dx,
+                             const BlockWork &space) const {
+    const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
+    Norm norm = norm_of(FUSED_B2, FUSED_G2, FUSED_E2);
+    for (int64_t row = start; row < start + block.out_rows; row++) {
+      norm.bits = bits_of(row, saved.bits2);
+      norm_backward<T>(norm, row_of(saved.norm2, row, D), dy + row * D, space.narrow + (row - start) * D,
+                       d.down + row * D, {sums + d.SCALE2 * D, sums + d.SHIFT2 * D, sums + d.DOWN * D});
+    }
+    product<false, true>(block.out_rows, F, D, d.down + start * D, D, weights.down, D, false, space.wide, F);
+    for (int64_t row = 0; row < block.out_rows; row++)
+      activate_backward(start + row, space.wide + row * F, d.up + (start + row) * F, sums + d.UP * D);
+    product<false, true>(block.out_rows, D, F, d.up + start * F, F, weights.up, F, true, space.narrow, D);
+    if (shape.chosen || !shape.is_whole()) memset(dx + block.row * D, 0, (size_t)(block.rows * D) * sizeof(float));
+    norm = norm_of(FUSED_BO, FUSED_G1, FUSED_E1);
+    for (int64_t row = start; row < start + block.out_rows; row++) {
+      norm.bits = bits_of(row, saved.bits1);
+      norm_backward<T>(norm, row_of(saved.norm1, row, D), space.narrow + (row - start) * D, dx + row_in(row) * D,
+                       d.out + row * D, {sums + d.SCALE1 * D, sums + d.SHIFT1 * D, sums + d.OUT * D});
+    }
+    product<false, true>(block.out_rows, D, D, d.out + start * D, D, weights.out, D, false, space.narrow, D);
+  }
+
+  void activate_backward(int64_t row, const float *d_after, T *d_before, float *sums) const {
+    const bool is_relu = layer.activation == FUSED_RELU;
+    const T *kept = (is_relu ? saved.after : saved.before) + row * shape.inner;
+    sweep(shape.inner, [&](int64_t j, auto mask) {
+      Lanes gradient = load(d_after + j, mask);
+      if (is_relu)
+        gradient = keep(positive(load(kept + j, mask)), gradient);
+      else
+        gradient = gradient * gelu_slope(load(kept + j, mask));
+      store(d_before + j, mask, gradient);
+      add_to(sums, j, mask, gradient);
+    });
+  }
+
+  // The gradient of the context of every query of a block, from that of the rows that came out, in space.narrow.
+  const float *context_gradient(const Block &block, const BlockWork &space) const {
+    if (!shape.chosen) return space.narrow;
+    const size_t row_bytes = (size_t)shape.hidden * sizeof(float);
+    memset(space.wide, 0, (size_t)block.rows * row_bytes);
+    for (int64_t row = 0; row < block.out_rows; row++)
+      memcpy(space.wide + (row_in(block.out_row + row) - block.row) * shape.hidden, space.narrow + row * shape.hidden,
+             row_bytes);
+    return space.wide;
+  }
+
+  // From the gradient of the context in space.narrow; adds to dx.
+  void attend_backward(const Block &block, const Gradients<T> &d, float *sums, float *dx, const BlockWork &space) const {
+    const int64_t D = shape.hidden;
+    const float *d_context = context_gradient(block, space);
+    for (int64_t sequence = block.first; sequence < block.first + block.count; sequence++)
+      for (int64_t number = 0; number < shape.heads; number++)
+        attend_head_backward(sequence, number, d_context + (sequence - block.first) * head.queries * D, d, sums,
+                             space.head);
+    float *to = dx + block.row * D;
+    const T *q = d.q + block.query_row * saved.q_step, *k = d.k + block.row * saved.kv_step;
+    if (is_half<T>() && shape.is_whole()) {
+      product<false, true>(block.rows, D, 3 * D, q, saved.q_step, weights.q, weights.step, true, to, D);
+      return;
+    }
+    product<false, true>(block.query_rows, D, D, q, saved.q_step, weights.q, weights.step, true, to, query_step());
+    product<false, true>(block.rows, D, D, k, saved.kv_step, weights.k, weights.step, true, to, D);
+    product<false, true>(block.rows, D, D, k + D, saved.kv_step, weights.v, weights.step, true, to, D);
+  }
+
+  void attend_head_backward(int64_t sequence, int64_t number, const float *d_context, const Gradients<T> &d, float *sums,
+                            const HeadWork &work) const {
+    const int64_t D = shape.hidden, column = number * head.width, cell = sequence * shape.heads + number;
+    const int64_t q = sequence * head.queries * saved.q_step + column;
+    const int64_t kv = sequence * head.length * saved.kv_step + column;
+    const Dropout dropout = attention_dropout();
+    head_backward<T>(head,
+                     {{saved.q + q, saved.q_step},
+                      {saved.k + kv, saved.kv_step},
+                      {saved.v + kv, saved.kv_step},
+                      {d_context + column, D},
+                      saved.probabilities + cell * head.queries * head.padded_length,
+                      dropout.drops() ? saved.attention_bits + cell * head.queries * head.bit_words() : nullptr,
+                      dropout.upscale(),
+                      {d.q + q, saved.q_step},
+                      {d.k + kv, saved.kv_step},
+                      {d.v + kv, saved.kv_step},
+                      sums + d.Q * D + column,
+                      sums + d.K * D + column,
+                      sums + d.V * D + column},
+                     work);
+  }
+
+  // The products of all rows that the gradients of the weights are, shared out among the threads of a parallel region in
+  // squares of D x D.
+  void weight_gradients(const Gradients<T> &d, float *const *gradients) const {
+    const int64_t D = shape.hidden, F = shape.inner, M = shape.rows, R = shape.out_rows;
+    struct Square { const T *a; int64_t a_step; const T *b; int64_t b_step; float *c; int64_t c_step, height, width, depth; };
+    const int64_t strips = (F + D - 1) / D;
+#pragma omp for schedule(static, 1)
+    for (int64_t number = 0; number < 4 + 2 * strips; number++) {
+      const int64_t start = number < 4 ? 0 : (number - 4) / 2 * D, rest = F - start < D ? F - start : D;
+      const T *rows = rows_of_x();
+      const Square of_attention[4] = {
+          {rows, query_step(), d.q, saved.q_step, gradients[FUSED_WQ], D, D, D, shape.query_rows},
+          {rows, D, d.k, saved.kv_step, gradients[FUSED_WK], D, D, D, M},
+          {rows, D, d.v, saved.kv_step, gradients[FUSED_WV], D, D, D, M},
+          {saved.context, D, d.out, D, gradients[FUSED_WO], D, D, D, R}};
+      const Square of_feed_forward[2] = {
+          {saved.middle, D, d.up + start, F, gradients[FUSED_W1] + start, F, D, rest, R},
+          {saved.after + start, F, d.down, D, gradients[FUSED_W2] + start * D, D, rest, D, R}};
+      const Square &one = number < 4 ? of_attention[number] : of_feed_forward[number % 2];
+      product<true, false>(one.height, one.width, one.depth, one.a, one.a_step, one.b, one.b_step, false, one.c,
+                           one.c_step);
+    }
+  }
+
+  void add_sums(const Gradients<T> &d, float *const *gradients) const {
+    static const int parameter_of[] = {FUSED_G2, FUSED_E2, FUSED_B2, FUSED_G1, FUSED_E1,
+                                       FUSED_BO, FUSED_BQ, FUSED_BK, FUSED_BV, FUSED_B1};
+    for (int which = 0; which <= d.UP; which++) {
+      const int64_t count = which == d.UP ? shape.inner : shape.hidden;
+      float *to = gradients[parameter_of[which]];
+      memcpy(to, d.sums + which * shape.hidden, (size_t)count * sizeof(float));
+      for (int64_t block = 1; block < shape.blocks; block++)
+        sweep(count, [&](int64_t j, auto mask) {
+          add_to(to, j, mask, load(d.sums + block * d.sum_width + which * shape.hidden + j, mask));
+        });
+    }
+  }
+};
+
+template <class T>
+size_t layer_saved_bytes(const fused_layer *layer) {
+  return Saved<T>(Shape(*layer), layer->activation, nullptr).bytes;
+}
+
+template <class T>
+size_t layer_work_bytes(const fused_layer *layer) {
+  const Shape shape(*layer);
+  return Gradients<T>(shape, nullptr).bytes + (size_t)layer->threads * block_work_bytes(shape);
+}
+
+template <class T>
+void layer_forward(const fused_layer *layer, const float *x, const float *mask, const float *const *parameters,
+                   const void *packed, void *saved, void *work, float *y) {
+  EncoderLayer<T>(*layer, x, parameters, packed, saved).forward(mask, work, y);
+}
+
+template <class T>
+void layer_backward(const fused_layer *layer, const float *x, const float *const *parameters, const void *packed,
+                    const void *saved, const float *dy, void *work, float *dx, float *const *gradients) {
+  EncoderLayer<T>(*layer, x, parameters, packed, saved).backward(dy, work, dx, gradients);
+}
+
+}  // namespace

@@ -1,0 +1,272 @@
+"""Word, position, token type and task embeddings, their norm and dropout, in one call.
+
+`FusedEmbeddings` stands in for the forward pass of the embeddings of PaddleNLP's ERNIE, ErnieGram, BERT and
+RoBERTa. B batch, S sequence, D hidden, V vocabulary.
+"""
+
+import sys
+from ctypes import byref, c_int64
+from typing import List, NamedTuple, Optional, Sequence
+
+import numpy as np
+import paddle
+from paddle import nn
+from paddle.autograd import PyLayer
+
+from data_tools.base.errors import InputError
+from ernie_pair.device.paddle_patches.layer_forward import parameter_of, runs_its_class, sublayer_of
+from ernie_pair.device.paddle_patches.layer_settings import epsilon_of, padding_id_of
+from ernie_pair.kernels.c_interface import EmbeddingCall
+from ernie_pair.kernels.encoder_layer import dense, refuse_second_derivatives
+from ernie_pair.kernels.layer_checks import CheckedTensors
+from ernie_pair.kernels.library import open_kernels
+from ernie_pair.kernels.model_state import ModelState
+from ernie_pair.kernels.workspaces import POOL, Workspace
+
+KNOWN = {"ErnieEmbeddings", "ErnieGramEmbeddings", "BertEmbeddings", "RobertaEmbeddings"}
+WHOLE = (paddle.int32, paddle.int64)
+NUM_PARAMETERS = 5  # without the tasks' table
+
+
+def are_fit(embeddings) -> bool:
+    """Return whether the kernels compute these embeddings."""
+    kind = type(embeddings)
+    if kind.__name__ not in KNOWN or not kind.__module__.startswith("paddlenlp."):
+        return False
+    return not why_changed(embeddings) and CheckedTensors().are_fit(_parameters_of(embeddings), _shapes_of)
+
+
+def why_changed(embeddings) -> str:
+    """Return why embeddings of a known class are none for the kernels at this moment, in words, or ''."""
+    parts = [("layer_norm", nn.LayerNorm), ("dropout", nn.Dropout)]
+    parts += [(name, nn.Embedding) for name in _tables_of(embeddings)]
+    for name, kind in parts:
+        part = sublayer_of(embeddings, name)
+        if part is None or not runs_its_class(part, kind):
+            return f"{name} was replaced or has a hook, and the fused ones would pass it over"
+    return ""
+
+
+def _tables_of(embeddings) -> List[str]:
+    tasks = ["task_type_embeddings"] if getattr(embeddings, "use_task_id", False) else []
+    return ["word_embeddings", "position_embeddings", "token_type_embeddings", *tasks]
+
+
+def _parameters_of(embeddings) -> List[paddle.Tensor]:
+    """Return scale and shift of the norm and the tables; the parts are those that `why_changed` looks for."""
+    norm = sublayer_of(embeddings, "layer_norm")
+    tables = [parameter_of(sublayer_of(embeddings, name), "weight") for name in _tables_of(embeddings)]
+    return [parameter_of(norm, "weight"), parameter_of(norm, "bias"), *tables]
+
+
+def _shapes_of(parameters: Sequence) -> List[List[int]]:
+    """Return the shapes that the ``parameters`` of embeddings have where they fit to each other."""
+    width = parameters[0].shape[-1]
+    return [[width], [width], *([table.shape[0], width] for table in parameters[2:])]
+
+
+class Given(NamedTuple):
+    """The ids of a batch, int64 [B, S]; ``positions`` None: 0, 1, ... S - 1."""
+
+    ids: paddle.Tensor
+    types: paddle.Tensor
+    positions: Optional[paddle.Tensor]
+
+    def addresses(self) -> List[int]:
+        """Return where they lie."""
+        return [0 if tensor is None else tensor.data_ptr() for tensor in self]
+
+
+class FusedEmbeddings:
+    """The forward pass of ``embeddings``, with which that of the model begins."""
+
+    def __init__(self, embeddings, state: ModelState):
+        self.embeddings, self.state, self.checked = embeddings, state, CheckedTensors()
+
+    def __call__(self, input_ids=None, token_type_ids=None, position_ids=None, **others):
+        """Return the states [B, S, D] of ids int64 [B, S]; what the kernels do not know, Paddle computes.
+
+        Raises InputError for an id that is in no table.
+        """
+        self.state.begin_pass()
+        is_asked = any(one is not None and not (isinstance(one, int) and one == 0) for one in others.values())
+        is_plain = input_ids is None or is_asked or not paddle.in_dynamic_mode()
+        parameters = [] if is_plain else self._fit_parameters()
+        given = self._given(input_ids, token_type_ids, position_ids) if parameters else None
+        if given is None:
+            kind = type(self.embeddings)
+            return kind.forward(self.embeddings, input_ids, token_type_ids, position_ids, **others)
+        task_id = self._task_id(parameters)
+        call = OneEmbedding(self._call(given, parameters), given, task_id, self.checked)
+        if paddle.is_grad_enabled() and not all(parameter.stop_gradient for parameter in parameters):
+            return _Function.apply(call, *parameters)
+        return call.forward(parameters)
+
+    def _fit_parameters(self) -> List[paddle.Tensor]:
+        """Return the parameters; [] where the embeddings are, at this moment, none for the kernels."""
+        reason = why_changed(self.embeddings)
+        parameters = [] if reason else _parameters_of(self.embeddings)
+        if not reason and not self.checked.are_fit(parameters, _shapes_of):
+            reason = "the embeddings are not float32 on the CPU any more"
+        if reason:
+            self.state.tell_once(reason)
+            return []
+        return parameters
+
+    def _given(self, ids, types, positions) -> Optional[Given]:
+        """Return copies in the shape of ``ids``; None for what is Paddle's to spread, or to refuse."""
+        if len(ids.shape) != 2 or 0 in ids.shape:
+            return None
+        types = paddle.zeros_like(ids) if types is None else types
+        positions = self._positions(ids) if positions is None else positions
+        given = [ids, types, positions]
+        for number, tensor in enumerate(given):
+            if tensor is None:
+                continue
+            if tensor.dtype not in WHOLE or not tensor.place.is_cpu_place() or not _spreads(tensor, ids):
+                return None
+            # A copy: nobody can put another number into it before the backward pass.
+            given[number] = dense(tensor.astype("int64").expand(ids.shape))
+        return Given(*given)
+
+    def _positions(self, ids) -> Optional[paddle.Tensor]:
+        """Return the positions of RoBERTa, which count no padding; None: those of all others."""
+        modeling = sys.modules[type(self.embeddings).__module__]
+        made = getattr(modeling, "create_position_ids_from_input_ids", None)
+        return None if made is None else made(ids, self.embeddings.padding_idx, None)
+
+    def _task_id(self, parameters) -> int:
+        """Return the row of the tasks' table that is added, 0 without one. Raises InputError: it has none."""
+        if len(parameters) == NUM_PARAMETERS:
+            return 0
+        task_id, size = self.embeddings.task_id, parameters[NUM_PARAMETERS].shape[0]
+        if not (isinstance(task_id, int) and 0 <= task_id < size):
+            raise InputError(f"the task_id {task_id} is not one of the model's {size}; correct config.json")
+        return task_id
+
+    def _call(self, given: Given, parameters) -> EmbeddingCall:
+        of, state = self.embeddings, self.state
+        dropout = sublayer_of(of, "dropout")
+        batch, length = given.ids.shape
+        call = EmbeddingCall(
+            batch=batch,
+            length=length,
+            hidden=parameters[0].shape[0],
+            vocab_size=parameters[2].shape[0],
+            num_positions=parameters[3].shape[0],
+            num_types=parameters[4].shape[0],
+            threads=state.threads,
+            dropout=dropout.p if dropout.training else 0.0,
+            epsilon=epsilon_of(sublayer_of(of, "layer_norm")),
+            seed=state.seed.value,
+            padding_id=padding_id_of(sublayer_of(of, "word_embeddings")),
+        )
+        _refuse_outside(given, call)
+        return call
+
+
+def _spreads(tensor, ids) -> bool:
+    """Return whether Paddle would spread ``tensor`` over the shape of ``ids``, which stays the larger one."""
+    shape, whole = tensor.shape, ids.shape
+    own = whole[len(whole) - len(shape) :]
+    return len(shape) in (1, 2) and all(size in (1, most) for size, most in zip(shape, own))
+
+
+@paddle.jit.not_to_static
+def run_fused(embeddings, input_ids=None, token_type_ids=None, position_ids=None, **others):
+    """Return what the `FusedEmbeddings` of a layer make of ids; its forward pass, which Paddle may trace."""
+    return embeddings.fused(input_ids, token_type_ids, position_ids, **others)
+
+
+class OneEmbedding:
+    """One pass through the embeddings.
+
+    Its parameters: scale and shift, the tables of words, positions and types, and of tasks if there is one.
+    """
+
+    def __init__(self, call: EmbeddingCall, given: Given, task_id: int, checked: CheckedTensors):
+        self.call, self.given, self.task_id, self.checked = call, given, task_id, checked
+        self.saved: Optional[Workspace] = None
+
+    def _addresses(self, tensors) -> List[int]:
+        """Return where words, positions, types, the row of the task, scale and shift lie."""
+        scale, shift, words, places, kinds, *tasks = tensors
+        task = tasks[0].data_ptr() + 4 * self.task_id * self.call.hidden if tasks else 0
+        tables = [tensor.data_ptr() for tensor in (words, places, kinds)]
+        return [*tables, task, scale.data_ptr(), shift.data_ptr()]
+
+    def forward(self, parameters, is_kept: bool = False) -> paddle.Tensor:
+        """Return the states [B, S, D]; ``is_kept``: for a backward pass."""
+        call, functions = self.call, open_kernels().functions
+        saved = POOL.take(functions.fused_embedding_saved_bytes(byref(call)))
+        y_BSD = paddle.empty([call.batch, call.length, call.hidden])
+        functions.fused_embedding_forward(
+            byref(call),
+            *self.given.addresses(),
+            *self._addresses(parameters),
+            saved.address,
+            y_BSD.data_ptr(),
+        )
+        if is_kept:
+            self.saved = saved
+        else:
+            saved.release()
+        return y_BSD
+
+    def backward(self, parameters, dy_BSD) -> List[paddle.Tensor]:
+        """Return the gradients of the parameters."""
+        if self.saved is None:
+            raise RuntimeError("the gradients of fused embeddings are computed once; use --kernels plain")
+        self.checked.refuse_changed(parameters, _shapes_of)
+        call, functions = self.call, open_kernels().functions
+        work = POOL.take(functions.fused_embedding_work_bytes(byref(call)))
+        gradients = [paddle.empty_like(parameter) for parameter in parameters[:NUM_PARAMETERS]]
+        # Of the tasks' table one row is written.
+        gradients += [paddle.zeros_like(parameter) for parameter in parameters[NUM_PARAMETERS:]]
+        functions.fused_embedding_backward(
+            byref(call),
+            *self.given.addresses(),
+            parameters[0].data_ptr(),
+            self.saved.address,
+            dy_BSD.data_ptr(),
+            work.address,
+            *self._addresses(gradients),
+        )
+        work.release()
+        self.saved.release()
+        self.saved = None
+        return gradients
+
+
+class _Function(PyLayer):
+    """`OneEmbedding` as Paddle's autograd sees it."""
+
+    @staticmethod
+    def forward(ctx, call: OneEmbedding, *parameters):
+        ctx.call, ctx.parameters = call, parameters
+        ctx.frozen = [parameter.stop_gradient for parameter in parameters]
+        return call.forward(parameters, is_kept=True)
+
+    @staticmethod
+    def backward(ctx, dy_BSD):
+        refuse_second_derivatives()
+        gradients = ctx.call.backward(ctx.parameters, dense(dy_BSD))
+        return tuple(None if stays else gradient for stays, gradient in zip(ctx.frozen, gradients))
+
+
+def _refuse_outside(given: Given, call: EmbeddingCall) -> None:
+    """Raise InputError for an id that is in no table: reading there would end the process, or worse."""
+    if given.positions is None and call.length > call.num_positions:
+        raise InputError(
+            f"{call.length} tokens per pair are more than the {call.num_positions} positions of the model; "
+            "use a smaller --max_seq_len"
+        )
+    sizes = (call.vocab_size, call.num_types, call.num_positions)
+    for name, tensor, size in zip(("token id", "token type", "position"), given, sizes):
+        if tensor is None or tensor.size == 0:
+            continue
+        numbers = np.ctypeslib.as_array((c_int64 * tensor.size).from_address(tensor.data_ptr()))
+        least, most = int(numbers.min()), int(numbers.max())
+        if least < 0 or most >= size:
+            wrong = least if least < 0 else most
+            raise InputError(f"the {name} {wrong} is not one of the model's {size}; correct the input")

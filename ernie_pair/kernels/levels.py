@@ -1,0 +1,31 @@
+"""What a processor can offer to the products of a model, from least to most."""
+
+import os
+from typing import NoReturn
+
+from data_tools.base.errors import InputError
+
+LEVELS = ("none", "avx2", "avx512", "avx512_bf16")  # in the order of their numbers in fused.h
+LEVEL_ASKED = "ERNIE_PAIR_KERNELS_LEVEL"
+
+
+def asked_level() -> str:
+    """Return the highest of LEVELS that the environment allows. Raises InputError for what is none."""
+    asked = os.environ.get(LEVEL_ASKED) or LEVELS[-1]
+    if asked not in LEVELS:
+        raise InputError(
+            f"{LEVEL_ASKED}={asked[:40]} in the environment is none of {', '.join(LEVELS)}; unset it"
+        )
+    return asked
+
+
+def why_no_bf16(offered: str) -> str:
+    """Return why a processor that offers a level computes no products of bfloat16, in words, or ''."""
+    if offered != LEVELS[-1]:
+        return "this processor has no AVX512-BF16"
+    return "" if asked_level() == LEVELS[-1] else f"{LEVEL_ASKED}={asked_level()} is set"
+
+
+def refuse_bf16(reason: str) -> NoReturn:
+    """Raise InputError for --precision bf16: for ``reason`` it would be emulated, and slower than float32."""
+    raise InputError(f"--precision bf16 needs a processor with AVX512-BF16 ({reason}); use --precision fp32")

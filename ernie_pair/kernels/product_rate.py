@@ -1,0 +1,110 @@
+"""The best rate of products that this process reaches: what the rate of its steps is measured by."""
+
+import time
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Callable, Iterator, NamedTuple, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import MachineError
+from ernie_pair.kernels.c_interface import PRECISIONS
+from ernie_pair.kernels.kernel_flags import DTYPES
+from ernie_pair.kernels.library import Kernels, open_kernels
+from ernie_pair.kernels.workspaces import WorkspacePool
+
+SHAPES = {
+    "cpu": ((1024, 768, 3072), (2048, 1024, 2048)),  # m, k, n
+    "gpu": ((8192, 4096, 4096), (8192, 8192, 8192)),
+}
+REPEATS = 3
+Multiply = Callable[[], object]
+
+
+class ProductRate(NamedTuple):
+    """Floating-point operations of products a second, by the clock and by the processor's time."""
+
+    flops_per_second: float
+    flops_per_cpu_second: float
+
+
+def product_rate(flags: Any, device: str, threads: int) -> float:
+    """Return the FLOP/s of products alone on ``device``, in the precision of a run's flags.
+
+    It is measured once in a process. The ranks of a run measure it at the same time, each in its share of
+    the machine, as they do their steps.
+    """
+    of_amp = device == "gpu" and flags.use_amp  # on a CPU it scales the loss alone
+    dtype = flags.amp_dtype if of_amp else DTYPES[flags.precision]
+    return _measured_once(dtype, device, threads).flops_per_second
+
+
+@cache
+def _measured_once(dtype: str, device: str, threads: int) -> ProductRate:
+    return measure_product_rate(dtype, device, threads)
+
+
+def measure_product_rate(dtype: str, device: str, threads: int) -> ProductRate:
+    """Measure the best rate of products of ``dtype`` on ``device``, cpu or gpu; it takes about 0.2 s.
+
+    On a CPU they are those of the fused kernels, or where these cannot be used Paddle's own in float32.
+    """
+    rates = []
+    with _dynamic_mode():
+        for shape in SHAPES[device]:
+            multiply = _product(dtype, device, threads, shape)
+            flops = 2.0 * float(np.prod(shape))
+            rates += [_rate_of(multiply, flops, device) for _ in range(REPEATS)]
+    return ProductRate(*map(max, zip(*rates)))
+
+
+def _product(dtype: str, device: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
+    """Return what computes a product of [m, k] and [k, n]."""
+    import paddle
+
+    m, k, n = shape
+    if device == "cpu" and open_kernels().library is not None:
+        return _fused_product(open_kernels(), dtype, threads, shape)
+    taken = dtype if device == "gpu" else "float32"
+    left, right = paddle.ones([m, k], taken), paddle.ones([k, n], taken)
+    return lambda: paddle.matmul(left, right)
+
+
+def _fused_product(kernels: Kernels, dtype: str, threads: int, shape: Tuple[int, int, int]) -> Multiply:
+    m, k, n = shape
+    precision = PRECISIONS["bf16" if dtype == "bfloat16" and kernels.has_bf16 else "fp32"]
+    left, right, answer = (np.ones(size, np.float32) for size in ((m, k), (k, n), (m, n)))
+    work = WorkspacePool().take(kernels.functions.fused_product_work_bytes(m, n, k, precision))
+
+    def multiply() -> None:
+        a, b, c = (array.ctypes.data for array in (left, right, answer))
+        refused = kernels.functions.fused_product(m, n, k, a, b, precision, threads, work.address, c)
+        if refused:
+            raise MachineError("oneDNN refused a product; pass --kernels plain")
+
+    return multiply
+
+
+@contextmanager
+def _dynamic_mode() -> Iterator[None]:
+    import paddle
+
+    is_static = not paddle.in_dynamic_mode()
+    if is_static:
+        paddle.disable_static(paddle.device.get_device())
+    try:
+        yield
+    finally:
+        if is_static:
+            paddle.enable_static()
+
+
+def _rate_of(multiply: Multiply, flops: float, device: str) -> ProductRate:
+    import paddle
+
+    clock, processor = time.perf_counter(), time.process_time()
+    multiply()
+    if device == "gpu":
+        paddle.device.synchronize()
+    seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - processor
+    return ProductRate(flops / max(seconds, 1e-9), flops / max(cpu_seconds, 1e-9))

@@ -1,0 +1,112 @@
+"""Memory that the kernels work in: aligned buffers, taken for a call or from forward to backward, used again.
+
+Sizes are rounded up, by a quarter at most, so that batches of many lengths share buffers. All buffers
+together never exceed one and a quarter times what was once in use: of the free ones, what lay unused for
+longest is given back to the system.
+"""
+
+from collections import deque
+from threading import Lock
+from typing import Deque, List, Optional
+
+import numpy as np
+
+ALIGNMENT = 64
+SMALLEST = 1 << 12
+FREE_AT_LEAST = 1 << 24
+
+
+class Workspace:
+    """A buffer of ``size`` bytes at ``address``; given back by `release`, or when it is forgotten.
+
+    It may be forgotten anywhere: in another thread, or by the garbage collection in the middle of any line,
+    those of the pool among them. So it then only joins a queue, which is one step, and takes no lock.
+    """
+
+    def __init__(self, pool: "WorkspacePool", buffer: np.ndarray):
+        self._pool = pool
+        self._buffer: Optional[np.ndarray] = buffer
+        self.address = int(buffer.ctypes.data)
+        self.size = int(buffer.size)
+
+    def release(self) -> None:
+        """Give the buffer back to the pool; once is enough."""
+        if self._buffer is not None:
+            buffer, self._buffer = self._buffer, None
+            self._pool.take_back(buffer)
+
+    def __del__(self) -> None:
+        if self._buffer is not None:
+            self._pool.forgotten.append(self._buffer)
+
+
+class WorkspacePool:
+    """Buffers that are free, and counts of bytes, for any number of threads."""
+
+    def __init__(self) -> None:
+        self.most_in_use, self.free_bytes = 0, 0
+        self.forgotten: Deque[np.ndarray] = deque()  # to be counted among the free by whoever comes next
+        self._in_use = 0
+        self._free: List[np.ndarray] = []  # by the time of their return, the oldest first
+        self._lock = Lock()
+
+    @property
+    def in_use(self) -> int:
+        """Return the bytes of the workspaces that somebody holds."""
+        with self._lock:
+            self._collect()
+            return self._in_use
+
+    def take(self, size: int) -> Workspace:
+        """Return a workspace of at least ``size`` bytes, whatever it holds."""
+        rounded = rounded_size(size)
+        with self._lock:
+            self._collect()
+            index = next((i for i in reversed(range(len(self._free))) if self._free[i].size == rounded), None)
+            if index is None:
+                buffer = _aligned(rounded)
+            else:
+                buffer = self._free.pop(index)
+                self.free_bytes -= rounded
+            assert buffer.size == rounded
+            self._in_use += rounded
+            self.most_in_use = max(self.most_in_use, self._in_use)
+            self._shrink()
+        return Workspace(self, buffer)
+
+    def take_back(self, buffer: np.ndarray) -> None:
+        """Keep a buffer for later."""
+        with self._lock:
+            self._collect()
+            self._keep(buffer)
+
+    def _collect(self) -> None:
+        while self.forgotten:
+            self._keep(self.forgotten.popleft())
+
+    def _keep(self, buffer: np.ndarray) -> None:
+        self._in_use -= buffer.size
+        self.free_bytes += buffer.size
+        self._free.append(buffer)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Forget the oldest free buffers as long as all together exceed what was once in use."""
+        most = max(self.most_in_use, FREE_AT_LEAST)
+        while self._free and self._in_use + self.free_bytes > most + most // 4:
+            self.free_bytes -= self._free.pop(0).size
+
+
+def rounded_size(size: int) -> int:
+    """Return ``size`` rounded up to 4, 5, 6 or 7 times a power of two."""
+    quarter = max(SMALLEST, 1 << max(size - 1, 1).bit_length() - 1) // 4
+    return max(SMALLEST, -(-size // quarter) * quarter)
+
+
+def _aligned(size: int) -> np.ndarray:
+    whole = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -whole.ctypes.data % ALIGNMENT
+    return whole[start : start + size]
+
+
+POOL = WorkspacePool()

@@ -1,0 +1,65 @@
+"""The processes of a run take one path, with one level, or refuse together; none waits for ever."""
+
+import numpy as np
+import pytest
+from fake_ranks import on_ranks
+
+from data_tools.base.errors import InputError
+from ernie_pair.kernels.choice import KernelChoice, agree_on_path, choose_plain
+from ernie_pair.kernels.kernel_flags import KernelFlags
+
+AUTO, FUSED = KernelFlags(), KernelFlags(kernels="fused")
+HIGH, LOW = KernelChoice("fused", "avx512"), KernelChoice("fused", "avx2")
+NONE = KernelChoice("plain", reason="no compiled file")
+
+
+def agree(choices, flags=AUTO):
+    """What the processes get that choose by themselves the given; an InputError is one that refuses."""
+
+    def choose(own):
+        if isinstance(own, InputError):
+            raise own
+        return own
+
+    def on_rank(world, all_reduce):
+        own = choices[world.rank]
+        return agree_on_path(lambda: choose(own), flags, "cpu", world.size, all_reduce)
+
+    return on_ranks(len(choices), on_rank)
+
+
+@pytest.mark.parametrize("choice", [HIGH, LOW, NONE])
+def test_those_who_choose_alike_keep_it(choice):
+    assert agree([choice] * 3) == [choice] * 3
+
+
+@pytest.mark.parametrize("choices", [(HIGH, LOW), (LOW, NONE), (HIGH, HIGH, NONE)])
+def test_two_kinds_of_kernels_are_none(choices):
+    found = agree(choices)
+    assert {choice.name for choice in found} == {"plain"}
+    for own, choice in zip(choices, found):
+        assert choice.reason == own.reason or "another process of this run cannot use" in choice.reason
+    assert any("another process" in choice.reason for choice in found)
+
+
+def test_two_kinds_are_refused_where_the_flags_insist():
+    found = agree([HIGH, LOW], FUSED)
+    assert all(isinstance(one, InputError) for one in found)
+    assert found[0].message.startswith("--kernels fused: another process of this run cannot use")
+
+
+def test_one_that_refuses_ends_them_all():
+    with pytest.raises(InputError) as caught:
+        choose_plain(FUSED, "no compiled file", "cpu")
+    found = agree([HIGH, caught.value, HIGH], FUSED)
+    assert all(isinstance(one, InputError) for one in found) and found[1] is caught.value
+    assert "another process of this run refuses --kernels or --precision" in found[0].message
+
+
+@pytest.mark.parametrize("size, device, flags", [(1, "cpu", AUTO), (2, "gpu", AUTO), (2, "cpu", "plain")])
+def test_nothing_is_sent_where_all_is_settled(size, device, flags):
+    def nobody(values: np.ndarray):
+        raise AssertionError("a collective")
+
+    flags = KernelFlags(kernels="plain") if flags == "plain" else flags
+    assert agree_on_path(lambda: NONE, flags, device, size, nobody) == NONE

@@ -1,0 +1,83 @@
+"""Buffers come back whenever they are forgotten, and no two holders ever share one."""
+
+import threading
+
+import pytest
+
+from ernie_pair.kernels import workspaces
+from ernie_pair.kernels.workspaces import WorkspacePool, rounded_size
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    """A pool that keeps no more than a quarter above what was in use."""
+    monkeypatch.setattr(workspaces, "FREE_AT_LEAST", 0)
+    return WorkspacePool()
+
+
+def test_sizes_are_rounded_up_by_a_quarter_at_most():
+    for size in (1, 4096, 4097, 5000, 1 << 20, (1 << 20) + 1, 3_000_000):
+        assert size <= rounded_size(size) <= max(4096, size * 1.25)
+
+
+def test_a_buffer_is_used_again_and_aligned(pool):
+    first = pool.take(5000)
+    address = first.address
+    assert address % 64 == 0 and pool.in_use == first.size == rounded_size(5000)
+    first.release()
+    first.release()
+    assert pool.in_use == 0 and pool.take(5000).address == address
+
+
+def test_a_forgotten_buffer_counts_as_free(pool):
+    first = pool.take(5000)
+    del first
+    assert pool.in_use == 0 and pool.free_bytes == rounded_size(5000)
+
+
+def test_free_buffers_of_many_sizes_are_let_go(pool):
+    """The free ones of all sizes are four times what is ever in use: most must be given back."""
+    sizes = [4096 * (1 << power) * part // 4 for power in range(4, 6) for part in (4, 5, 6, 7)]
+    for size in sizes * 3:
+        pool.take(size).release()
+        assert pool.free_bytes + pool.in_use <= 1.25 * max(sizes)
+    assert sum(map(rounded_size, sizes)) > 3 * max(sizes)
+
+
+class Interrupted(list):
+    """A list of free buffers; ``meanwhile`` happens once, when one is taken out of it."""
+
+    def __init__(self, buffers, meanwhile):
+        super().__init__(buffers)
+        self.meanwhile = meanwhile
+
+    def pop(self, index):
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return super().pop(index)
+
+
+def test_what_is_forgotten_in_the_middle_is_counted_once(pool):
+    """Garbage collection may forget a workspace within any line of the pool."""
+    held = [pool.take(1 << 14)]
+    pool.take(1 << 16).release()
+    pool._free = Interrupted(pool._free, held.clear)
+    taken = pool.take(40_000)  # for which a free one is let go
+    assert not held and pool.in_use == taken.size
+    assert pool.free_bytes == sum(buffer.size for buffer in pool._free)
+
+
+def test_two_threads_take_one_after_the_other(pool):
+    """Between finding a free buffer and taking it the list must not move: the size would be another's."""
+    for workspace in [pool.take(size) for size in (4096, 8192, 1 << 16)]:
+        workspace.release()
+    other = threading.Thread(target=pool.take, args=(4096,))
+
+    def meanwhile():
+        other.start()
+        other.join(0.2)  # as long as it may take where nothing holds it up
+
+    pool._free = Interrupted(pool._free, meanwhile)
+    taken = pool.take(8192)
+    other.join()
+    assert taken._buffer.size == taken.size == 8192
