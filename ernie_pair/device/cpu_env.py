@@ -10,18 +10,66 @@ times as long, steps themselves a tenth slower than with 1). A variable that the
 
 import os
 import re
+import sys
 from pathlib import Path
+from typing import Dict, Optional
 
-# Read before Paddle is loaded, because Paddle sets it to 1 where it is not set.
-THREADS_ASKED = os.environ.get("OMP_NUM_THREADS", "")
+from ernie_pair.device.cpu_cores import Share, share_of
+
+THREADS = "OMP_NUM_THREADS"
+LAUNCHER = re.compile(r"paddle\.distributed|paddle/distributed|fleetrun|ernie_pair\.launcher")
 PATH_OF = {"avx512": "7", "avx2": "5"}
+
+
+def _asked_threads() -> str:
+    """Return what the user has set OMP_NUM_THREADS to; empty: nothing.
+
+    Paddle sets it to 1, where it is not set, once it is loaded, and its launcher hands that 1 on. What the
+    launcher, or this process, was started with still stands in /proc; where that cannot be read, the 1 is
+    taken for the user's.
+    """
+    text = os.environ.get(THREADS, "")
+    if text != "1":
+        return text
+    if "PADDLE_TRAINER_ID" in os.environ:
+        started_with = _environment_of_launcher()
+    else:
+        started_with = _environment_of("self") if "paddle" in sys.modules else None
+    return text if started_with is None or THREADS in started_with else ""
+
+
+def _environment_of_launcher() -> Optional[Dict[str, str]]:
+    """Return what the launcher of this process was started with; None: it cannot be known."""
+    process = str(os.getppid())
+    while process not in ("0", "1"):
+        environment, words = _environment_of(process), _text(f"{process}/cmdline")
+        if environment is None or "PADDLE_TRAINER_ID" not in environment:
+            return environment if LAUNCHER.search(words) else None
+        process = _text(f"{process}/stat").rpartition(")")[2].split()[1]  # a shell between the two
+    return None
+
+
+def _environment_of(process: str) -> Optional[Dict[str, str]]:
+    """Return what a process was started with, whatever it has set since; None where nobody may see it."""
+    lines = [line.partition("=") for line in _text(f"{process}/environ").split("\0") if line]
+    return {name: value for name, _, value in lines} or None
+
+
+def _text(name: str) -> str:
+    try:
+        return Path("/proc", name).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+THREADS_ASKED = _asked_threads()  # before Paddle is loaded
 
 
 def prepare_cpu_math() -> None:
     """Choose the MKL path for this processor; to be called before Paddle is loaded."""
     os.environ.setdefault("GLOG_minloglevel", "1")  # Paddle's C++ tells of every program it starts
     os.environ.setdefault("KMP_BLOCKTIME", "1")
-    facts = _processor_facts()
+    facts = _text("cpuinfo")
     feature = next((feature for feature in PATH_OF if feature in facts), None)
     if feature is None:
         return
@@ -30,13 +78,35 @@ def prepare_cpu_math() -> None:
         os.environ.setdefault("MKL_DEBUG_CPU_TYPE", PATH_OF[feature])
 
 
+def restore_asked_threads() -> None:
+    """Put back what the user has set OMP_NUM_THREADS to, for processes that this one starts."""
+    os.environ.pop(THREADS, None)
+    if THREADS_ASKED:
+        os.environ[THREADS] = THREADS_ASKED
+
+
+def asked_threads() -> int:
+    """Return the threads that the user has asked for; 0: none."""
+    first = THREADS_ASKED.split(",")[0].strip()  # the others are those of loops within loops
+    return int(first) if re.fullmatch("[0-9]{1,9}", first) else 0
+
+
 def cpu_threads() -> int:
-    """Return the math threads of this process: OMP_NUM_THREADS, or its share of the cores it may use."""
-    if THREADS_ASKED.isdigit():
-        return int(THREADS_ASKED)
-    told = os.environ.get("PADDLE_LOCAL_SIZE") or os.environ.get("PADDLE_TRAINERS_NUM") or "1"
-    processes = int(told) if re.fullmatch("[1-9][0-9]{0,8}", told) else 1  # `world` refuses what is no number
-    return max(1, len(os.sched_getaffinity(0)) // processes)
+    """Return the math threads of this process: OMP_NUM_THREADS of the user, or its share of the cores."""
+    return asked_threads() or cpu_share().threads
+
+
+def cpu_share() -> Share:
+    """Return the cores of this process among those of the run on this machine."""
+    size = _number("PADDLE_LOCAL_SIZE") or _number("PADDLE_TRAINERS_NUM") or 1
+    rank = _number("PADDLE_LOCAL_RANK" if "PADDLE_LOCAL_SIZE" in os.environ else "PADDLE_TRAINER_ID")
+    return share_of(min(rank, size - 1), size)
+
+
+def _number(name: str) -> int:
+    """Return a number of the launcher; 0 for what is none, which `world` refuses."""
+    text = os.environ.get(name, "")
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else 0
 
 
 def math_path() -> str:
@@ -44,10 +114,3 @@ def math_path() -> str:
     chosen = os.environ.get("MKL_DEBUG_CPU_TYPE")
     names = {path: feature for feature, path in PATH_OF.items()}
     return f"MKL {names.get(chosen, chosen)} (MKL_DEBUG_CPU_TYPE={chosen})" if chosen else "MKL's own choice"
-
-
-def _processor_facts() -> str:
-    try:
-        return Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return ""

@@ -12,12 +12,13 @@ model_name_or_path: ernie-gram-zh
 train_file: train.tsv
 """
 
+import math
 import os
 import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Literal, Optional, Sequence, Tuple, Type, Union
 
 from data_tools.base.cli import build_config, leave_with_help
 from data_tools.base.errors import InputError
@@ -31,6 +32,7 @@ from ernie_pair.processes.world import World
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")
+TIMED = ("train", "pretrain")  # of which a probe can take steps
 CONFIGS: Dict[str, Type[Options]] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
@@ -51,9 +53,10 @@ class LaunchConfig(Options):
         group="data",
     )
     command: str = option("train", help="what the processes run", group="devices", choices=CONFIGS)
-    processes: int = option(
+    processes: Union[int, Literal["auto"]] = option(
         0,
-        help="on each machine; 0: one for each of --gpus, or one alone",
+        help="on each machine; 0: one for each of --gpus, or one alone; auto: on the CPU, as many as a short "
+        "probe finds fastest for the same step",
         group="devices",
         unit="processes",
         at_least=0,
@@ -74,12 +77,17 @@ class LaunchConfig(Options):
     @property
     def on_each_machine(self) -> int:
         """Return the number of processes on each machine."""
-        return self.processes or len(self.gpus.split(","))
+        return len(self.gpus.split(",")) if self.processes in (0, "auto") else int(self.processes)
 
     @property
     def on_all_machines(self) -> int:
         """Return the number of processes of the run."""
         return self.on_each_machine * self.nnodes
+
+    @property
+    def is_auto(self) -> bool:
+        """Return whether the number of processes has yet to be chosen."""
+        return self.processes == "auto"
 
     @property
     def is_alone(self) -> bool:
@@ -94,22 +102,31 @@ class LaunchConfig(Options):
             raise InputError(f"--gpus {self.gpus} and --processes {self.processes} differ; give one for each")
         if self.nnodes > 1 and not ADDRESS.fullmatch(self.master):
             raise InputError(f"--master {self.master!r} is no address; write 10.0.0.1:8090 for example")
+        if self.is_auto and self.nnodes > 1:
+            raise InputError("--processes auto measures one machine, not --nnodes of them; give a number")
+        if self.is_auto and self.command not in TIMED:
+            raise InputError(f"--processes auto is for {' and '.join(TIMED)}; give {self.command} a number")
 
     def refuse_device(self, device: str) -> None:
         """Raise InputError where ``device``, an option of what is started, does not fit the GPUs."""
         if self.gpus and device == "cpu":
             raise InputError(f"--gpus {self.gpus} and --device cpu exclude each other; leave one of them out")
+        if device == "gpu" and self.is_auto:
+            raise InputError("--processes auto is for the CPU; add --device cpu, or name GPUs: --gpus 0,1")
         if device == "gpu" and not (self.gpus or self.is_alone):
             raise InputError(
                 "--device gpu with several processes: name a GPU for each, --gpus 0,1 for example"
             )
 
 
-def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
+def read_launch(
+    words: Sequence[str], processes: int = 0, sizes: Optional[Dict[str, int]] = None
+) -> Tuple[LaunchConfig, List[str]]:
     """Read ``FILE [flags]`` or ``COMMAND [flags]`` into how to start, and the words of what is started.
 
-    Flags win over the file. Everything is checked as by the command itself. Raises InputError, for the file
-    with file:line.
+    Flags win over the file. Everything is checked as by the command itself. ``processes`` and ``sizes``,
+    values of flags of what is started, are chosen for --processes auto; without them it stays, and the flags
+    are those of the fewest processes. Raises InputError, for the file with file:line.
     """
     first = words[0] if words else ""
     if "-h" in words or "--help" in words:
@@ -121,24 +138,27 @@ def read_launch(words: Sequence[str]) -> Tuple[LaunchConfig, List[str]]:
     of_file = {**read_entries(block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
     launch = build_config(LaunchConfig, {**of_file, **_command_of(first), **flags_given(split, LaunchConfig)})
     _refuse_two_commands(first, launch.command)
-    config, given = _read_started(launch, beside, words[1:])
+    launch = replace(launch, processes=processes) if processes else launch
+    config, given = _read_started(launch, beside, words[1:], sizes or {})
     log_dir = launch.log_dir or os.path.join(getattr(config, "output_dir", ""), "log")
     return replace(launch, log_dir=log_dir), [f"--{name}={value.text}" for name, value in given.items()]
 
 
 def _read_started(
-    launch: LaunchConfig, beside: List[Entry], words: Sequence[str]
+    launch: LaunchConfig, beside: List[Entry], words: Sequence[str], sizes: Dict[str, int]
 ) -> Tuple[Any, Dict[str, Given]]:
     """Return the options of what is started, and what was given of them. Raises InputError."""
     started = CONFIGS[launch.command]
     split = split_words(words, _names_of(LaunchConfig, started))
     given = {**read_entries(beside, hints_of(started)), **given_by(split, started)}
+    given.update({name: Given(str(value), "--processes auto") for name, value in sizes.items()})
+    layout = replace(launch, processes=_fewest(given)) if launch.is_auto else launch
     if started is PretrainConfig:
-        given.setdefault("dp_degree", _groups(launch, given.get("sharding_degree")))
+        given.setdefault("dp_degree", _groups(layout, given.get("sharding_degree")))
     config: Any = build_config(started, given)
     launch.refuse_device(config.device)
     if started is PretrainConfig:
-        refuse_unready(config, World(0, launch.on_all_machines), World(0, launch.on_each_machine))
+        refuse_unready(config, World(0, layout.on_all_machines), World(0, layout.on_each_machine))
     return config, given
 
 
@@ -160,6 +180,12 @@ def _command_of(first: str) -> Dict[str, Given]:
 def _refuse_two_commands(first: str, command: str) -> None:
     if first in CONFIGS and command != first:
         raise InputError(f"{first} and --command {command} are two commands; leave one of them out")
+
+
+def _fewest(given: Dict[str, Given]) -> int:
+    """Return the fewest processes that the degrees of pretraining allow."""
+    degrees = [given.get(name, Given("1", "")) for name in ("dp_degree", "sharding_degree")]
+    return math.prod(max(1, int(str(read_given(degree, int)))) for degree in degrees)
 
 
 def _groups(launch: LaunchConfig, sharding: Optional[Given]) -> Given:

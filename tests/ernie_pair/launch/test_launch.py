@@ -14,8 +14,10 @@ from tiny_pair import write_model, write_pairs
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
 from ernie_pair.launch import launch as launching
-from ernie_pair.launch.launch import environment_of, launch, launcher_words
+from ernie_pair.launch import launcher_words as launching_words
+from ernie_pair.launch.launch import launch
 from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.launcher_words import environment_of, launcher_words
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -205,9 +207,9 @@ def test_a_launch_file_given_as_config_is_refused(folder):
 
 def test_gpus_that_are_not_wanted_are_hidden_from_the_launcher(folder, monkeypatch):
     config, _ = read_launch([write(folder, {"processes": 2}, device="cpu")])
-    monkeypatch.setattr(launching, "default_device", lambda: "cpu")
+    monkeypatch.setattr(launching_words, "default_device", lambda: "cpu")
     assert environment_of(config) == {}
-    monkeypatch.setattr(launching, "default_device", lambda: "gpu")
+    monkeypatch.setattr(launching_words, "default_device", lambda: "gpu")
     assert environment_of(config) == {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": "-1,-1"}
 
 

@@ -1,0 +1,60 @@
+"""One of the processes of a probe: takes a few steps of a stand-in of a run, and says what they take.
+
+python -m ernie_pair.launch.time_steps ANSWER COMMAND [flags of COMMAND]
+
+ANSWER, written by the first rank, is a `StepTimes` as JSON. Nothing else is written.
+"""
+
+import json
+import resource
+import sys
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any, Sequence
+
+from data_tools.base.cli import exit_code_of, parse_config
+from data_tools.files.atomic_files import published
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.launch.step_times import StepTimes
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.processes.stop_signals import stop_with_the_launcher
+from ernie_pair.processes.world import launched_world
+
+WARM_STEPS, STEPS = 2, 5
+# command: (its flags, the module that takes its steps); they load Paddle, each its own half of the package
+TIMED: Any = {
+    "train": (TrainConfig, "ernie_pair.launch.pair_steps"),
+    "pretrain": (PretrainConfig, "ernie_pair.launch.pretrain_steps"),
+}
+
+
+def main() -> None:
+    """Time the steps that ``sys.argv`` describes, and leave the answer."""
+    answer, command, *flags = sys.argv[1:]
+    sys.exit(exit_code_of(lambda: time_steps(Path(answer), command, flags)))
+
+
+def time_steps(answer: Path, command: str, flags: Sequence[str]) -> None:
+    """Write what the steps of ``command`` take in the processes that run this. Raises an ErniePairError."""
+    config_class, module = TIMED[command]
+    world = launched_world()
+    stop_with_the_launcher()
+    quiet_libraries()
+    start_device("cpu", world)
+    config = parse_config(config_class, list(flags), command)
+    rows, time_step = import_module(module).open_steps(config, world)
+    for _ in range(WARM_STEPS):
+        time_step()
+    one, further = map(median, zip(*(time_step() for _ in range(STEPS))))
+    if world.is_first:
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        # Noise must not make a pass cost nothing.
+        times = StepTimes(one, max(further, one / 10), rows, memory)
+        with published(answer, forced=False) as (draft,):
+            draft.write_text(json.dumps(times._asdict()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

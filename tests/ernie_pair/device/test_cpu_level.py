@@ -1,0 +1,75 @@
+"""What the processor is said to offer, and that the environment may lower it."""
+
+import pytest
+
+from data_tools.base.errors import InputError
+from ernie_pair.device import cpu_level as module
+from ernie_pair.device.cpu_level import cpu_level, processor_name, refuse_no_bf16
+from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS
+
+AVX512 = "fma avx2 avx512f avx512bw avx512dq avx512vl"
+PROCESSORS = [
+    ("", "none"),
+    ("avx2", "none"),
+    ("fma avx2", "avx2"),
+    ("fma avx2 avx512f", "avx2"),
+    (AVX512, "avx512"),
+    (f"{AVX512} avx512_bf16", "avx512_bf16"),
+    ("fma avx2 avx512_bf16", "avx2"),
+]
+
+
+@pytest.fixture
+def offer(tmp_path, monkeypatch):
+    """A function that fakes the flags of the processor; the environment asks for nothing."""
+    monkeypatch.delenv(LEVEL_ASKED, raising=False)
+    monkeypatch.setattr(module, "CPU_INFO", tmp_path / "cpuinfo")
+
+    def write(flags):
+        (tmp_path / "cpuinfo").write_text(f"vendor_id\t: X\nflags\t\t: fpu {flags} avx512_vnni\npower\t: 1\n")
+
+    return write
+
+
+@pytest.mark.parametrize("flags, level", PROCESSORS)
+def test_the_level_is_what_the_processor_offers(offer, flags, level):
+    offer(flags)
+    assert cpu_level() == level
+
+
+@pytest.mark.parametrize("asked", LEVELS)
+def test_the_environment_lowers_the_level_alone(offer, monkeypatch, asked):
+    monkeypatch.setenv(LEVEL_ASKED, asked)
+    offer(AVX512)
+    assert cpu_level() == min(asked, "avx512", key=LEVELS.index)
+
+
+def test_a_machine_without_its_flags_offers_nothing(offer):
+    assert cpu_level() == "none"
+
+
+def test_the_name_of_the_processor_is_what_linux_says(offer):
+    assert processor_name() == ""
+    module.CPU_INFO.write_text("processor\t: 0\nmodel name\t: A Processor (R) 7\nflags\t\t: fpu\n")
+    assert processor_name() == "A Processor (R) 7"
+
+
+def test_a_level_that_is_none_is_named(offer, monkeypatch):
+    monkeypatch.setenv(LEVEL_ASKED, "avx9")
+    with pytest.raises(InputError, match="ERNIE_PAIR_KERNELS_LEVEL=avx9 .* none of none, avx2, .*; unset it"):
+        cpu_level()
+
+
+def test_bf16_is_refused_where_it_would_be_emulated(offer):
+    offer(f"{AVX512} avx512_bf16")
+    refuse_no_bf16()
+    offer(AVX512)
+    with pytest.raises(InputError, match=r"AVX512-BF16 \(this processor has no AVX512-BF16\); use precision"):
+        refuse_no_bf16()
+
+
+def test_bf16_that_the_environment_forbids_is_no_processors(offer, monkeypatch):
+    offer(f"{AVX512} avx512_bf16")
+    monkeypatch.setenv(LEVEL_ASKED, "avx512")
+    with pytest.raises(InputError, match=rf"AVX512-BF16 \({LEVEL_ASKED}=avx512 is set\); use precision fp32"):
+        refuse_no_bf16()

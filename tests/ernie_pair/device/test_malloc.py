@@ -1,0 +1,76 @@
+"""Memory that a process keeps for its next step, seen from outside: by the pages that it is given."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+
+from ernie_pair.device import malloc
+
+TOUCHES = """
+import resource
+from ernie_pair.device.malloc import keep_freed_memory
+print(keep_freed_memory() if {kept} else None)
+pages = []
+for _ in range(6):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    blocks = [bytearray(48 << 20) for _ in range(3)]
+    del blocks
+    pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(*pages)
+"""
+CHOSEN = {
+    "LD_PRELOAD": "/usr/lib/libjemalloc.so.2",
+    "GLIBC_TUNABLES": "glibc.malloc.arena_max=1",
+    "MALLOC_ARENA_MAX": "1",
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch):
+    for name in [*CHOSEN, *(name for name in os.environ if name.startswith("MALLOC_"))]:
+        monkeypatch.delenv(name, raising=False)
+
+
+def touched(kept):
+    """Return what keep_freed_memory said, and the pages that each of six rounds was given."""
+    done = subprocess.run(
+        [sys.executable, "-c", TOUCHES.format(kept=kept)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    said, pages = done.stdout.splitlines()
+    return said, [int(count) for count in pages.split()]
+
+
+def test_freed_memory_is_taken_again_without_new_pages():
+    said, pages = touched(kept=True)
+    assert said == "True" and pages[0] > 10_000 and max(pages[2:]) < 1_000
+    assert min(touched(kept=False)[1]) > 10_000, "as it comes, every round is given its pages anew"
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_the_user_has_chosen_stays(name, monkeypatch):
+    assert not malloc.is_chosen_by_user()
+    monkeypatch.setenv(name, CHOSEN[name])
+    monkeypatch.setattr(malloc.ctypes, "CDLL", None)
+    assert malloc.keep_freed_memory() is False
+
+
+@pytest.mark.parametrize(
+    "name, value", [("LD_PRELOAD", "/usr/lib/libfaketime.so"), ("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
+)
+def test_other_preloads_and_tunables_choose_nothing(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    assert not malloc.is_chosen_by_user()
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(malloc.platform, "libc_ver", lambda: ("", ""))
+    monkeypatch.setattr(malloc.ctypes, "CDLL", None)
+    assert malloc.keep_freed_memory() is False

@@ -1,0 +1,214 @@
+"""The number of processes that a probe chooses: candidates, the step they share, what is kept."""
+
+import json
+import pwd
+from pathlib import Path
+
+import pytest
+from tiny_pair import write_model, write_pairs
+
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair.device import cpu_cores, doctor
+from ernie_pair.launch import auto_processes
+from ernie_pair.launch.auto_processes import choose_processes, processes_to_try, sizes_of
+from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.probe import Choice
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+
+OF_MODEL = ["--model_name_or_path=model", "--output_dir=out"]
+PAIRS = [*OF_MODEL, "--train_file=train.tsv", "--dev_file=dev.tsv"]
+CORPUS = [*OF_MODEL, "--input_dir=data"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    monkeypatch.setattr(auto_processes, "processes_to_try", lambda: [(1, 4), (2, 2), (4, 1)])
+    write_model(tmp_path / "model")
+    write_pairs(tmp_path / "train.tsv", 90, seed=0)
+    return tmp_path
+
+
+@pytest.fixture
+def fastest(monkeypatch):
+    """Put a probe in place that finds one number of processes fastest; returns what it was asked."""
+    asked = []
+
+    def put(processes):
+        def measured(candidates):
+            asked.append([one.words for one in candidates])
+            return Choice(processes, "for a reason")
+
+        monkeypatch.setattr(auto_processes, "measure", measured)
+        return asked
+
+    return put
+
+
+def chosen(command, *words):
+    words = [command, "--processes=auto", "--device=cpu", *words]
+    config, flags = choose_processes(words, *read_launch(words))
+    return config.processes, parse_config(TrainConfig if command == "train" else PretrainConfig, flags)
+
+
+@pytest.mark.parametrize(
+    "cores, quota, asked, tried",
+    [
+        (1, None, 0, [(1, 1)]),
+        (2, None, 0, [(1, 2), (2, 1)]),
+        (6, None, 0, [(1, 6), (2, 3), (4, 1), (6, 1)]),
+        (8, None, 2, [(1, 2), (2, 2), (4, 2)]),
+        (2, None, 8, [(1, 8)]),
+        (64, 2.6, 0, [(1, 3), (2, 1), (3, 1)]),  # no more than the quota, as the processes will compute
+    ],
+)
+def test_candidates_use_all_cores_or_the_threads_asked_for(cores, quota, asked, tried, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(cpu_cores, "usable_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(cpu_cores, "cpu_quota", lambda: quota)
+    monkeypatch.setattr(auto_processes, "share_of", cpu_cores.share_of.__wrapped__)
+    monkeypatch.setattr(auto_processes, "asked_threads", lambda: asked)
+    assert processes_to_try() == tried
+
+
+@pytest.mark.parametrize(
+    "batch_size, accumulation, processes, rows, passes",
+    [(64, 1, 1, 64, 1), (64, 1, 4, 16, 1), (64, 4, 2, 64, 2), (6, 5, 2, 5, 3), (7, 1, 2, None, None)],
+)
+def test_a_step_of_pairs_stays_as_large(batch_size, accumulation, processes, rows, passes):
+    flags = [*PAIRS, f"--batch_size={batch_size}", f"--gradient_accumulation_steps={accumulation}"]
+    config = parse_config(TrainConfig, flags)
+    found = sizes_of(config, processes)
+    if rows is None:
+        assert found is None
+        return
+    assert found == {"batch_size": rows, "gradient_accumulation_steps": passes}
+    assert rows * passes * processes == config.pairs_per_step(1) and rows <= batch_size
+
+
+@pytest.mark.parametrize(
+    "micro, global_, processes, rows", [(32, 128, 1, 32), (32, 128, 8, 16), (8, 0, 2, 4), (8, 0, 3, None)]
+)
+def test_a_step_of_pretraining_stays_as_large(micro, global_, processes, rows):
+    flags = [*CORPUS, f"--micro_batch_size={micro}", f"--global_batch_size={global_}"]
+    found = sizes_of(parse_config(PretrainConfig, flags), processes)
+    expected = {"micro_batch_size": rows, "global_batch_size": global_ or micro}
+    assert found == (None if rows is None else expected)
+
+
+def test_training_starts_with_the_fastest_and_the_same_step(fastest):
+    fastest(4)
+    processes, config = chosen("train", *PAIRS, "--batch_size=32", "--gradient_accumulation_steps=2")
+    assert processes == 4 and config.pairs_per_step(4) == 64 and config.batch_size == 16
+
+
+def test_pretraining_starts_with_the_fastest_and_the_same_step(fastest):
+    fastest(2)
+    processes, config = chosen("pretrain", *CORPUS, "--micro_batch_size=16", "--global_batch_size=32")
+    assert processes == config.dp_degree == 2
+    assert (config.samples_per_step, config.micro_batch_size, config.accumulation_steps) == (32, 16, 1)
+
+
+def test_degrees_of_the_user_leave_what_fits_them(fastest):
+    asked = fastest(4)
+    chosen("pretrain", *CORPUS, "--sharding_degree=2", "--micro_batch_size=8")
+    assert asked == [["2 processes x 2 threads", "4 processes x 1 thread"]]
+
+
+def test_one_way_is_taken_without_a_probe(fastest, capsys):
+    asked = fastest(1)
+    assert chosen("train", *PAIRS, "--batch_size=7")[0] == 1 and asked == []
+    assert "the one way that the flags allow" in capsys.readouterr().err
+
+
+def test_no_way_is_an_error_of_one_line(fastest):
+    fastest(1)
+    with pytest.raises(InputError, match="finds no number of processes that these flags allow"):
+        chosen("pretrain", *CORPUS, "--dp_degree=3", "--micro_batch_size=8")
+
+
+def test_a_choice_is_kept_for_such_runs_alone(fastest, folder, capsys):
+    asked = fastest(2)
+    chosen("train", *PAIRS)
+    assert chosen("train", *PAIRS, "--seed=7", "--learning_rate=0.1")[0] == 2 and len(asked) == 1
+    (note,) = (folder / "kept" / "ernie-pair").glob("processes-*.json")
+    said = capsys.readouterr().err
+    assert f"for a reason (measured at an earlier start; to measure again, remove {note})" in said
+    chosen("train", *PAIRS, "--max_seq_len=64"), chosen("train", *PAIRS, "--batch_size=8")
+    write_model(folder / "model", num_hidden_layers=1)
+    chosen("train", *PAIRS)
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", "--binary_head=false"),
+        "--amp_dtype=float32",
+    ],
+)
+def test_what_decides_the_cost_of_a_step_is_measured_anew(fastest, flag):
+    asked = fastest(2)
+    corpus = [*CORPUS, "--micro_batch_size=8"]
+    chosen("pretrain", *corpus), chosen("pretrain", *corpus, flag)
+    assert len(asked) == 2
+
+
+def test_a_damaged_choice_is_measured_again(fastest, folder):
+    asked = fastest(2)
+    chosen("train", *PAIRS)
+    (note,) = (folder / "kept" / "ernie-pair").glob("processes-*.json")
+    note.write_text(json.dumps({**json.loads(note.read_text()), "processes": "many"}))
+    assert chosen("train", *PAIRS)[0] == 2 and len(asked) == 2
+
+
+def test_a_home_that_cannot_be_written_to_keeps_nothing(fastest, folder, capsys):
+    asked = fastest(2)
+    (folder / "kept").write_text("a file")
+    assert chosen("train", *PAIRS)[0] == chosen("train", *PAIRS)[0] == 2 and len(asked) == 2
+    assert "(not kept: " in capsys.readouterr().err
+
+
+def no_home(monkeypatch):
+    """A numbered user of a container, whom no list of users holds."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
+
+
+def test_a_user_without_a_home_keeps_nothing(fastest, monkeypatch, capsys):
+    asked = fastest(2)
+    no_home(monkeypatch)
+    assert chosen("train", *PAIRS)[0] == 2 and len(asked) == 1
+    assert (
+        "(not kept: this user has no home folder to keep a cache in; set HOME or" in capsys.readouterr().err
+    )
+    assert doctor._operator().startswith("pretraining takes Paddle's own kernels: this user has no home")
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (["train", *PAIRS, "--device=gpu"], "--processes auto is for the CPU; add --device cpu"),
+        (["train", *PAIRS, "--gpus=0,1", "--device=gpu"], "--gpus 0,1 and --processes auto differ"),
+        (["train", *PAIRS, "--nnodes=2", "--master=a:1"], "--processes auto measures one machine"),
+        (
+            ["predict", "--model_path=model", "--input_file=i", "--output_file=o"],
+            "--processes auto is for train and pretrain; give predict a number",
+        ),
+        (["train", *PAIRS, "--processes=few"], "--processes takes a whole number or auto, not 'few'"),
+    ],
+)
+def test_auto_where_it_cannot_be_is_one_line(words, reason):
+    asked = [] if any("--processes" in word for word in words) else ["--processes=auto"]
+    with pytest.raises(InputError) as caught:
+        read_launch([*words, *asked])
+    assert reason in caught.value.message
+
+
+def test_the_cache_of_the_user_is_where_it_is_said(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert auto_processes.user_cache() == Path("~/.cache/ernie-pair").expanduser()

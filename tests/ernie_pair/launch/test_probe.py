@@ -1,0 +1,168 @@
+"""What a probe measures of ways to start a run: stand-ins that are timed in processes of their own."""
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from places import ROOT
+from tiny_pair import write_model, write_pairs
+from waiting import until
+
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair.kernels.library import open_kernels
+from ernie_pair.launch import pair_steps, probe
+from ernie_pair.launch.launch_config import read_launch
+from ernie_pair.launch.probe import Candidate, measure
+from ernie_pair.launch.step_times import StepTimes
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.processes.world import World
+
+OF_MODEL = ["--model_name_or_path=model", "--output_dir=out"]
+PAIRS = [*OF_MODEL, "--train_file=train.tsv", "--dev_file=dev.tsv"]
+CORPUS = [*OF_MODEL, "--input_dir=data"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "model")
+    write_pairs(tmp_path / "train.tsv", 90, seed=0)
+    return tmp_path
+
+
+def candidates(*processes):
+    words = ["train", *PAIRS, "--device=cpu"]
+    return [Candidate(*read_launch(words, count), 8 // count, rows=8, passes=1) for count in processes]
+
+
+def timed(monkeypatch, **seconds):
+    """Let candidates of so many processes take so long, or give a reason; returns which were tried."""
+    tried = []
+
+    def take(candidate):
+        tried.append(candidate.processes)
+        found = seconds[f"of_{candidate.processes}"]
+        return found if isinstance(found, str) else StepTimes(found, found, 8, 1 << 20)
+
+    monkeypatch.setattr(probe, "_time", take)
+    return tried
+
+
+def test_the_fastest_is_chosen_and_slower_ones_end_the_search(monkeypatch, capsys):
+    tried = timed(monkeypatch, of_1=0.9, of_2=0.5, of_4=0.8, of_8=0.1)
+    choice = measure(candidates(1, 2, 4, 8))
+    assert choice.processes == 2 and tried == [1, 2, 4]
+    assert choice.reason.startswith(
+        "2 processes x 4 threads: 500 ms for a step of a stand-in, against 900 ms with 1 "
+    )
+    assert "  4 processes x 2 threads: 800 ms\n" in capsys.readouterr().err
+
+
+def test_what_cannot_be_timed_is_shown_and_left_out(monkeypatch, capsys):
+    timed(monkeypatch, of_1="it ended with exit code 2: no such file", of_2=0.5)
+    assert measure(candidates(1, 2)).processes == 2
+    assert "1 process x 8 threads: it ended with exit code 2: no such file\n" in capsys.readouterr().err
+
+
+def test_nothing_that_can_be_timed_is_one_line(monkeypatch):
+    timed(monkeypatch, of_1="no answer", of_2="no answer")
+    with pytest.raises(InputError, match="could not time a step; give a number"):
+        measure(candidates(1, 2))
+
+
+def test_more_processes_than_the_memory_holds_are_not_tried(monkeypatch, capsys):
+    tried = timed(monkeypatch, of_1=0.9, of_2=0.5, of_4=0.2)
+    monkeypatch.setattr(probe, "free_memory", lambda: 3 * float(1 << 20))
+    assert measure(candidates(1, 2, 4)).processes == 2 and tried == [1, 2]
+    assert "4 processes x 2 threads: not tried" in capsys.readouterr().err
+
+
+def test_the_error_of_a_process_that_failed_is_shown():
+    (candidate,) = candidates(1)
+    broken = candidate._replace(flags=[*candidate.flags, "--max_seq_len=1"])
+    assert "it ended with exit code 2: --max_seq_len 1 is below" in probe._time(broken)
+
+
+def test_a_process_that_does_not_answer_is_stopped(monkeypatch):
+    monkeypatch.setattr(probe, "SECONDS", 0.01)
+    assert probe._time(*candidates(1)) == "no answer in 0 s"
+
+
+@pytest.mark.parametrize("kernels", ["auto", "plain"])
+def test_steps_are_timed_with_the_allocator_of_the_run(monkeypatch, kernels):
+    kept = []
+    monkeypatch.setattr(pair_steps, "keep_freed_memory", lambda: kept.append(True))
+    flags = [*PAIRS, "--device=cpu", "--model_type=ernie", f"--kernels={kernels}", "--max_seq_len=24"]
+    pair_steps.open_steps(parse_config(TrainConfig, flags), World())
+    assert bool(kept) == (kernels == "auto" and not open_kernels().reason)
+
+
+PRETRAINS = """
+import sys
+from data_tools.base.cli import parse_config
+from ernie_pair.launch import pretrain_steps
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.processes.world import World
+
+pretrain_steps.keep_freed_memory = lambda: print("kept")
+pretrain_steps.open_steps(parse_config(PretrainConfig, sys.argv[1:]), World())
+"""
+
+
+def test_steps_of_pretraining_are_timed_so_too(folder):
+    flags = [*CORPUS, "--device=cpu", "--model_type=ernie", "--max_seq_len=24", "--micro_batch_size=2"]
+    flags.append("--kernels=plain")
+    said = subprocess.run(
+        [sys.executable, "-c", PRETRAINS, *flags],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert said.returncode == 0 and "kept" not in said.stdout, said.stderr
+
+
+LAUNCHES = """
+import sys
+from ernie_pair.__main__ import main
+from ernie_pair.launch import auto_processes
+
+auto_processes.processes_to_try = lambda: [(2, 1), (1, 2)]
+sys.argv = ["ernie-pair", "launch", *sys.argv[1:]]
+main()
+"""
+
+
+def marked(mark):
+    """Return the processes that were started with ``mark`` in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in entry.read_text(errors="replace"):
+                found.append(int(entry.parent.name))
+    return found
+
+
+def test_a_launch_that_is_stopped_leaves_no_probe(folder):
+    """The first way that it times has a launcher of its own, and two processes."""
+    mark = f"PROBE_OF={folder}"
+    words = ["train", "--processes=auto", "--device=cpu", "--model_type=ernie", *PAIRS]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PROBE_OF": str(folder), "TMPDIR": str(folder)}
+    words = [sys.executable, "-c", LAUNCHES, *words, "--max_seq_len=24"]
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as launch:
+        until(lambda: len(marked(mark)) >= 4, 120)
+        launch.terminate()
+        said = launch.communicate(timeout=120)[1]
+    assert launch.returncode == 143 and "stopped" in said and "Traceback" not in said
+    until(lambda: not marked(mark), 60)
+    assert not list(folder.glob("ernie-pair-*"))
+
+
+def test_a_step_is_once_what_is_done_once_and_its_passes():
+    times = StepTimes(one=5.0, further=2.0, rows=8, memory=0)
+    assert times.step_seconds(rows=8, passes=1) == 5 and times.step_seconds(rows=16, passes=3) == 3 + 12
+    assert StepTimes(1.0, 2.0, 8, 0).step_seconds(8, 1) == 2
