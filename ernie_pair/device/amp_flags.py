@@ -5,6 +5,10 @@ from typing import Literal
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
+from ernie_pair.device.driver import gpu_capability
+from ernie_pair.device.gpu.cards import Card
+
+AMPERE = (8, 0)  # the first with products in bfloat16 and TF32
 
 
 @dataclass(frozen=True)
@@ -12,11 +16,19 @@ class AmpFlags(Options):
     """The base of every command that trains; each field is a flag of it."""
 
     use_amp: bool = option(False, help="mixed precision, on GPU", group="precision")
-    amp_dtype: Literal["float16", "bfloat16", "float32"] = option(
-        "float16", help="the narrow type; float32: no cast, the scaling of the loss alone", group="precision"
+    amp_dtype: Literal["auto", "float16", "bfloat16", "float32"] = option(
+        "auto",
+        help="the narrow type; auto: bfloat16 on a GPU of capability 8.0 or above, else float16; float32: no "
+        "cast, the scaling of the loss alone",
+        group="precision",
     )
     amp_level: Literal["O1", "O2"] = option(
         "O1", help="O1: weights in float32; O2: narrow weights too", group="precision"
+    )
+    reduce_dtype: Literal["float32", "half"] = option(
+        "float32",
+        help="in which the processes sum gradients; half: those of --amp_dtype in it, at half the traffic",
+        group="precision",
     )
     init_loss_scaling: float = option(
         32768.0, help="what the loss is first multiplied by, in float16", group="precision", at_least=1
@@ -37,11 +49,30 @@ class AmpFlags(Options):
         at_least=1,
     )
     decr_ratio: float = option(0.5, help="how much it shrinks", group="precision", above=0, below=1)
+    tf32: bool = option(
+        False,
+        help="let training, on a GPU from 8.0 on, round the factors of float32 products to 10 bits: faster, "
+        "and not the answers of a CPU any more; evaluation and prediction never do",
+        group="precision",
+    )
 
     def __post_init__(self):
         super().__post_init__()
+        if self.amp_dtype == "auto":
+            object.__setattr__(self, "amp_dtype", self._usual_dtype())
         if self.narrows_weights and self.amp_dtype == "float32":
             raise InputError("--amp_level O2 makes the weights narrow; with --amp_dtype float32 use O1")
+        if self.reduce_dtype == "half" and not self.computes_in_half:
+            raise InputError(
+                "--reduce_dtype half is of gradients in half precision, and there are none; add --use_amp "
+                "true with --amp_dtype float16 or bfloat16, or leave it out"
+            )
+
+    def _usual_dtype(self) -> str:
+        """Return the narrow type of this machine's first GPU; float16 where nothing is narrow."""
+        on_gpu = self.use_amp and getattr(self, "device", "cpu") == "gpu"
+        capability = gpu_capability() if on_gpu else None
+        return "bfloat16" if capability is not None and capability >= AMPERE else "float16"
 
     def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
         """Raise InputError where several micro-batches make a step at O2.
@@ -55,12 +86,39 @@ class AmpFlags(Options):
             )
 
     def refuse_half_precision_on(self, device: str) -> None:
-        """Raise InputError where the device has no kernels for the half-precision type."""
+        """Raise InputError where the device has no kernels for the half-precision type, or no TF32."""
+        if self.tf32 and device == "cpu":
+            raise InputError("--tf32 true needs a GPU of compute capability 8.0; leave it out")
         if self.use_amp and device == "cpu" and self.amp_dtype != "float32":
             raise InputError(
                 f"--use_amp true --amp_dtype {self.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
                 "kernels; use --use_amp false, or --amp_dtype float32 for the scaling of the loss alone"
             )
+
+    def refuse_on(self, card: Card) -> None:
+        """Raise InputError where ``card`` has no units for what is asked: Paddle would compute otherwise."""
+        if card.capability >= AMPERE:
+            return
+        if self.tf32:
+            raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
+        if self.use_amp and self.amp_dtype == "bfloat16":
+            raise InputError(
+                f"--amp_dtype bfloat16 needs compute capability 8.0, and this is {card}; "
+                "use --amp_dtype float16"
+            )
+
+    @property
+    def computes_in_half(self) -> bool:
+        """Return whether anything is cast to half precision."""
+        return self.use_amp and self.amp_dtype != "float32"
+
+    @property
+    def widens_sums(self) -> bool:
+        """Return whether gradients in half precision are summed over the processes in float32.
+
+        Where the weights are in float32 their gradients are, in the dynamic graph.
+        """
+        return self.narrows_weights and self.reduce_dtype == "float32"
 
     @property
     def narrows_weights(self) -> bool:

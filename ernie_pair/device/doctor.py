@@ -1,6 +1,5 @@
 """Is this environment sound? One line per finding, and the launch line that fits it."""
 
-import os
 import platform
 import shlex
 import shutil
@@ -8,22 +7,33 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import List
+from typing import List, Optional
 
 from packaging.requirements import Requirement
 
-from data_tools.base.errors import InputError
-from data_tools.base.installation import install_command
+from data_tools.base.errors import InputError, MachineError, message_of
+from data_tools.base.installation import install_command, is_of_another_build
 from data_tools.base.options import Options, option
-from ernie_pair.device.cpu_env import cpu_threads, math_path
+from data_tools.files.keyed_cache import user_cache
+from ernie_pair.device.cpu_env import math_path
+from ernie_pair.device.cpu_pin import describe_threads
 from ernie_pair.device.device import default_device
+from ernie_pair.device.gpu.builds import Build, installed_build
+from ernie_pair.device.gpu.cards import Card, card_at, count_cards, refuse_without_code, why_no_card
+from ernie_pair.device.gpu.check_process import run_check
+from ernie_pair.device.gpu.cuda_links import unmade_links
+from ernie_pair.device.gpu.libraries import LINK
 from ernie_pair.device.paddle_patches.core_settings import has_process_group
+from ernie_pair.kernels.choice import choose_kernels
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.kernels.library import open_kernels
 
 PACKAGE = "ernie-pair"
 PREDICTS = "predict"  # the extra that only asks exported models
 SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "visualdl", "numpy", "tokenizers", "onnxruntime")
 PYTHONS = ((3, 9), (3, 12))
 SMALLEST_DISK_GB = 5
+LOAD_SECONDS, KERNEL_SECONDS = 120.0, 300.0  # gigabytes, from a disk that may be slow
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,8 @@ def _requirements(extra: str) -> List[Requirement]:
         for requirement in listed:
             if requirement.marker and not requirement.marker.evaluate({"extra": name}):
                 continue
+            if is_of_another_build(requirement):
+                continue
             if requirement.name == PACKAGE:
                 extras.extend(requirement.extras)
             else:
@@ -107,21 +119,69 @@ def _version_of(package: str):
 
 def _check_paddle() -> List[str]:
     try:
-        import paddle
-        import paddlenlp  # noqa: F401 - the import is the check
+        import paddle  # noqa: F401 - the import is the check
+        import paddlenlp  # noqa: F401
         import visualdl  # noqa: F401
     except Exception as error:  # a broken set of versions raises nearly anything
         return [f"paddle, paddlenlp or visualdl cannot be imported: {' '.join(str(error).split())}"]
-    cuda = paddle.is_compiled_with_cuda()
-    gpus = paddle.device.cuda.device_count() if cuda else 0
-    _show("device", f"{gpus} GPU(s)" if gpus else "cpu")
-    _show("threads", f"{cpu_threads()} of {os.cpu_count()}; {math_path()}")
+    defects = _check_gpus(installed_build())
+    _show("threads", f"{describe_threads()}; {math_path()}")
+    _show("kernels", _kernels())
+    if not open_kernels().reason:
+        _show("operator", _operator())
     gloo, nccl = ("yes" if has_process_group(backend) else "no" for backend in ("Gloo", "NCCL"))
     _show("comm", f"gloo {gloo}, NCCL {nccl}")
-    if default_device() == "gpu" and not gpus:
+    return defects
+
+
+def _check_gpus(build: Optional[Build]) -> List[str]:
+    """Look at the GPUs, and where there is one that Paddle has code for, load CUDA and run kernels on it."""
+    if build is None or not build.cuda:
+        _show("device", "cpu")
+        if default_device() == "cpu":
+            return []
         cure = f"{install_command('gpu')}, or pass --device cpu to every command"
-        return [f"an NVIDIA driver is loaded but Paddle sees no GPU; {cure}"]
-    return []
+        return [f"an NVIDIA driver is loaded, but this Paddle is the CPU build; {cure}"]
+    defects, count = _check_links(build), count_cards()
+    if not count:
+        _show("device", f"cpu: this Paddle is for CUDA {build.cuda}, but {why_no_card()}")
+        if default_device() == "cpu":
+            return defects
+        return [*defects, f"{why_no_card()}; or pass --device cpu to every command"]
+    cards, without_code = [card_at(number) for number in range(count)], []
+    for card in cards:
+        _show("device", str(card))
+        try:
+            refuse_without_code(card, build)
+        except InputError as error:
+            without_code.append(error.message)
+            cards = [one for one in cards if one is not card]
+    return [*defects, *without_code, *(_check_cards(cards) if cards and not defects else [])]
+
+
+def _check_links(build: Build) -> List[str]:
+    """Check that Paddle's folder holds the links to CUDA that it is to hold."""
+    unmade = unmade_links(build)
+    _show(
+        "cuda", f"{build.cuda}; " + ("links missing" if unmade else "as it is to be") + f": {build.libraries}"
+    )
+    if not unmade:
+        return []
+    return [f"{len(unmade)} links to CUDA libraries are not as they are to be; {LINK}"]
+
+
+def _check_cards(cards: List[Card]) -> List[str]:
+    """Load what Paddle loads, and on each of ``cards`` run the kernels of a step, each in a process."""
+    libraries = run_check("libraries", seconds=LOAD_SECONDS)
+    _show("libraries", f"{len(libraries.facts.get('loaded', ()))} of CUDA load")
+    defects = list(libraries.faults)
+    for card in [] if defects else cards:
+        kernels = run_check("kernels", card.number, KERNEL_SECONDS)
+        _show(
+            "kernels", f"{len(kernels.facts.get('errors', ()))} run on GPU {card.number}, compared with numpy"
+        )
+        defects += [f"{card}: {fault}" for fault in kernels.faults]
+    return defects
 
 
 def _check_disk(folder: Path) -> List[str]:
@@ -139,6 +199,21 @@ def _helper() -> str:
     from data_tools.samples import sample_map
 
     return "compiled" if sample_map._helpers else "Python twin (no compiled data_tools._helpers)"
+
+
+def _kernels() -> str:
+    return choose_kernels(KernelFlags(), "cpu").describe()
+
+
+def _operator() -> str:
+    """Return whether static graphs have the kernels too; they are compiled for it, if need be."""
+    from ernie_pair.kernels.operator.compile_operator import OperatorError, find_operator
+
+    try:
+        find_operator(user_cache())
+    except (OperatorError, MachineError) as error:
+        return f"pretraining takes Paddle's own kernels: {message_of(error)}"
+    return "compiled: pretraining takes the kernels too"
 
 
 def _launch_line() -> str:

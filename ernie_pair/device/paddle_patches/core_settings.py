@@ -1,8 +1,19 @@
-"""What Paddle's compiled core is made for, and the threads that it takes.
+"""What Paddle's compiled core is made for, how it computes, and operators that are not its own.
 
-Names, as in Paddle 2.6.2: `paddle.base.core`, its `set_num_threads`, `ProcessGroupGloo`, `ProcessGroupNCCL`.
-Upstream offers the number of threads to its predictors alone (`set_cpu_math_library_num_threads`).
+Names, as in Paddle 2.6.2: `paddle.base.core`, its `__file__`, `set_num_threads`, `ProcessGroupGloo`,
+`ProcessGroupNCCL` and `load_op_meta_info_and_register_op`, which `paddle.base.framework.OpProtoHolder` makes
+known to Python. Upstream offers the number of threads to its predictors alone
+(`set_cpu_math_library_num_threads`), and operators by `paddle.utils.cpp_extension`, which asks for ninja,
+setuptools and Python's headers.
+
+`get_cublas_switch`, `set_cublas_switch` and `set_cudnn_switch`, which builds for GPUs alone have: whether
+float32 products may be computed in TF32, with 10 bits of a factor in place of 23. Paddle turns it on when it
+is loaded, and looks at it in every product.
 """
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator
 
 
 def set_math_threads(count: int) -> None:
@@ -17,3 +28,50 @@ def has_process_group(backend: str) -> bool:
     import paddle
 
     return hasattr(paddle.base.core, f"ProcessGroup{backend}")
+
+
+def core_library() -> Path:
+    """Return the file of Paddle's compiled core, which an operator is linked to."""
+    import paddle
+
+    return Path(paddle.base.core.__file__)
+
+
+def register_operators(library: Path) -> None:
+    """Let static programs have the operators of ``library``.
+
+    Raises RuntimeError or OSError where it is none.
+    """
+    import paddle
+
+    paddle.base.core.load_op_meta_info_and_register_op(str(library))
+    paddle.base.framework.OpProtoHolder.instance().update_op_proto()
+
+
+def set_tf32(is_allowed: bool) -> None:
+    """Allow TF32, or not; a build without GPUs has none."""
+    import paddle
+
+    core = paddle.base.core
+    if hasattr(core, "set_cublas_switch"):
+        core.set_cublas_switch(is_allowed)
+        core.set_cudnn_switch(is_allowed)
+
+
+def is_tf32_set() -> bool:
+    """Return whether products may be computed in TF32; False for a build without GPUs."""
+    import paddle
+
+    core = paddle.base.core
+    return hasattr(core, "get_cublas_switch") and bool(core.get_cublas_switch())
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Compute float32 products in float32 within this context."""
+    before = is_tf32_set()
+    set_tf32(False)
+    try:
+        yield
+    finally:
+        set_tf32(before)

@@ -4,11 +4,17 @@ Names, as in Paddle 2.6.2: `GroupShardedStage2._world_size_scaling` (float16 gra
 number of processes in the backward pass, others in the update; where both kinds occur, as at O2, whose norms
 stay float32, it does both or, with offload, neither); `GroupShardedOptimizerStage2` with `param2rank`,
 `offload_params`, `offload_param2align` and `_optim`; of that optimizer `_parameter_list`, `_param_groups`.
+Its module `group_sharded_stage2` sums gradients in their own type, by the name `dist`.
 """
 
-from typing import Dict, List, NamedTuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, NamedTuple
 
 import paddle
+
+from ernie_pair.device.paddle_patches.replaced import replaced
+
+HALVES = (paddle.float16, paddle.bfloat16)
 
 
 class Offloaded(NamedTuple):
@@ -49,3 +55,31 @@ def offloaded_of(sharded) -> Offloaded:
     sharded._optim._parameter_list = sharded._optim._param_groups = [buffer]
     gaps = [sharded.offload_param2align[master.name] for master in masters]
     return Offloaded(sharded._optim, buffer, masters, gaps)
+
+
+@contextmanager
+def sums_in_float32() -> Iterator[None]:
+    """In this context gradients in half precision are summed in float32, and the sum is rounded once."""
+    from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
+
+    with replaced(group_sharded_stage2, "dist", _WideSums(group_sharded_stage2.dist)):
+        yield
+
+
+class _WideSums:
+    """`paddle.distributed` whose ``reduce`` sums half tensors in float32."""
+
+    def __init__(self, dist):
+        self._dist = dist
+
+    def __getattr__(self, name: str):
+        return getattr(self._dist, name)
+
+    def reduce(self, tensor, dst: int, **settings):
+        if tensor.dtype not in HALVES:
+            return self._dist.reduce(tensor=tensor, dst=dst, **settings)
+        wide = tensor.astype("float32")
+        task = self._dist.reduce(tensor=wide, dst=dst, **settings)
+        if paddle.distributed.get_rank() == dst:
+            paddle.assign(wide.astype(tensor.dtype), tensor)
+        return task

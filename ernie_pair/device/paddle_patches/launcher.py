@@ -29,6 +29,13 @@ def asked_gpus() -> Optional[str]:
     return os.environ.get("PADDLE_DEVICES") or parse_args()[0].devices
 
 
+def asked_processes() -> int:
+    """Return what --nproc_per_node of ``sys.argv`` asks for; 0: nothing."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    return int(parse_args()[0].nproc_per_node or 0)
+
+
 def visible_gpus() -> List[str]:
     """Return the GPUs that the launcher sees, as --gpus names them."""
     from paddle.distributed.launch.context.device import Device

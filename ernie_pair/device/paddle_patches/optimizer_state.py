@@ -5,10 +5,11 @@ given before the first step has made the accumulators), `_master_weights`, `_mul
 how a float32 copy is called.
 """
 
-from typing import Any, Dict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
+from paddle.base.layer_helper import LayerHelper
 
 
 def state_of(optimizer) -> Dict[str, Any]:
@@ -37,3 +38,69 @@ def slot_name(optimizer, parameter, slot: str) -> str:
     """Return Paddle's name of a slot; another optimizer of the same model has other ones."""
     owner = masters_of(optimizer).get(parameter.name, parameter)
     return f"{owner.name}_{optimizer._name}_{slot}_0"
+
+
+class AdamSlots(NamedTuple):
+    """The state of AdamW for one parameter; ``power1`` and ``power2``: of the betas, for the next step."""
+
+    moment1: paddle.Tensor
+    moment2: paddle.Tensor
+    power1: paddle.Tensor
+    power2: paddle.Tensor
+
+
+def adam_slots(optimizer, parameters) -> List[AdamSlots]:
+    """Return the state of ``parameters``; it is made where it was not there yet, of what was restored."""
+    optimizer.helper = LayerHelper("AdamW")  # as its own step has it
+    optimizer._create_accumulators(paddle.static.default_main_program().global_block(), parameters)
+    names = ("moment1", "moment2", "beta1_pow_acc", "beta2_pow_acc")
+    return [AdamSlots(*(optimizer._get_accumulator(name, p) for name in names)) for p in parameters]
+
+
+def lay_powers_on_cpu(optimizer, parameters) -> None:
+    """Lay the powers of the betas where AdamW makes them, in the CPU's memory; `set_state_dict` does not.
+
+    On a GPU AdamW takes another kernel where they lie there.
+    """
+    optimizer.helper = LayerHelper("AdamW")  # as its own step has it
+    optimizer._create_accumulators(paddle.static.default_main_program().global_block(), parameters)
+    for parameter in parameters:
+        for name in ("beta1_pow_acc", "beta2_pow_acc"):
+            power = optimizer._get_accumulator_master(name, parameter)
+            power.get_tensor().set(power.numpy(), paddle.CPUPlace())
+
+
+class AdamSettings(NamedTuple):
+    """The settings of an AdamW of Paddle's."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    is_decayed: Optional[Callable[[str], bool]]  # by the parameter's name; None: all are
+    clip_norm: Optional[float]
+    is_usual: bool  # numbers throughout, one group of parameters, no clipping but by the global norm
+
+    @property
+    def betas(self) -> Tuple[float, float]:
+        """Return both betas."""
+        return self.beta1, self.beta2
+
+    def decay_of(self, parameter) -> float:
+        """Return the weight decay of ``parameter``."""
+        return self.weight_decay if self.is_decayed is None or self.is_decayed(parameter.name) else 0.0
+
+
+def adam_settings(optimizer) -> AdamSettings:
+    """Return the settings of ``optimizer``."""
+    clip = optimizer._grad_clip
+    numbers = (optimizer._beta1, optimizer._beta2, optimizer._epsilon, optimizer._weight_decay)
+    is_usual = (
+        all(isinstance(number, float) for number in numbers)
+        and (clip is None or type(clip) is paddle.nn.ClipGradByGlobalNorm)
+        and not isinstance(optimizer._parameter_list[0], dict)
+        and optimizer._lr_ratio is None
+        and not optimizer._lazy_mode
+    )
+    norm = getattr(clip, "clip_norm", None)
+    return AdamSettings(*numbers, optimizer._apply_decay_param_fun, norm, is_usual)

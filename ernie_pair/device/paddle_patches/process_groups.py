@@ -3,7 +3,8 @@
 Names, as in Paddle 2.6.2: `paddle.base.core.create_or_get_global_tcp_store`, at which `init_parallel_env`
 lets the processes meet; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
 begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_parallel_util`, which the
-documentation of `no_sync` names for gradients that are added up by hand.
+documentation of `no_sync` names for gradients that are added up by hand; `core.eager.set_master_grads`, by
+which `paddle.amp.decorate(master_grad=True)` makes half gradients float32 after a backward pass.
 """
 
 
@@ -21,8 +22,12 @@ def share_weights(model) -> None:
     sync_params_buffers(model)
 
 
-def average_gradients(model) -> None:
-    """Make the gradients of ``model`` the means over all processes."""
+def average_gradients(model, widens: bool = False) -> None:
+    """Make the gradients of ``model`` the means over all processes; ``widens``: half ones become float32."""
+    from paddle.base import core
     from paddle.distributed.fleet.utils.hybrid_parallel_util import fused_allreduce_gradients
 
-    fused_allreduce_gradients(list(model.parameters()), None)
+    parameters = list(model.parameters())
+    if widens:
+        core.eager.set_master_grads(parameters)
+    fused_allreduce_gradients(parameters, None)

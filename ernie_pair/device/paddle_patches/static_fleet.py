@@ -1,16 +1,27 @@
 """What static fleet does in ``minimize`` beside what its strategy says.
 
 Names, as in Paddle 2.6.2, below `paddle.distributed.fleet.meta_optimizers`: `AMPOptimizer._init_wrapped_opt`,
-which passes no type but float16 on; `common.CollectiveHelper._init_communicator`, which knows NCCL alone; of
-the role maker `_worker_num`, of `paddle.static.amp`'s optimizer `_set_distributed`.
+which passes no type but float16 on, and tells the optimizer of several processes (`_set_distributed`), for
+which it then adds a check of infinities per gradient; `common.CollectiveHelper._init_communicator`, which
+knows NCCL alone. Of `paddle.static.amp.decorator`: `update_role_var_grad`, which moves the mark of what is
+all-reduced from a float32 gradient to the half one that it is cast from; the optimizer's method
+`_append_cast_to_master_grad_op`, which casts gradients once they have been summed. The mark is the attribute
+`op_role_var` of an op, a list of parameter, gradient, parameter, gradient.
 """
 
 from contextlib import contextmanager
-from typing import Callable, Iterator
+from typing import Callable, Iterator, List, Tuple
 
+import paddle
 from paddle.distributed.fleet.meta_optimizers import AMPOptimizer, common
+from paddle.static.amp import decorator
 
 from ernie_pair.device.paddle_patches.replaced import replaced
+from ernie_pair.device.paddle_patches.static_programs import insert_op
+
+MARK = "op_role_var"
+HALVES = (paddle.float16, paddle.bfloat16)
+Pairs = List[Tuple]  # (parameter, gradient)
 
 
 @contextmanager
@@ -19,8 +30,8 @@ def amp_by(decorate: Callable) -> Iterator[None]:
 
     def init_wrapped_opt(self) -> None:
         if self.wrapped_opt is None:
+            # Not told that there are several processes, it looks for infinities in all gradients at once.
             self.wrapped_opt = decorate(self.inner_opt)
-            self.wrapped_opt._set_distributed(self.role_maker._worker_num() > 1)
 
     with replaced(AMPOptimizer, "_init_wrapped_opt", init_wrapped_opt):
         yield
@@ -31,3 +42,50 @@ def without_nccl() -> Iterator[None]:
     """In this context fleet exchanges no ids of NCCL: the processes know each other already, by gloo."""
     with replaced(common.CollectiveHelper, "_init_communicator", lambda *args, **settings: None):
         yield
+
+
+@contextmanager
+def sums_in_float32() -> Iterator[None]:
+    """In this context fleet's AMP marks float32 gradients to be summed: half ones are cast beforehand.
+
+    Each is cast where it is made, so that its sum can begin while the backward pass goes on.
+    """
+    optimizer = decorator.OptimizerWithMixedPrecision
+    unmoved = replaced(decorator, "update_role_var_grad", lambda program, pairs: None)
+    with unmoved, replaced(optimizer, "_append_cast_to_master_grad_op", _widened):
+        yield
+
+
+def _widened(self, pairs: Pairs) -> Pairs:
+    block = self._train_program.global_block()
+    return [(p, _cast(block, p, g) if g.dtype in HALVES else g) for p, g in pairs]
+
+
+def _cast(block, parameter, gradient):
+    """Cast ``gradient`` right after its last op, which hands the mark on; returns the float32 one."""
+    index = max(i for i, op in enumerate(block.ops) if gradient.name in op.output_arg_names)
+    made_by = block.ops[index]
+    role = made_by.attr("op_role")
+    _take_mark(made_by, parameter, gradient)
+    wide = block.create_var(name=f"{gradient.name}.float32", dtype=paddle.float32, shape=gradient.shape)
+    cast = insert_op(
+        block,
+        index + 1,
+        type="cast",
+        inputs={"X": [gradient]},
+        outputs={"Out": [wide]},
+        attrs={"in_dtype": gradient.dtype, "out_dtype": wide.dtype, "op_role": role},
+    )
+    cast._set_attr(MARK, [parameter.name, wide.name])
+    wide.op = cast
+    return wide
+
+
+def _take_mark(op, parameter, gradient) -> None:
+    names = list(op.attr(MARK))
+    marked = list(zip(names[::2], names[1::2]))
+    marked.remove((parameter.name, gradient.name))
+    if marked:
+        op._set_attr(MARK, [name for pair in marked for name in pair])
+    else:
+        op._remove_attr(MARK)

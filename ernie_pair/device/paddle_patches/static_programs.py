@@ -1,13 +1,21 @@
-"""Changing the ops of a static program, for which Paddle has no public way.
+"""Changing the ops of a static program, and running it again and again, for which Paddle has no public way.
 
-Names, as in Paddle 2.6.2: `Block._remove_op`, `Block._remove_var`, `Block._insert_op_without_sync`,
-`Program._sync_with_cpp`, `paddle.base.core.VarDesc.VarType.LOD_TENSOR`. What Python holds of a program and
-what C++ runs are two; ``sync`` follows the last change.
+Names, as in Paddle 2.6.2: `Block._remove_op`, `Block._remove_var`, `Block._insert_op`,
+`Block._insert_op_without_sync`, `Block._var_recursive`, `Program._sync_with_cpp`, `OpDesc._set_float32_attr`
+and its kin, `paddle.base.framework.Operator`, `paddle.base.core.VarDesc.VarType.LOD_TENSOR`,
+`paddle.base.core.LoDTensor`. What Python holds of a program and what C++ runs are two; ``sync`` follows the
+last change. Of the executor: `_executor_cache` with its `get_program_and_executor`, which finds what it has
+prepared by a hash over the whole program, made anew for every run, `_feed_data`, and what `_run_impl` does
+between the two: the rate of `lr_scheduler` goes into its variable `_var_name`.
 """
 
-from typing import Callable, Iterable
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
+import numpy as np
 import paddle
+
+Names = Dict[str, List[str]]  # {the op's name: variables}
+FEED, FETCH = "feed", "fetch"  # the executor's names of its lists
 
 
 def remove_ops(block, is_unwanted: Callable) -> None:
@@ -17,10 +25,53 @@ def remove_ops(block, is_unwanted: Callable) -> None:
             block._remove_op(index, sync=False)
 
 
+def insert_op(block, index: int, **about):
+    """Put an op, described as for ``append_op``, before the one at ``index``; returns it."""
+    return block._insert_op(index, **about)
+
+
+def find_variable(block, name: str):
+    """Return the variable of this name of ``block`` or of one around it."""
+    return block._var_recursive(name)
+
+
 def replace_op(block, index: int, **about) -> None:
     """Put an op, described as for ``append_op``, in the place of another; the program is to be synced."""
     block._remove_op(index, sync=False)
     block._insert_op_without_sync(index, **about)
+
+
+def insert_described(block, index: int, kind: str, inputs: Names, outputs: Names, attrs: Dict) -> None:
+    """Put an op before the one at ``index``; the program is to be synced.
+
+    It may stand in an inner block and write variables of an outer one, which `replace_op` does not find.
+    """
+    desc = block.desc._insert_op(index)
+    desc.set_type(kind)
+    for name, variables in inputs.items():
+        desc.set_input(name, variables)
+    for name, variables in outputs.items():
+        desc.set_output(name, variables)
+    setters = {
+        bool: desc._set_bool_attr,
+        int: desc._set_int32_attr,
+        float: desc._set_float32_attr,
+        list: desc._set_float32s_attr,
+    }
+    for name, value in attrs.items():
+        setters[type(value)](name, value)
+    block.ops.insert(index, paddle.base.framework.Operator(block, desc))
+
+
+def declare_written(main: paddle.static.Program, inner, name: str) -> None:
+    """Let the op of ``main`` that runs the block ``inner`` say that it writes the outer variable ``name``.
+
+    What reads the variable then waits for it. Nothing is to do where ``inner`` is the outermost block; the
+    program is to be synced.
+    """
+    for op in main.global_block().ops:
+        if op.type == "conditional_block" and op.attr("sub_block").id == inner.idx:
+            op.desc.set_output("Out", [*op.output("Out"), name])
 
 
 def remove_variables(block, names: Iterable[str]) -> None:
@@ -37,3 +88,42 @@ def sync(program: paddle.static.Program) -> None:
 def is_tensor(variable) -> bool:
     """Return whether a variable of a program holds numbers, and is no reader, scope or list."""
     return variable.type == paddle.base.core.VarDesc.VarType.LOD_TENSOR
+
+
+class HeldProgram:
+    """A program on a scope, run again and again with feeds of the same names, and nothing fetched."""
+
+    def __init__(self, executor: paddle.static.Executor, program: paddle.static.Program, scope):
+        self.executor, self.program, self.scope = executor, program, scope
+        self._prepared: Optional[Tuple[Any, Any]] = None
+
+    def run(self, feed: Dict[str, Any]) -> None:
+        """Run the program once with ``feed``: arrays, or tensors of a scope."""
+        if self._prepared is None:
+            self.executor.run(self.program, feed=feed, fetch_list=[], scope=self.scope)
+            place, cache = self.executor.place, self.executor._executor_cache
+            found = cache.get_program_and_executor(self.program, feed, [], FEED, FETCH, place, self.scope)
+            self._prepared = found
+            return
+        program, runner = self._prepared
+        self.executor._feed_data(program, feed, FEED, self.scope)
+        self._set_rate(program)
+        runner.run(list(feed), return_numpy=False)
+
+    def _set_rate(self, program) -> None:
+        schedule = getattr(program, "lr_scheduler", None)
+        if schedule is None:
+            return
+        rate = paddle.base.core.LoDTensor()
+        rate.set(np.array([schedule()], np.float32), paddle.CPUPlace())
+        self.scope.find_var(schedule._var_name).get_tensor()._copy_from(rate, self.executor.place)
+
+
+def pin(array: np.ndarray):
+    """Return a copy of ``array`` as a tensor of a scope, in pinned memory: a GPU reads it by itself.
+
+    Whoever feeds it keeps it until the GPU has.
+    """
+    tensor = paddle.base.core.LoDTensor()
+    tensor.set(np.ascontiguousarray(array), paddle.CUDAPinnedPlace())
+    return tensor

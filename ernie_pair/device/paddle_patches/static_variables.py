@@ -1,7 +1,7 @@
 """The numbers of a static variable, where they lie: np.array(variable) copies them twice.
 
-Names, as in Paddle 2.6.2, of the tensor in a scope: `_to_dlpack`, `_place`, `_dtype`. Upstream has no
-`__dlpack__` on it, the method by which numpy asks for memory.
+Names, as in Paddle 2.6.2, of the tensor in a scope: `_to_dlpack`, `_place`, `_dtype`, `_is_initialized`.
+Upstream has no `__dlpack__` on it, the method by which numpy asks for memory.
 """
 
 import numpy as np
@@ -34,3 +34,8 @@ def view_array(variable) -> np.ndarray:
 def dtype_of(variable):
     """Return the type of the numbers of ``variable``, as `paddle.float32` is one."""
     return variable._dtype()
+
+
+def place_of(variable, usual):
+    """Return where ``variable`` lies: the CPU's memory, or ``usual``, the place of the program."""
+    return paddle.CPUPlace() if variable._is_initialized() and variable._place().is_cpu_place() else usual

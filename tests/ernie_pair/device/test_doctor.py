@@ -2,12 +2,18 @@
 
 import shlex
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from data_tools.base.cli import parse_config
+from data_tools.base.installation import missing_requirements
 from ernie_pair.device import doctor
+from ernie_pair.device.gpu import cards
+from ernie_pair.device.gpu.builds import Build
+from ernie_pair.device.gpu.check_process import Finding
+from ernie_pair.kernels.operator import compile_operator
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.pair.config.pair_config import TrainConfig
 
@@ -32,6 +38,89 @@ def test_a_gpu_build_without_a_gpu_is_no_defect(monkeypatch):
     assert not any(defect.startswith("paddlepaddle") for defect in doctor._check_packages("gpu"))
 
 
+FOR_GPUS = Build("2.6.2", "11.8", False, Path("/no/paddle"))
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Has doctor look at these cards: what it finds is wrong; ``links``: how many are missing."""
+
+    def look(*capabilities, build=FOR_GPUS, driver=True, links=0, faults=None):
+        monkeypatch.setattr(doctor, "default_device", lambda: "gpu" if driver else "cpu")
+        monkeypatch.setattr(cards, "has_driver", lambda: driver)
+        monkeypatch.setattr(doctor, "count_cards", lambda: len(capabilities))
+        monkeypatch.setattr(doctor, "card_at", lambda n: cards.Card(n, f"card {n}", capabilities[n]))
+        monkeypatch.setattr(doctor, "unmade_links", lambda build: ["a"] * links)
+        found = {
+            "libraries": Finding([], {"loaded": ["a", "b"]}),
+            "kernels": Finding([], {"errors": {"c": 0}}),
+        }
+        asked = []
+
+        def check(name, number=0, seconds=0):
+            asked.append((name, number))
+            return (faults or {}).get((name, number), found[name])
+
+        monkeypatch.setattr(doctor, "run_check", check)
+        return doctor._check_gpus(build), asked
+
+    return look
+
+
+def test_every_card_that_paddle_has_code_for_is_tried(gpus, capsys):
+    defects, asked = gpus((8, 0), (9, 0), (8, 6))
+    assert asked == [("libraries", 0), ("kernels", 0), ("kernels", 2)]
+    (defect,) = defects
+    assert defect.startswith("GPU 1 (card 1, compute capability 9.0) cannot run Paddle 2.6.2 for CUDA 11.8")
+    assert "kernels   1 run on GPU 2, compared with numpy\n" in capsys.readouterr().out
+
+
+def test_a_fault_of_a_card_is_told_by_its_name(gpus):
+    aborts = Finding(["kernels: the process was ended by SIGABRT: libnvrtc.so"], {})
+    defects, _ = gpus((8, 0), (8, 6), faults={("kernels", 1): aborts})
+    assert defects == [f"GPU 1 (card 1, compute capability 8.6): {aborts.faults[0]}"]
+    absent = Finding(["libcudnn.so: cannot open shared object file"], {})
+    assert gpus((8, 0), faults={("libraries", 0): absent}) == (absent.faults, [("libraries", 0)])
+
+
+def test_missing_links_are_told_of_before_anything_is_loaded(gpus, capsys):
+    defects, asked = gpus((8, 0), links=3)
+    assert defects == ["3 links to CUDA libraries are not as they are to be; run ernie-pair link-cuda"]
+    assert asked == [] and "cuda      11.8; links missing: /no/paddle/libs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_the_gpu_build_without_a_card_is_not_overwritten(gpus, capsys, driver):
+    defects, asked = gpus(driver=driver)
+    assert asked == [] and len(defects) == driver and not any("install" in defect for defect in defects)
+    assert "cpu: this Paddle is for CUDA 11.8, but " in capsys.readouterr().out
+
+
+def test_the_cpu_build_beside_a_driver_is_a_defect(gpus):
+    cpu = FOR_GPUS._replace(cuda="")
+    assert gpus(build=cpu, driver=False) == ([], [])
+    ((defect,), _) = gpus(build=cpu)
+    assert "a driver is loaded" not in defect and "this Paddle is the CPU build; pip install" in defect
+
+
+@pytest.mark.parametrize("version, asks", [("2.6.2", True), ("2.6.2.post120", False), (None, True)])
+def test_cuda_11_is_asked_for_by_the_build_on_pypi_alone(monkeypatch, version, asks):
+    installed = metadata.version
+
+    def version_of(name):
+        if name != "paddlepaddle-gpu":
+            return installed(name)
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", version_of)
+    for missing in (missing_requirements("gpu"), [str(one) for one in doctor._requirements("gpu")]):
+        assert any(name.startswith("nvidia-cudnn-cu11") for name in missing) is asks
+        if version:
+            assert not any(name.startswith("paddlepaddle") for name in missing_requirements("gpu"))
+
+
 def test_what_cpu_asks_for_is_what_training_asks_for():
     asked = {requirement.name for requirement in doctor._requirements("cpu")}
     assert {"paddlepaddle", "paddlenlp", "numpy", "scikit-learn"} <= asked and "ernie-pair" not in asked
@@ -47,3 +136,14 @@ def test_without_paddle_only_asking_models_is_checked(monkeypatch, capsys, tmp_p
     shown = capsys.readouterr().out
     assert "checked predict\n" in shown and "asks exported models; to train too: pip install " in shown
     assert shown.endswith("sound\n")
+
+
+def test_the_operator_of_pretraining_is_told_of(monkeypatch):
+    monkeypatch.setattr(compile_operator, "find_operator", lambda cache: cache / "operator.so")
+    assert doctor._operator() == "compiled: pretraining takes the kernels too"
+
+    def refuse(cache):
+        raise compile_operator.OperatorError("there is no compiler g++")
+
+    monkeypatch.setattr(compile_operator, "find_operator", refuse)
+    assert doctor._operator() == "pretraining takes Paddle's own kernels: there is no compiler g++"

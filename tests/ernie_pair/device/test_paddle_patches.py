@@ -1,5 +1,7 @@
 """Repairs of Paddle last as long as they are needed, and notice another Paddle."""
 
+from types import SimpleNamespace
+
 import paddle
 import pytest
 from paddle.amp import grad_scaler
@@ -13,6 +15,7 @@ from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
 from ernie_pair.device.paddle_patches.launcher import own_exit_code, private_environment
 from ernie_pair.device.paddle_patches.replaced import replaced
 from ernie_pair.device.paddle_patches.static_fleet import amp_by, without_nccl
+from ernie_pair.device.paddle_patches.static_variables import place_of
 
 REPAIRS = {
     "environment": (
@@ -38,6 +41,17 @@ def test_a_repair_ends_with_its_context_however_that_ends(repair, names):
 def test_a_name_that_this_paddle_has_not_is_told():
     with pytest.raises(AttributeError, match="Pod has no exit_status"), replaced(Pod, "exit_status", None):
         pytest.fail("nothing was replaced")
+
+
+@pytest.mark.parametrize(
+    "is_initialized, is_cpu, lies_on_cpu", [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_variable_keeps_to_its_own_place(is_initialized, is_cpu, lies_on_cpu):
+    """On a GPU the powers of AdamW's betas lie in the CPU's memory; what was never set lies nowhere."""
+    place = SimpleNamespace(is_cpu_place=lambda: is_cpu)
+    variable = SimpleNamespace(_is_initialized=lambda: is_initialized, _place=lambda: place)
+    found = place_of(variable, "gpu")
+    assert (str(found) == str(paddle.CPUPlace())) is lies_on_cpu and (found == "gpu") is not lies_on_cpu
 
 
 def test_a_loss_scale_on_a_cpu_leaves_the_tracer_as_it_was():

@@ -1,0 +1,89 @@
+"""A check of the GPU in a process of its own, with a time limit: CUDA may end the process, or hang it.
+
+python -m ernie_pair.device.gpu.check_process NAME NUMBER
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple
+
+from ernie_pair.device.gpu.builds import installed_build
+from ernie_pair.device.gpu.kernels import compare_kernels
+from ernie_pair.device.gpu.libraries import libraries_that_fail, load_libraries
+
+LONGEST = 300  # characters of what a process said before it ended
+
+
+class Finding(NamedTuple):
+    """What a check found: ``faults``, none when all is well, and what there is to tell."""
+
+    faults: List[str]
+    facts: Dict[str, Any]
+
+
+def check_libraries(number: int) -> Finding:
+    """Load every library that Paddle opens; by the names in its own folder first."""
+    build = installed_build()
+    loaded = load_libraries(build) if build else {}
+    return Finding(libraries_that_fail(loaded), {"loaded": [name for name, why in loaded.items() if not why]})
+
+
+def check_kernels(number: int) -> Finding:
+    """Run the kernels of a training step on the GPU ``number``, -1: on the CPU, and compare with numpy."""
+    import paddle
+
+    from ernie_pair.device.paddle_patches.core_settings import set_tf32
+
+    capability = None if number < 0 else paddle.device.cuda.get_device_capability(number)
+    paddle.set_device("cpu" if number < 0 else f"gpu:{number}")
+    set_tf32(False)
+    results = compare_kernels(capability)
+    wrong = [str(result) for result in results if not result.is_right]
+    return Finding(wrong, {"errors": {f"{r.kernel} {r.dtype}": r.error for r in results}})
+
+
+CHECKS: Dict[str, Callable[[int], Finding]] = {"libraries": check_libraries, "kernels": check_kernels}
+
+
+def run_check(name: str, number: int = 0, seconds: float = 120) -> Finding:
+    """Return the finding of CHECKS[name] on the GPU ``number``, made by a process of its own.
+
+    One that ends before it has answered, or needs more than ``seconds``, is a fault of one line.
+    """
+    words = [sys.executable, "-m", "ernie_pair.device.gpu.check_process", name, str(number)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return Finding([f"{name}: no answer within {seconds:.0f} s"], {})
+    try:
+        answer = json.loads(done.stdout)
+        return Finding(answer["faults"], answer["facts"])
+    except (ValueError, KeyError, TypeError):
+        return Finding([f"{name}: {_end_of(done)}"], {})
+
+
+def _end_of(done: "subprocess.CompletedProcess[str]") -> str:
+    """Return how a process ended that has not answered, and what it said last."""
+    code = done.returncode
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    # A library that is not found is the cause; Paddle's own last lines tell of the signal.
+    of_library = [line for line in said if "cannot open" in line or "ould not load" in line]
+    errors = [line for line in said if "rror" in line]
+    return f"the process {how}: {(of_library or errors or said or ['it said nothing'])[-1][:LONGEST]}"
+
+
+def main() -> None:
+    """Run one check, and write its finding to the standard output, which nothing else reaches."""
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    finding = CHECKS[sys.argv[1]](int(sys.argv[2]))
+    with os.fdopen(answer, "w", encoding="utf-8") as file:
+        json.dump(finding._asdict(), file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Links in paddle/libs to the CUDA libraries of the nvidia-* packages, so that Paddle finds them.
+
+The GPU build of Paddle 2.6 brings no CUDA, and opens libcudnn.so and its kin by name: in paddle/libs first
+(RUNPATH of its compiled core), which works for every process, notebooks and `python -m
+paddle.distributed.launch` included. The packages hold libcudnn.so.8 in folders of their own. A library finds
+its neighbours where its link lies, so all of them are linked, by their own name and without a version.
+
+Which links are ours stands in a file beside them: a link that this command has not made, or that no longer
+leads where it did, is somebody else's.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Optional
+
+from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
+from data_tools.base.options import Options, option
+from data_tools.files.atomic_files import published
+from ernie_pair.device.gpu.builds import Build, installed_build
+
+NOTE = ".ernie-pair-links.json"
+# Of what the packages hold; the loader of OpenCL is the system's own.
+LIBRARY = re.compile(r"(?P<name>lib(?!OpenCL\b)[\w.+-]+?\.so)(\.[0-9.]+)?")
+
+Links = Dict[str, str]  # name: what the link says
+
+
+@dataclass(frozen=True)
+class LinkCudaConfig(Options):
+    """Link the CUDA libraries of the nvidia-* packages into Paddle's folder, where it looks for them."""
+
+    EXAMPLE = "--remove true"
+
+    remove: bool = option(
+        False, help="take away the links that this command has made, and make none", group="devices"
+    )
+
+
+class Plan(NamedTuple):
+    """What is to be done in a folder: links to make and to take away, and names that somebody else has."""
+
+    make: Links
+    remove: List[str]
+    foreign: List[str]
+
+
+def link_cuda(config: LinkCudaConfig) -> None:
+    """Make the links, take away those of an earlier time that lead elsewhere, and say what was done.
+
+    Raises InputError without Paddle, or where its GPU build has none of the packages; OSError when the
+    folder cannot be written.
+    """
+    build = installed_build()
+    if build is None:
+        raise InputError(f"Paddle is not installed; {install_command('gpu')}")
+    wanted = {} if config.remove else wanted_links(build)
+    if not (wanted or config.remove or build.brings_libraries) and build.cuda:
+        raise InputError(
+            f"none of the packages nvidia-*-cu{_major(build)} is installed, which hold CUDA for Paddle "
+            f"{build.version}; {install_command('gpu')}, or install CUDA {build.cuda} and cuDNN here"
+        )
+    plan = _make_links(build.libraries, wanted)
+    for name in plan.foreign:
+        print(f"left      {build.libraries / name}, which this command has not made")
+    here = len(wanted) - len(plan.foreign)
+    print(f"links     {here} in {build.libraries}: {len(plan.make)} made, {len(plan.remove)} removed")
+    if not wanted and not config.remove:
+        of = "is the CPU build" if not build.cuda else "finds the libraries of its requirements by itself"
+        print(f"nothing to link: Paddle {build.version} {of}")
+
+
+def is_linked(build: Build) -> bool:
+    """Return whether `link_cuda` has made links in the folder of ``build``."""
+    return (build.libraries / NOTE).exists()
+
+
+def unmade_links(build: Build) -> List[str]:
+    """Return the names of the links that `link_cuda` would make for ``build``, or take away."""
+    plan = plan_links(build.libraries, wanted_links(build))
+    return [*plan.make, *plan.remove]
+
+
+def wanted_links(build: Build) -> Links:
+    """Return the links that ``build`` needs: those of the packages for its CUDA, none where it needs none."""
+    if not build.cuda or build.brings_libraries:
+        return {}
+    package = re.compile(rf"nvidia-.+-cu{_major(build)}")
+    links: Links = {}
+    short: Links = {}
+    for found in metadata.distributions():
+        if not package.fullmatch((found.metadata["Name"] or "").lower().replace("_", "-")):
+            continue
+        for file in found.files or ():
+            named = LIBRARY.fullmatch(file.name)
+            if file.parts[:1] == ("nvidia",) and named:
+                target = _target(Path(str(found.locate_file(file))), build.libraries)
+                links.setdefault(file.name, target)
+                short.setdefault(named["name"], target)
+    return {**short, **links}
+
+
+def plan_links(folder: Path, wanted: Links) -> Plan:
+    """Return what is to be done in ``folder`` so that it holds ``wanted``."""
+    ours = _ours(folder)
+    plan = Plan({}, [], [])
+    for name, target in wanted.items():
+        stands = _link_text(folder / name)
+        if stands == target:
+            continue
+        if stands is None and not os.path.lexists(folder / name) or name in ours:
+            plan.make[name] = target
+        else:
+            plan.foreign.append(name)
+    plan.remove.extend(sorted(ours.keys() - wanted.keys()))
+    return plan
+
+
+def _make_links(folder: Path, wanted: Links) -> Plan:
+    """Do what ``plan_links`` says, in an order that leaves nothing unknown behind when it is cut short."""
+    plan, ours = plan_links(folder, wanted), _ours(folder)
+    if not plan.make and not plan.remove:
+        return plan
+    for name in {*plan.remove, *(plan.make.keys() & ours.keys())}:
+        (folder / name).unlink(missing_ok=True)
+    kept = {name: target for name, target in ours.items() if wanted.get(name) == target}
+    with published(folder / NOTE) as (draft,):
+        draft.write_text(json.dumps({**kept, **plan.make}, indent=1), encoding="utf-8")
+    for name, target in list(plan.make.items()):
+        try:
+            os.symlink(target, folder / name)
+        except FileExistsError:  # meanwhile, by the same command started twice or by somebody else
+            if _link_text(folder / name) != target:
+                plan.foreign.append(name)
+                del plan.make[name]
+    return plan
+
+
+def _ours(folder: Path) -> Links:
+    """Return the links that this command has made in ``folder``, as they stand there."""
+    try:
+        noted = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(noted, dict):
+        return {}
+    return {
+        name: text
+        for name, text in noted.items()
+        if LIBRARY.fullmatch(name) and text == _link_text(folder / name)
+    }
+
+
+def _link_text(path: Path) -> Optional[str]:
+    """Return what a link says; None where there is none."""
+    return os.readlink(path) if path.is_symlink() else None
+
+
+def _target(library: Path, folder: Path) -> str:
+    """Return what a link in ``folder`` says: it stays right where an environment is moved as a whole."""
+    packages = folder.parents[1]
+    return os.path.relpath(library, folder) if packages in library.parents else str(library)
+
+
+def _major(build: Build) -> str:
+    return build.cuda.partition(".")[0]

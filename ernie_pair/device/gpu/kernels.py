@@ -1,0 +1,164 @@
+"""The kernels that a training step lives on, run once each and compared with numpy in float64.
+
+H rows, W columns, V vocabulary; B batch, S sequence, N heads, D per head.
+"""
+
+import math
+from typing import Callable, Dict, Iterator, List, NamedTuple
+
+import numpy as np
+
+# The largest difference from numpy, as a share of the largest number there. Sums of some hundred products, in
+# float32 without TF32 (which would miss its line), and in half precision.
+LIMITS = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 4e-2}
+LEAST_CAPABILITY = {"float32": 0, "float16": 0, "bfloat16": 8}  # major
+ATTENTION_CAPABILITY = 8
+H, W, V, B, S, N, D = 64, 96, 50, 2, 32, 2, 64
+
+Arrays = Dict[str, np.ndarray]
+
+
+class KernelResult(NamedTuple):
+    """A kernel, compared: ``error`` is the largest difference over the largest number."""
+
+    kernel: str
+    dtype: str
+    error: float
+    limit: float
+    failure: str = ""  # what Paddle raised
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether it ran and its answer is numpy's."""
+        return not self.failure and self.error <= self.limit
+
+    def __str__(self) -> str:
+        what = self.failure or f"differs from numpy by {self.error:.1e}, above {self.limit:.0e}"
+        return f"{self.kernel} in {self.dtype}: {what}"
+
+
+def compare_kernels(capability=None) -> List[KernelResult]:
+    """Run every kernel on Paddle's current device, in each type that it has, and compare with numpy.
+
+    ``capability``: (major, minor) of the GPU; None: a CPU, which computes in float32 alone. To be called in
+    dynamic mode, TF32 off.
+    """
+    major = 0 if capability is None else capability[0]
+    results = []
+    for dtype in LIMITS if capability is not None else ("float32",):
+        if major >= LEAST_CAPABILITY[dtype]:
+            results += [_compare(kernel, dtype) for kernel in _kernels_of(dtype, major)]
+    return results
+
+
+def _kernels_of(dtype: str, major: int) -> Iterator[Callable]:
+    yield from (matmul, softmax, layer_norm, embedding_gradient, gather_gradient)
+    if dtype == "float32":
+        yield adamw
+    elif major >= ATTENTION_CAPABILITY:
+        yield flash_attention
+
+
+def _compare(kernel: Callable, dtype: str) -> KernelResult:
+    rng = np.random.default_rng(7)
+    limit = LIMITS[dtype]
+    try:
+        found, wanted = kernel(rng, dtype)
+    except Exception as error:  # whatever Paddle raises is the finding
+        said = " ".join(str(error).split())[-300:]
+        return KernelResult(kernel.__name__, dtype, math.inf, limit, f"{type(error).__name__}: {said}")
+    difference = np.abs(found.astype("float32").numpy().astype(np.float64) - wanted).max()
+    share = float(difference / np.abs(wanted).max())
+    return KernelResult(kernel.__name__, dtype, share if math.isfinite(share) else math.inf, limit)
+
+
+def _drawn(rng, dtype: str, *shape: int):
+    """Return normal numbers that the type can hold: a tensor and the same as float64."""
+    import paddle
+
+    tensor = paddle.to_tensor(rng.standard_normal(shape).astype(np.float32)).astype(dtype)
+    return tensor, tensor.astype("float32").numpy().astype(np.float64)
+
+
+def matmul(rng, dtype: str):
+    """Multiply [H, W] by [W, H]."""
+    left, left_64 = _drawn(rng, dtype, H, W)
+    right, right_64 = _drawn(rng, dtype, W, H)
+    return left @ right, left_64 @ right_64
+
+
+def softmax(rng, dtype: str):
+    """Take the softmax of the rows of [H, W]."""
+    import paddle
+
+    scores, scores_64 = _drawn(rng, dtype, H, W)
+    return paddle.nn.functional.softmax(scores), _softmax(scores_64)
+
+
+def layer_norm(rng, dtype: str):
+    """Normalise the rows of [H, W], with a weight and a bias in float32, as Paddle keeps them."""
+    import paddle
+
+    rows, rows_64 = _drawn(rng, dtype, H, W)
+    (weight, weight_64), (bias, bias_64) = (_drawn(rng, "float32", W) for _ in range(2))
+    mean, variance = rows_64.mean(1, keepdims=True), rows_64.var(1, keepdims=True)
+    wanted = (rows_64 - mean) / np.sqrt(variance + 1e-5) * weight_64 + bias_64
+    with paddle.amp.auto_cast(enable=dtype != "float32", dtype=dtype if dtype != "float32" else "float16"):
+        return paddle.nn.functional.layer_norm(rows, [W], weight, bias, 1e-5), wanted
+
+
+def embedding_gradient(rng, dtype: str):
+    """Add the gradients of B x S looked-up rows of W into a table [V, W]."""
+    import paddle
+
+    ids = rng.integers(0, V, (B, S))
+    table, _ = _drawn(rng, dtype, V, W)
+    table.stop_gradient = False
+    gradient, gradient_64 = _drawn(rng, dtype, B, S, W)
+    paddle.nn.functional.embedding(paddle.to_tensor(ids), table).backward(gradient)
+    wanted = np.zeros((V, W))
+    np.add.at(wanted, ids, gradient_64)
+    return table.grad, wanted
+
+
+def gather_gradient(rng, dtype: str):
+    """Add the gradients of rows that were gathered, one twice, into [H, W]."""
+    import paddle
+
+    picked = np.append(rng.integers(0, H, 9), [3, 3])
+    rows, _ = _drawn(rng, dtype, H, W)
+    rows.stop_gradient = False
+    gradient, gradient_64 = _drawn(rng, dtype, len(picked), W)
+    paddle.gather(rows, paddle.to_tensor(picked)).backward(gradient)
+    wanted = np.zeros((H, W))
+    np.add.at(wanted, picked, gradient_64)
+    return rows.grad, wanted
+
+
+def adamw(rng, dtype: str):
+    """Move a weight [H, W] once by AdamW."""
+    import paddle
+
+    drawn, before = _drawn(rng, dtype, H, W)
+    weight = paddle.create_parameter([H, W], dtype)
+    weight.set_value(drawn)
+    gradient, gradient_64 = _drawn(rng, dtype, H, W)
+    optimizer = paddle.optimizer.AdamW(0.1, parameters=[weight], weight_decay=0.01)
+    (weight * gradient).sum().backward()
+    optimizer.step()
+    # After one step both moments, corrected, are the gradient and its square.
+    return weight, before * (1 - 0.1 * 0.01) - 0.1 * gradient_64 / (np.abs(gradient_64) + 1e-8)
+
+
+def flash_attention(rng, dtype: str):
+    """Attend over [B, S, N, D] by the library of fused attention."""
+    from paddle.nn.functional.flash_attention import flash_attention as attend
+
+    (query, query_64), (key, key_64), (value, value_64) = (_drawn(rng, dtype, B, S, N, D) for _ in range(3))
+    scores = _softmax(np.einsum("bsnd,btnd->bnst", query_64, key_64) / math.sqrt(D))
+    return attend(query, key, value)[0], np.einsum("bnst,btnd->bsnd", scores, value_64)
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    return raised / raised.sum(-1, keepdims=True)

@@ -1,0 +1,337 @@
+"""Which GPU a process takes, and what is refused of it; on a machine without one the facts are given."""
+
+import os
+
+import paddle
+import pytest
+
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError, MachineError
+from ernie_pair.device import device
+from ernie_pair.device.gpu import builds, cards, check_process, visible
+from ernie_pair.device.gpu.builds import Build, installed_build
+from ernie_pair.device.gpu.cards import (
+    Card,
+    choose_card,
+    has_driver,
+    open_card,
+    refuse_without_code,
+    summary_of,
+)
+from ernie_pair.device.paddle_patches import core_settings
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.processes.world import World
+
+PYPI = Build("2.6.2", "11.8", False, cards.__file__)
+OTHERS = (PYPI._replace(cuda="12.0"), PYPI._replace(version="3.1.1"), None)
+A100, V100 = Card(0, "NVIDIA A100", (8, 0)), Card(0, "Tesla V100", (7, 0))
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Gives this process GPUs of these capabilities, and a build of Paddle for them."""
+
+    def has(*capabilities, build=PYPI):
+        found = [Card(number, f"card {number}", one) for number, one in enumerate(capabilities)]
+        monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: True)
+        monkeypatch.setattr(cards, "count_cards", lambda: len(found))
+        monkeypatch.setattr(cards, "card_at", found.__getitem__)
+        monkeypatch.setattr(cards, "installed_build", lambda: build)
+        monkeypatch.delenv(cards.CHOSEN, raising=False)
+
+    return has
+
+
+@pytest.mark.parametrize(
+    "capability", [(6, 1), (6, 2), (7, 0), (7, 2), (7, 5), (8, 0), (8, 6), (8, 7), (8, 9)]
+)
+def test_the_build_on_pypi_runs_on_these(machine, capability):
+    machine(capability)
+    assert choose_card(0).capability == capability
+
+
+@pytest.mark.parametrize(
+    "capability, cure",
+    [
+        ((6, 0), "use another GPU"),
+        ((5, 2), "use another GPU"),
+        (
+            (9, 0),
+            r"2\.6\.2\.post120 from https://www\.paddlepaddle\.org\.cn/packages/stable/cu120/, or Paddle 3",
+        ),
+        ((10, 0), r"install Paddle 3 \(paddlepaddle-gpu from https://www.paddlepaddle.org.cn/"),
+        ((12, 0), "install Paddle 3 "),
+    ],
+)
+def test_cards_that_it_has_no_code_for_are_refused_with_a_cure(machine, capability, cure):
+    machine(capability)
+    with pytest.raises(InputError, match=cure) as caught:
+        choose_card(0)
+    said = caught.value.message
+    assert said.startswith(
+        f"GPU 0 (card 0, compute capability {capability[0]}.{capability[1]}) cannot run Paddle"
+    )
+    assert "2.6.2 for CUDA 11.8, which has code for 6.1, 7.0, 7.5, 8.0, 8.6 alone" in said
+    assert said.endswith("or pass --device cpu") and len(said) < 600
+    if capability >= (9, 0):
+        assert "into an environment of its own" in said
+
+
+@pytest.mark.parametrize("build", OTHERS)
+def test_a_build_whose_code_is_not_known_is_not_guessed_at(machine, build):
+    machine((9, 0), build=build)
+    assert choose_card(0).capability == (9, 0)
+    refuse_without_code(Card(0, "any", (3, 0)), build)
+
+
+def test_paddle_itself_tells_that_it_has_no_code(monkeypatch):
+    def ones(shape):
+        raise OSError(
+            "(External) CUDA error(209), no kernel image is available for execution on the device. \n"
+            "  [Hint: 'cudaErrorNoKernelImageForDevice'.] (at /paddle/gpu_info.cc:275)\n"
+        )
+
+    monkeypatch.setattr(paddle, "ones", ones)
+    with pytest.raises(InputError, match=r"Paddle has no code for GPU 0 \(H200.*install paddlepaddle-gpu==2"):
+        open_card(Card(0, "H200", (9, 0)))
+
+
+def test_a_card_that_does_not_compute_is_one_line(monkeypatch):
+    def ones(shape):
+        raise RuntimeError(
+            "\n----\nError Message Summary:\n----\nResourceExhausted: out of memory\n  [Hint: x]"
+        )
+
+    monkeypatch.setattr(paddle, "ones", ones)
+    with pytest.raises(
+        MachineError, match=r"NVIDIA A100.*does not compute: ResourceExhausted: out of memory; see"
+    ):
+        open_card(A100)
+    assert summary_of(OSError("")) == "OSError"
+
+
+def test_a_first_kernel_that_runs_says_nothing():
+    open_card(A100)  # on the CPU, which is the current device here
+    device.open_device()
+
+
+def test_the_launcher_chooses_among_the_visible_cards(machine, monkeypatch):
+    machine((9, 0), (8, 6))
+    monkeypatch.setenv(cards.CHOSEN, "1")
+    assert choose_card(1) == Card(1, "card 1", (8, 6))
+    monkeypatch.setenv(cards.CHOSEN, "GPU-1")
+    with pytest.raises(InputError, match="is no GPU's number; unset it"):
+        choose_card(1)
+
+
+def test_a_rank_beyond_the_visible_cards_is_refused(machine, monkeypatch):
+    machine((8, 6), (8, 6))
+    monkeypatch.setenv(cards.CHOSEN, "3")
+    with pytest.raises(InputError, match=r"rank 3 is to run on GPU 3, but 2 are visible.*at most 2 process"):
+        choose_card(3)
+    assert InputError.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "driver, said", [(True, "look at nvidia-smi"), (False, "no NVIDIA driver is loaded")]
+)
+def test_no_card_is_told_with_what_to_look_at(machine, monkeypatch, driver, said):
+    machine()
+    monkeypatch.setattr(cards, "has_driver", lambda: driver)
+    with pytest.raises(InputError) as caught:
+        choose_card(0)
+    message = caught.value.message
+    assert said in message and message.startswith("--device gpu, but ") and message.endswith("--device cpu")
+
+
+def test_the_cpu_build_names_the_other(monkeypatch):
+    monkeypatch.setattr(paddle, "is_compiled_with_cuda", lambda: False)
+    with pytest.raises(InputError, match="this Paddle is the CPU build; pip install"):
+        choose_card(0)
+
+
+def test_a_driver_is_found_on_linux_and_under_windows(monkeypatch):
+    there = set()
+    monkeypatch.setattr(os.path, "exists", there.__contains__)
+    assert not has_driver()
+    there.add("/dev/dxg")  # of any maker's card
+    assert not has_driver() and device.default_device() == "cpu"
+    there.add("/usr/lib/wsl/lib/libcuda.so.1")
+    assert has_driver() and device.default_device() == "gpu"
+    there.clear()
+    there.add("/dev/nvidiactl")
+    assert has_driver()
+
+
+def flags(config_class, *more):
+    given = {
+        PretrainConfig: ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"],
+        TrainConfig: [
+            "--model_name_or_path",
+            "m",
+            "--output_dir",
+            "o",
+            "--train_file",
+            "t",
+            "--dev_file",
+            "d",
+        ],
+    }
+    return parse_config(config_class, [*given[config_class], "--device", "gpu", *more])
+
+
+@pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
+@pytest.mark.parametrize(
+    "words, cure",
+    [
+        ("--use_amp true --amp_dtype bfloat16", "use amp_dtype float16"),
+        ("--tf32 true", "leave it out"),
+    ],
+)
+def test_what_a_card_has_no_units_for_is_refused(config_class, words, cure):
+    config = flags(config_class, *words.split())
+    config.refuse_on(A100)
+    with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {cure}"):
+        config.refuse_on(V100)
+    flags(config_class, "--use_amp", "true", "--amp_dtype", "float16").refuse_on(V100)
+
+
+@pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])
+def test_tf32_is_off_until_asked_for_and_never_on_a_cpu(config_class):
+    assert not flags(config_class).tf32
+    config = flags(config_class, "--tf32", "true")
+    with pytest.raises(InputError, match="tf32=True needs a GPU"):
+        config.refuse_half_precision_on("cpu")
+
+
+class Core:
+    """The part of Paddle's core that a build for GPUs has."""
+
+    cublas = cudnn = True
+
+    def get_cublas_switch(self):
+        return self.cublas
+
+    def set_cublas_switch(self, value):
+        self.cublas = value
+
+    def set_cudnn_switch(self, value):
+        self.cudnn = value
+
+
+@pytest.fixture
+def started(machine, monkeypatch):
+    """Starts a device as a run does; what Paddle was told."""
+    core, said = Core(), []
+    machine((8, 0))
+    monkeypatch.setattr(paddle.base, "core", core)
+    monkeypatch.setattr(paddle, "set_device", said.append)
+    monkeypatch.setattr(device, "open_card", said.append)
+    monkeypatch.setattr(device, "installed_build", lambda: PYPI)
+    monkeypatch.setattr(device, "refuse_missing_libraries", lambda build, count: said.append((build, count)))
+    return lambda *words, **more: (device.start_device("gpu", World(), *words, **more), core, said)
+
+
+def test_a_start_allows_tf32_to_a_training_that_asks_for_it(started):
+    assert started()[1].cublas is False and started()[1].cudnn is False
+    _, core, _ = started(flags(PretrainConfig, "--tf32", "true"))
+    assert core.cublas and core.cudnn
+    with core_settings.without_tf32():  # an evaluation
+        assert not core.cublas and not core.cudnn
+    assert core.cublas and core.cudnn
+    assert started(flags(TrainConfig))[1].cublas is False
+
+
+def test_a_start_looks_before_it_opens_the_card(started):
+    words, _, said = started()
+    card = Card(0, "card 0", (8, 0))
+    assert words == "gpu:0, card 0" and said == [(PYPI, 1), "gpu:0", card]
+    del said[:]
+    started(opens=False)
+    assert said == [(PYPI, 1), "gpu:0"]
+
+
+@pytest.mark.parametrize("size, backend", [(1, None), (2, "gloo")])
+def test_processes_on_the_cpu_speak_gloo_whatever_the_build(monkeypatch, size, backend):
+    monkeypatch.setenv(device.BACKEND, "auto")
+    monkeypatch.delenv(device.BACKEND)
+    device.start_device("cpu", World(0, size))
+    assert os.environ.get(device.BACKEND) == backend
+
+
+def test_this_environments_build_is_read_without_importing_it():
+    build = installed_build()
+    assert build.version == paddle.version.full_version and build.libraries.is_dir()
+    assert build.cuda == ("" if paddle.version.cuda() == "False" else paddle.version.cuda())
+
+
+def test_files_of_no_paddle_tell_of_no_build(tmp_path, monkeypatch):
+    monkeypatch.setattr(builds, "find_spec", lambda name: None)
+    assert installed_build() is None
+    (tmp_path / "__init__.py").write_text("a = b = 'x'\nc = 3\nd = e\n")
+    assert builds._constants(tmp_path / "__init__.py") == {"a": "x", "b": "x", "c": "3"}
+    assert builds._constants(tmp_path / "absent.py") == {}
+
+
+def test_a_check_on_the_cpu_runs_in_a_process_of_its_own():
+    found = check_process.run_check("kernels", -1)
+    assert not found.faults and len(found.facts["errors"]) == 6
+
+
+ENDS = {
+    "aborts": ("import os; os.abort()", "was ended by SIGABRT"),
+    "fails": (
+        "raise OSError('CUDA error(35), driver too old')",
+        "ended with exit code 1: OSError: CUDA error(35)",
+    ),
+    "lacks a library": (
+        "import os; os.write(2, b'Error: libnvrtc.so: cannot open shared object file\\nFatalError\\n'); "
+        "os.abort()",
+        "was ended by SIGABRT: Error: libnvrtc.so: cannot open shared object file",
+    ),
+    "hangs": ("import time; time.sleep(60)", "no answer within 1 s"),
+    "says nonsense": ("print('{}')", "ended with exit code 0"),
+}
+
+
+@pytest.mark.parametrize("what", ENDS)
+def test_a_check_that_does_not_answer_is_one_line(what, monkeypatch, tmp_path):
+    program, said = ENDS[what]
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexec '{check_process.sys.executable}' -c \"{program}\"\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(check_process.sys, "executable", str(python))
+    (fault,) = check_process.run_check("kernels", 0, 1 if what == "hangs" else 60).faults
+    assert fault.startswith("kernels: ") and said in fault and "\n" not in fault
+
+
+def test_a_kernel_that_is_wrong_is_named(monkeypatch):
+    from ernie_pair.device.gpu import kernels
+
+    def softmax(rng, dtype):
+        return paddle.ones([2]), 2.0
+
+    monkeypatch.setattr(kernels, "softmax", softmax)
+
+    def matmul(rng, dtype):
+        raise RuntimeError("CUDA error(700)\n  an illegal memory access")
+
+    monkeypatch.setattr(kernels, "matmul", matmul)
+    wrong = [str(result) for result in kernels.compare_kernels() if not result.is_right]
+    assert wrong == [
+        "matmul in float32: RuntimeError: CUDA error(700) an illegal memory access",
+        "softmax in float32: differs from numpy by 5.0e-01, above 1e-05",
+    ]
+
+
+def test_visible_cards_are_printed_for_scripts(monkeypatch, capsys):
+    monkeypatch.setattr(visible, "visible_gpus", lambda: ["0", "2"])
+    monkeypatch.setattr(visible, "count_cards", lambda: 2)
+    with pytest.raises(SystemExit) as left:
+        visible.main()
+    assert left.value.code == 0 and capsys.readouterr().out == "0,2\n"
+    monkeypatch.setattr(visible, "count_cards", lambda: 0)
+    with pytest.raises(SystemExit) as left:
+        visible.main()
+    assert left.value.code == 2 and "or set DEVICE=cpu" in capsys.readouterr().err

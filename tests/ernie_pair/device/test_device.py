@@ -1,0 +1,38 @@
+"""Tests of how a run stands on its device."""
+
+import numpy as np
+import paddle
+import pytest
+
+from ernie_pair.device import device
+from ernie_pair.device.device import VIEWS, start_device
+from ernie_pair.processes.world import World
+
+
+@pytest.fixture
+def views():
+    """Let Paddle transpose by views, as it does when it is loaded."""
+    before = paddle.get_flags(VIEWS)
+    paddle.set_flags({VIEWS: True})
+    yield
+    paddle.set_flags(before)
+
+
+def transposed() -> paddle.Tensor:
+    return paddle.ones([2, 3]).transpose([1, 0])
+
+
+def test_a_transposed_tensor_is_copied_on_a_cpu(views, monkeypatch):
+    monkeypatch.delenv(VIEWS, raising=False)
+    monkeypatch.setattr(device, "start_threads", lambda: None)
+    assert not transposed().is_contiguous(), "Paddle makes no views any more: the setting can go"
+    start_device("cpu", World())
+    assert transposed().is_contiguous()
+    np.testing.assert_array_equal(transposed().numpy(), np.ones([3, 2]))
+
+
+def test_who_asks_for_views_keeps_them(views, monkeypatch):
+    monkeypatch.setenv(VIEWS, "1")
+    monkeypatch.setattr(device, "start_threads", lambda: None)
+    start_device("cpu", World())
+    assert not transposed().is_contiguous()
