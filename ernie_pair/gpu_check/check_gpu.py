@@ -1,0 +1,177 @@
+"""`ernie-pair check-gpu`: the steps one after another, a report of them as JSON and as a page.
+
+The report, FILE.json:
+
+    {"format": 1, "made_by": "ernie-pair 0.1.0", "date": "2026-11-22", "device": "gpu", "quick": false,
+     "seconds": 540.2, "passed": false, "summary": "9 steps: ...", "first_failure": "step 2, ...",
+     "machine": {"words": ..., "gpus": [{"name": ..., "capability": [8, 0], "memory_gb": 40.0}], ...},
+     "steps": [{"number": 2, "title": ..., "verdict": "failed", "seconds": 48.1, "cases": [
+         {"name": ..., "verdict": "failed", "said": why, "seconds": 14.9, "figures": {"tokens/s": 1e5}}]}]}
+
+A verdict is passed, failed, needs (said: what is not here) or not run.
+"""
+
+import json
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, List, Literal, Sequence, Tuple
+
+from data_tools.base.errors import ErniePairError, InputError, Stopped, message_of
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.atomic_files import published
+from data_tools.files.results import refuse_existing
+from ernie_pair.device.device import default_device
+from ernie_pair.gpu_check.page import page_of
+from ernie_pair.gpu_check.runs.commands import Commands
+from ernie_pair.gpu_check.runs.lab import Lab
+from ernie_pair.gpu_check.runs.machine import Machine, machine_of, machine_without_paddle
+from ernie_pair.gpu_check.runs.outcome import FAILED, NEEDS, NOT_RUN, PASSED, Case, StepOutcome, first_failure
+from ernie_pair.gpu_check.runs.privacy import hide_private
+from ernie_pair.gpu_check.runs.run_steps import Step, run_step
+from ernie_pair.gpu_check.runs.small_data import SmallData
+from ernie_pair.gpu_check.steps import STEPS, chosen_steps
+from ernie_pair.processes.stop_signals import StopSignals
+from ernie_pair.version import __version__
+
+FORMAT, FOLDER = 1, "ernie-pair-check-gpu-"  # of the report; of all that is made meanwhile
+MACHINE_SECONDS = 120.0
+SHOWN = {PASSED: "OK", FAILED: "FAILED", NEEDS: "--", NOT_RUN: "not run"}
+
+
+@dataclass(frozen=True)
+class CheckGpuConfig(Options):
+    """Check a GPU from its libraries to the speed of a base model, and write a report to attach.
+
+    About ten minutes. With --device cpu all that needs no GPU is run, and the rest says what it needs.
+    """
+
+    EXAMPLE = "--output gpu_check.json"
+
+    output: str = option(
+        "gpu_check.json", help="FILE.json for the results; a page of them goes to FILE.html", group="data"
+    )
+    device: Literal["cpu", "gpu"] = option(default_device(), help="what to check", group="devices")
+    steps: str = option(
+        "",
+        help=f"numbers of 0 to {STEPS[-1].number} with commas between, of what is to run; empty: all",
+        group="evaluation",
+    )
+    quick: bool = option(False, help="fewer and shorter cases", group="evaluation")
+    overwrite: bool = option(False, help="replace an earlier report", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output")
+        if Path(self.output).suffix != ".json":
+            raise InputError(f"--output {self.output} does not end in .json; name a FILE.json")
+
+    @property
+    def outputs(self) -> List[Path]:
+        """Return the files that are written: the results and their page."""
+        return [Path(self.output), Path(self.output).with_suffix(".html")]
+
+
+def check_gpu(config: CheckGpuConfig) -> None:
+    """Run the steps, print a line for each case, and write the report.
+
+    Raises the first error of a case once the report is there; Stopped, with nothing left, after a signal.
+    """
+    _refuse_unusable(config)
+    chosen, began = chosen_steps(config.steps), time.monotonic()
+    with StopSignals():
+        try:
+            outcomes, machine = _run_check(config, chosen, began)
+        except Stopped as stop:
+            raise Stopped("stopped; nothing is left of the check, nor a report", stop.exit_code) from None
+        report = _report(config, machine, outcomes, time.monotonic() - began)
+        with published(*config.outputs) as (results, page):
+            results.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            page.write_text(page_of(report), encoding="utf-8")
+    _say(f"\n{report['summary']}\nreport: {config.outputs[0]}, and as a page {config.outputs[1]}")
+    _raise_first(outcomes, config.outputs[0])
+
+
+def _refuse_unusable(config: CheckGpuConfig) -> None:
+    """Raise InputError, before the work, where the report cannot be written."""
+    refuse_existing(config.outputs, config.overwrite)
+    for path in config.outputs:
+        if path.is_dir():
+            raise InputError(f"--output {path} is a folder; name a FILE.json")
+        if not path.parent.is_dir():
+            raise InputError(f"--output {path}: its folder {path.parent} does not exist; make it first")
+
+
+def _run_check(
+    config: CheckGpuConfig, chosen: Sequence[Step], began: float
+) -> Tuple[List[StepOutcome], Machine]:
+    """Run the steps in a folder that is gone afterwards, as is all that they started."""
+    with tempfile.TemporaryDirectory(prefix=FOLDER) as name, Commands(Path(name)) as commands:
+        machine = _read_machine(config.device, commands)
+        _say(machine.words)
+        lab = Lab(Path(name), config.device, machine, config.quick, commands)
+        data, outcomes = SmallData(lab), []
+        for place, step in enumerate(chosen, start=1):
+            _say(f"\n[{place}/{len(chosen)}] step {step.number}: {step.title} ({_clock(began)})")
+            outcomes.append(run_step(step, lab, data, lambda case: _tell(case, began)))
+    return outcomes, machine
+
+
+def _read_machine(device: str, commands: Commands) -> Machine:
+    """Return the machine; what Paddle knows of it comes from a process of its own, which a GPU may end."""
+    try:
+        deadline = time.monotonic() + MACHINE_SECONDS
+        said = commands.run([device], deadline, module="ernie_pair.gpu_check.runs.machine").said
+        return machine_of(json.loads(said.strip().splitlines()[-1]))
+    except (ErniePairError, ValueError, IndexError) as error:
+        return machine_without_paddle(hide_private(f"Paddle cannot be asked: {message_of(error)}"))
+
+
+def _report(
+    config: CheckGpuConfig, machine: Machine, outcomes: List[StepOutcome], seconds: float
+) -> Dict[str, Any]:
+    """Return the content of the report."""
+    counts = {verdict: sum(step.verdict == verdict for step in outcomes) for verdict in SHOWN}
+    words = {PASSED: "passed", FAILED: "failed", NEEDS: "need what is not here", NOT_RUN: "were not run"}
+    shown = ", ".join(f"{count} {words[verdict]}" for verdict, count in counts.items() if count)
+    failure = first_failure(outcomes)
+    return {
+        "format": FORMAT,
+        "made_by": f"ernie-pair {__version__}",
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "device": config.device,
+        "quick": config.quick,
+        "seconds": round(seconds, 1),
+        "passed": failure is None,
+        "summary": f"{len(outcomes)} steps: {shown}; {seconds / 60:.1f} minutes",
+        "first_failure": failure,
+        "machine": machine.facts(),
+        "steps": [step.facts() for step in outcomes],
+    }
+
+
+def _raise_first(outcomes: List[StepOutcome], report: Path) -> None:
+    """Raise the first error of a case, if there is one, of its own kind."""
+    errors = (case.error for step in outcomes for case in step.cases if case.verdict in (FAILED, NOT_RUN))
+    error = next((error for error in errors if isinstance(error, ErniePairError)), None)
+    if error is not None:
+        raise type(error)(f"{first_failure(outcomes)}; attach {report} to a report of it")
+
+
+def _tell(case: Case, began: float) -> None:
+    why = f": {case.said}" if case.said else ""
+    taken = f" ({case.seconds:.0f} s; {_clock(began)} in all)" if case.seconds else ""
+    _say(f"{SHOWN[case.verdict]:<8} {case.name}{why}{taken}")
+
+
+def _clock(began: float) -> str:
+    minutes, seconds = divmod(int(time.monotonic() - began), 60)
+    return f"{minutes}:{seconds:02d}"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,145 @@
+"""What the check runs on, in words that name no user, folder or host.
+
+python -m ernie_pair.gpu_check.runs.machine DEVICE
+
+prints what Paddle knows as JSON, from a process of its own: Paddle takes memory of every GPU that it sees.
+"""
+
+import json
+import os
+import platform
+import re
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.version import __version__
+
+DRIVER = Path("/proc/driver/nvidia/version")
+CPU_INFO, MEMORY = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+SHOWN = ("paddlepaddle", "paddlepaddle-gpu", "paddlenlp", "numpy", "onnxruntime", "onnxruntime-gpu")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that Paddle sees: its name, compute capability, and memory in GB."""
+
+    name: str
+    capability: Tuple[int, int]
+    memory_gb: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The facts of a machine; ``gpus`` are those that Paddle sees, none where the check is of the CPU."""
+
+    gpus: Tuple[Gpu, ...]
+    driver: str
+    cuda: str  # that Paddle was built with, or ''
+    cudnn: str
+    processor: str
+    cores: int
+    memory_gb: float
+    system: str
+    python: str
+    versions: Dict[str, str]
+    why_no_gpu: str = ""  # what Paddle said where it sees none
+
+    @property
+    def words(self) -> str:
+        """Return the machine in one line."""
+        gpus = [f"{gpu.name} ({_dotted(gpu.capability)}, {gpu.memory_gb:.0f} GB)" for gpu in self.gpus]
+        driver = f", driver {self.driver}" if self.driver else ""
+        cuda = f"Paddle for CUDA {self.cuda}" if self.cuda else "Paddle for CPUs"
+        shown = f"{', '.join(gpus)}{driver}" if gpus else "no GPU"
+        return f"{shown}; {self.cores} cores of {self.processor}, {self.memory_gb:.0f} GB; {cuda}"
+
+    def least_capability(self, count: int = 1) -> Tuple[int, int]:
+        """Return the lowest compute capability among the first ``count`` GPUs; (0, 0) without as many."""
+        return min(gpu.capability for gpu in self.gpus[:count]) if len(self.gpus) >= count else (0, 0)
+
+    def facts(self) -> Dict[str, Any]:
+        """Return what the report says of it."""
+        return {**asdict(self), "words": self.words}
+
+
+def machine_of(facts: Dict[str, Any]) -> Machine:
+    """Return the machine of the ``facts`` that Paddle's process printed."""
+    gpus = tuple(Gpu(gpu["name"], tuple(gpu["capability"]), gpu["memory_gb"]) for gpu in facts["gpus"])
+    return Machine(**{**_bare_facts(), **facts, "gpus": gpus})
+
+
+def machine_without_paddle(reason: str) -> Machine:
+    """Return the machine as far as it is known without Paddle, which for ``reason`` cannot be asked."""
+    return Machine(gpus=(), cuda="", cudnn="", why_no_gpu=reason, **_bare_facts())
+
+
+def _bare_facts() -> Dict[str, Any]:
+    return {
+        "driver": _search(DRIVER, r"Kernel Module(?: for \S+)?\s+(\d[\d.]*)"),
+        "processor": _search(CPU_INFO, r"model name\s*:\s*(.+)") or platform.machine(),
+        "cores": cpu_threads(),
+        "memory_gb": round(int(_search(MEMORY, r"MemTotal:\s*(\d+) kB") or 0) / 1e6, 1),
+        "system": " ".join([platform.system(), platform.machine(), *platform.libc_ver()]),
+        "python": platform.python_version(),
+        "versions": {"ernie-pair": __version__, **_versions()},
+    }
+
+
+def ask_paddle(device: str) -> Dict[str, Any]:
+    """Return what Paddle knows, as JSON can hold it: the GPUs, and what it was built for."""
+    import paddle
+
+    is_cuda = paddle.is_compiled_with_cuda()
+    gpus, reason = _gpus() if device == "gpu" and is_cuda else ([], "")
+    return {
+        "gpus": gpus,
+        "cuda": str(paddle.version.cuda()) if is_cuda else "",
+        "cudnn": str(paddle.version.cudnn()) if is_cuda else "",
+        "why_no_gpu": "this Paddle is the CPU build" if device == "gpu" and not is_cuda else reason,
+    }
+
+
+def _gpus() -> Tuple[List[Dict[str, Any]], str]:
+    """Return the GPUs that Paddle sees, and why there is none."""
+    import paddle
+
+    found = []
+    try:
+        for number in range(paddle.device.cuda.device_count()):
+            of = paddle.device.cuda.get_device_properties(number)
+            memory = round(of.total_memory / 1e9, 1)
+            found.append({"name": of.name, "capability": [of.major, of.minor], "memory_gb": memory})
+    except (RuntimeError, OSError, ValueError) as error:  # a driver that does not fit, a lost GPU
+        return [], (str(error).strip().splitlines() or ["no reason was given"])[-1][:200]
+    return found, "" if found else "Paddle sees no GPU"
+
+
+def _dotted(capability: Tuple[int, int]) -> str:
+    return ".".join(map(str, capability))
+
+
+def _versions() -> Dict[str, str]:
+    found = {}
+    for name in SHOWN:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _search(path: Path, pattern: str) -> str:
+    try:
+        match = re.search(pattern, path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return match[1].strip() if match else ""
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOG_minloglevel", "2")
+    print("\n" + json.dumps(ask_paddle(sys.argv[1])))
