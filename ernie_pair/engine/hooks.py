@@ -27,6 +27,9 @@ class StopRequests(Protocol):
 class Heartbeat(Protocol):
     """A watcher that is told where the loop is, so as to notice when it is nowhere any more."""
 
+    def steps_begin(self) -> None:
+        """Note that the first step of this start is under way."""
+
     def step_done(self, step: int) -> None:
         """Note that a step has ended."""
 
@@ -52,6 +55,9 @@ class NoStop:
 
 class NoHeartbeat:
     """The heartbeat of a run that nobody watches."""
+
+    def steps_begin(self) -> None:
+        """Do nothing."""
 
     def step_done(self, step: int) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""The flag that names other tools to show a run in, the same in both kinds of training."""
+"""The flags of how a run is shown: by which other tools, and how often its numbers are looked at."""
 
 from dataclasses import dataclass
 from typing import Tuple
@@ -18,6 +18,14 @@ class ReportFlags(Options):
         help="where curves go beside VisualDL: tensorboard, wandb, mlflow, or several with commas",
         group="evaluation",
     )
+    sync_freq: int = option(
+        0,
+        help="steps between looks at the loss, which wait for the device and notice what is not finite; "
+        "0: each on a CPU, on a GPU with each training line",
+        group="evaluation",
+        unit="steps",
+        at_least=0,
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -32,3 +40,7 @@ class ReportFlags(Options):
         """Return the names in ``report_to``, each once; none for an empty one or `none`."""
         words = self.report_to.replace(",", " ").split()
         return tuple(dict.fromkeys(word for word in words if word != "none"))
+
+    def sync_freq_on(self, device: str) -> int:
+        """Return the steps between looks at the metrics on ``device``; 0: where something else is due."""
+        return self.sync_freq or int(device == "cpu")

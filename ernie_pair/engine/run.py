@@ -4,9 +4,23 @@ A kind of training supplies a job (step, evaluate, state_files, restore), its da
 """
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
@@ -21,6 +35,7 @@ from ernie_pair.engine.lr_schedule import tell_schedule
 from ernie_pair.engine.reporters import refuse_missing
 from ernie_pair.engine.run_log import open_log
 from ernie_pair.engine.schedule import Schedule
+from ernie_pair.processes.read_ahead import ReadAhead
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.watchdog import Watchdog
 from ernie_pair.processes.world import World
@@ -56,6 +71,10 @@ class RunSettings:
     `reporters`. ``rates``: keyword arguments of ``learning_rate``.
     ``fingerprint``: what must be equal for a resumed run to be the same run, read by ``rules``;
     ``allow_change``: the names in it that may differ, with commas. ``topology``: what may change.
+    ``product_rate``: FLOP/s that products reach on all ranks together, for the log; 0: not known.
+    ``place``: what a thread does to the micro-batches of a step while the one before it is computed, see
+    `ReadAhead`; None: there is no thread, and they are made when the step begins. ``device``: cpu or gpu,
+    which decides how long the first step may take.
     """
 
     flags: Any
@@ -69,8 +88,10 @@ class RunSettings:
     fresh_start: bool = False
     retention: Dict[str, int] = field(default_factory=dict)  # keyword arguments of Checkpoints: keep, every
     samples_per_epoch: float = 0
-    tokens_per_sample: int = 0
+    product_rate: float = 0
     report_to: Sequence[str] = ()
+    place: Optional[Callable[[List], List]] = None
+    device: str = "cpu"
 
 
 class Processes(NamedTuple):
@@ -103,7 +124,7 @@ def run_training(
         **settings.retention,
     )
     try:
-        with Watchdog(settings.output_dir, processes.world) as watchdog:
+        with Watchdog(settings.output_dir, processes.world, settings.device) as watchdog:
             hooks.stop, hooks.heartbeat = stop, watchdog
             return _Run(job, data, settings, hooks, processes.world, checkpoints).train(stop)
     finally:
@@ -135,7 +156,7 @@ class _Run:
             self.world,
             resumed=state,
             max_steps=schedule.max_steps,
-            tokens_per_sample=settings.tokens_per_sample,
+            product_rate=settings.product_rate,
             samples_per_epoch=settings.samples_per_epoch,
             report_to=settings.report_to,
         )
@@ -147,12 +168,16 @@ class _Run:
                 logger.info("already at step %d of %d: nothing to do", state.step, schedule.max_steps)
             else:
                 stop.finish_the_step()
-                steps = self.data.updates(state.consumed_samples)
-                loop.train(self.job, steps, state, schedule, log, self.hooks)
+                with self._steps(state.consumed_samples) as steps:
+                    loop.train(self.job, steps, state, schedule, log, self.hooks)
         finally:
             log.close()
         self.hooks.on_end(state)
         return state
+
+    def _steps(self, consumed_samples: int) -> ContextManager[Iterable[List]]:
+        steps, place = self.data.updates(consumed_samples), self.settings.place
+        return nullcontext(steps) if place is None else ReadAhead(steps, place)
 
     def _resume(self) -> TrainState:
         """Take the newest checkpoint; otherwise the weights that were given; otherwise fresh ones."""

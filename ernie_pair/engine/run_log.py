@@ -31,6 +31,7 @@ from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import CURVES, EVENTS
 from ernie_pair.engine.reporters import Reporter, clear_records, open_reporters
+from ernie_pair.engine.step_work import StepWork
 from ernie_pair.processes.world import World
 
 RECORDS = "vdlrecords.*.log"
@@ -38,12 +39,16 @@ LARGEST_STEP = 2**63 - 1
 NOT_CURVES = ("split", "step", "consumed_samples")
 NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
 # What the machine takes: no two runs agree in it.
-MEASURED = ("samples_per_second", "tokens_per_second", "data_wait_share", "memory_gb")
+MEASURED = (
+    *("samples_per_second", "tokens_per_second", "real_tokens_per_second", "tera_flops_per_second"),
+    *("product_share", "data_wait_share", "memory_gb"),
+)
 # Curves all the same; a line of the console has no room for them.
 NOT_SHOWN = (
     *("perplexity", "gradient_norm", "loss_scale", "skipped_updates"),
     *("precision", "recall", "average_precision", "mcc"),
-    *("padding_share", "data_wait_share", "memory_gb", "gpu_memory_gb"),
+    *("padding_share", "data_wait_share", "memory_gb", "gpu_memory_gb", "real_tokens_per_second"),
+    *("tera_flops_per_second", "product_share"),
 )
 
 logger = logging.getLogger("ernie_pair")
@@ -69,6 +74,7 @@ class RunLog:
     """The log of one run: its scalars, from where it is resumed on.
 
     ``samples_per_epoch``: how many samples read the training data once; 0 where nobody knows.
+    ``product_rate``: see `StepWork.speeds`.
     """
 
     def __init__(
@@ -76,12 +82,12 @@ class RunLog:
         output_dir: Path,
         resumed: TrainState,
         max_steps: int,
-        tokens_per_sample: int = 0,
+        product_rate: float = 0,
         samples_per_epoch: float = 0,
         report_to: Sequence[str] = (),
     ):
         output_dir.mkdir(parents=True, exist_ok=True)
-        self.path, self.tokens_per_sample = output_dir / EVENTS, tokens_per_sample
+        self.path, self.product_rate = output_dir / EVENTS, product_rate
         self.samples_per_epoch, self.remaining = samples_per_epoch, RemainingTime(max_steps)
         kept = _cut_back(self.path, resumed)
         run_id = run_id_of(output_dir)
@@ -93,15 +99,15 @@ class RunLog:
         self.bar = tqdm(
             initial=resumed.step, total=max_steps, unit="step", disable=not sys.stderr.isatty(), leave=False
         )
-        self.seconds, self.waited, self.samples = 0.0, 0.0, 0
+        self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
         self.is_writable = True
 
-    def tick(self, seconds: float, waited: float, samples: int) -> None:
-        """Count a step of ``samples`` samples that took ``seconds``, of which it ``waited`` for its data."""
+    def tick(self, seconds: float, waited: float, work: StepWork) -> None:
+        """Count a step that did ``work`` in ``seconds``, of which it ``waited`` for its data."""
         self.bar.update(1)
         self.seconds += seconds
         self.waited += waited
-        self.samples += samples
+        self.work = self.work.plus(work)
         self.remaining.tick(seconds)
 
     def texts(self, name: str, texts: Iterable[str]) -> None:
@@ -161,11 +167,10 @@ class RunLog:
     def _speeds(self) -> Dict[str, float]:
         """Return speeds, the share of the time spent waiting for data, and this process's peak of memory."""
         seconds = max(self.seconds, 1e-9)
-        speed, waited = self.samples / seconds, self.waited / seconds
-        self.seconds, self.waited, self.samples = 0.0, 0.0, 0
-        tokens = {"tokens_per_second": speed * self.tokens_per_sample} if self.tokens_per_sample else {}
+        speeds, waited = self.work.speeds(seconds, self.product_rate), self.waited / seconds
+        self.seconds, self.waited, self.work = 0.0, 0.0, StepWork()
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        return {"samples_per_second": speed, **tokens, "data_wait_share": waited, "memory_gb": memory}
+        return {**speeds, "data_wait_share": waited, "memory_gb": memory}
 
     def _draw(self, event: Dict, reporters: Iterable[Reporter]) -> None:
         values = {
@@ -200,7 +205,7 @@ class RemainingTime:
 class NullLog:
     """The log of the ranks that say nothing."""
 
-    def tick(self, seconds: float, waited: float, samples: int) -> None:
+    def tick(self, seconds: float, waited: float, work: StepWork) -> None:
         """Do nothing."""
         pass
 

@@ -15,6 +15,7 @@ class Schedule:
     export_steps: int = 0
     samples_per_epoch: int = 0
     has_validation: bool = True  # False: there is no data for it, and hooks are asked without metrics
+    sync_freq: int = 1  # steps between readings of the metrics; 0: only where something else is due
 
     def logs_at(self, step: int) -> bool:
         """Return whether a training line is due: every ``logging_freq`` steps and at the end."""
@@ -34,6 +35,14 @@ class Schedule:
     def exports_at(self, step: int) -> bool:
         """Return whether an exported model is due: every ``export_steps`` steps."""
         return _is_multiple(step, self.export_steps)
+
+    def reads_at(self, step: int) -> bool:
+        """Return whether the metrics of a step, and of those before it, are to be read after it.
+
+        That is every ``sync_freq`` steps, and wherever something is due that goes by them.
+        """
+        due = (self.logs_at, self.evaluates_at, self.saves_at, self.exports_at)
+        return _is_multiple(step, self.sync_freq) or any(is_due(step) for is_due in due)
 
     def ends_an_epoch(self, step: int) -> bool:
         """Return whether an epoch ends in this step; where epochs do not count, none does."""

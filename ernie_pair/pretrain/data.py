@@ -1,9 +1,10 @@
 """Which samples this rank reads, in which order: the only place that knows ranks and positions."""
 
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List
+from typing import Dict, Iterable, Iterator, List, Optional
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from data_tools.samples.collate import collate
 from data_tools.samples.split_datasets import Datasets, SampleSettings, build_datasets
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.pretrain.config.fused_flags import LEAST_LENGTH
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
-from ernie_pair.pretrain.loader import Loader
+from ernie_pair.pretrain.loader import Loader, count_workers
 from ernie_pair.pretrain.vocab_checks import refuse_unfit_model
 from ernie_pair.processes.world import World
 
@@ -38,6 +40,16 @@ class PretrainData:
     blend: Blend
     tokenizer: WordPiece
     datasets: Datasets
+    loader: Optional[Loader] = None  # of the training samples, within `forked`
+
+    @contextmanager
+    def forked(self) -> Iterator["PretrainData"]:
+        """Start the loader processes now and give the data that uses them; they end with the context.
+
+        Elsewhere `updates` starts them when its first batch is asked for.
+        """
+        with self._loader("train", count_workers(self.config.num_workers)) as loader:
+            yield replace(self, loader=loader)
 
     @property
     def fingerprint(self) -> str:
@@ -65,10 +77,14 @@ class PretrainData:
         Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
         """
         config = self.config
+        if self.loader is None:
+            with self.forked() as data:
+                yield from data.updates(consumed_samples)
+            return
         steps = range(consumed_samples // config.samples_per_step, config.max_steps)
-        with self._loader("train", map(self._indices, steps), config.num_workers) as batches:
-            while group := [batch for _, batch in zip(range(config.accumulation_steps), batches)]:
-                yield group
+        batches = self.loader.batches(self._indices_of(steps))
+        while group := [batch for _, batch in zip(range(config.accumulation_steps), batches)]:
+            yield group
 
     def evaluation(self, split: str) -> Iterator[MicroBatch]:
         """Yield this rank's share of the global batches of an evaluation, the same ones every time.
@@ -76,18 +92,24 @@ class PretrainData:
         Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
         """
         steps = range(self.config.iters_of(split))
-        with self._loader(split, map(self._indices, steps), num_workers=0) as batches:
-            yield from batches
+        yield from self._loader(split, num_workers=0).batches(self._indices_of(steps))
 
     def has(self, split: str) -> bool:
         """Return whether any documents belong to ``split``."""
         return self.datasets[split] is not None
 
-    def _loader(self, split: str, steps: Iterable[List[range]], num_workers: int) -> Loader:
-        return Loader(self.datasets[split], chain.from_iterable(steps), self._collate, num_workers)
+    def _loader(self, split: str, num_workers: int) -> Loader:
+        return Loader(self.datasets[split], self._collate, num_workers)
+
+    def _indices_of(self, steps: Iterable[int]) -> Iterator[range]:
+        return chain.from_iterable(map(self._indices, steps))
 
     def _collate(self, samples: List[Sample]) -> MicroBatch:
-        return collate(samples, pad_id=self.tokenizer.pad_id, max_seq_len=self.config.max_seq_len)
+        config = self.config
+        least = LEAST_LENGTH if config.device == "gpu" else 1
+        return collate(
+            samples, pad_id=self.tokenizer.pad_id, max_seq_len=config.max_seq_len, least_length=least
+        )
 
     def _indices(self, step: int) -> List[range]:
         """Return the sample numbers of this rank in one step, a range per micro-batch."""

@@ -1,6 +1,7 @@
 """One pretraining run from its flags to its last line."""
 
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict
@@ -9,11 +10,16 @@ from data_tools.samples.mask_report import marked_text
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_note import publish_of_run
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.deterministic import set_deterministic
+from ernie_pair.device.device import open_device, quiet_libraries, start_device
+from ernie_pair.device.driver import gpu_capability
+from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.engine.schedule import Schedule
+from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.source import (
     NAME_FAMILY,
     ModelSource,
@@ -49,25 +55,41 @@ def pretrain(config: PretrainConfig) -> None:
 
 def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     refuse_unready(config, world, local_world())
-    local = world if config.share_folder else local_world()
-    device = start_device(config.device, world)
+    device = start_device(config.device, world, config, opens=False)
+    set_deterministic(config.deterministic, config.device)
     source = open_model(
         config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.starts_from_scratch
     )
     refuse_no_family(source, NAME_FAMILY)
     refuse_cased(source)
     tokenizer = WordPiece.from_file(source.vocab_file)
-    data = open_pretrain_data(config, world, tokenizer, source.spec)
-    logger.info("on %s, %d process(es), %s", device, world.size, _describe(data))
+    opened = open_pretrain_data(config, world, tokenizer, source.spec)
+    logger.info("on %s, %d process(es), %s", device, world.size, _describe(opened))
+    with opened.forked() as data:
+        _train(config, world, source, data, stop)
+
+
+def _train(
+    config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, stop: StopSignals
+) -> None:
+    """Build the job and train; the loader processes are there, so a GPU may be opened."""
+    open_device()
+    local = world if config.share_folder else local_world()
     with all_start(world):
         job, all_reduce = build_job(config, world, local, source, data)
+    logger.info(job.program.kernels.describe())
+    if job.program.kernels.is_fused:
+        keep_freed_memory()
     stop.listen()  # Paddle has taken the handlers away
-    settings, hooks = _settings_of(config, world, source, data), PretrainHooks(config, world, data, job)
+    settings = _settings_of(config, world, source, data, job.program.kernels.name)
+    if config.device == "gpu":
+        settings = replace(settings, place=job.place)
+    hooks = PretrainHooks(config, world, data, job)
     run_training(job, data, settings, hooks, Processes(world, local, all_reduce), stop)
 
 
 def _settings_of(
-    config: PretrainConfig, world: World, source: ModelSource, data: PretrainData
+    config: PretrainConfig, world: World, source: ModelSource, data: PretrainData, kernels: str
 ) -> RunSettings:
     schedule = Schedule(
         max_steps=config.max_steps,
@@ -77,6 +99,7 @@ def _settings_of(
         checkpoint_steps=config.checkpoint_steps,
         export_steps=config.save_steps,
         has_validation=data.has("valid"),
+        sync_freq=config.sync_freq_on(config.device),
     )
     return RunSettings(
         flags=config,
@@ -84,14 +107,15 @@ def _settings_of(
         schedule=schedule,
         rates=config.rates,
         fingerprint=fingerprint_of(config, source, data),
-        topology=topology_of(config, world),
+        topology=topology_of(config, kernels, world),
         rules=rules_of(config),
         allow_change=config.allow_change,
         fresh_start=config.fresh_start,
         retention=config.retention,
         samples_per_epoch=data.samples_per_epoch,
-        tokens_per_sample=config.max_seq_len,
+        product_rate=product_rate(config, config.device, cpu_threads()) * world.size,
         report_to=config.reporters,
+        device=config.device,
     )
 
 
@@ -107,8 +131,11 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
 
     Paddle's static mode is on from here to the end of the process.
     """
+    from ernie_pair.pretrain.fusion.fused_ops import choose_fused
+    from ernie_pair.pretrain.graph.fused_layers import choose_path
     from ernie_pair.pretrain.graph.model import ernie_config
-    from ernie_pair.pretrain.graph.program import RankSums, build_program
+    from ernie_pair.pretrain.graph.program import build_program
+    from ernie_pair.pretrain.graph.rank_sums import RankSums
     from ernie_pair.pretrain.graph.strategy import start_fleet
     from ernie_pair.pretrain.pretrain_job import PretrainJob
 
@@ -119,7 +146,12 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
     )
-    program = build_program(config, model_config, world.rank)
+    kernels = choose_path(config, config.device, world.size)
+    head_size = model_config.hidden_size // model_config.num_attention_heads
+    fused = choose_fused(config, head_size, gpu_capability() if config.device == "gpu" else None)
+    if config.device == "gpu" or fused.collectives:
+        logger.info(fused.describe())
+    program = build_program(config, model_config, world.rank, kernels, fused)
     program.start(config.seed)
     all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce

@@ -3,11 +3,12 @@
 The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
 """
 
-from typing import Dict
+from typing import Dict, Iterable
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pretrain.config.half_flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import PretrainData
 from ernie_pair.processes.world import World
@@ -18,19 +19,22 @@ SAME_RUN = (
     *("adam_beta1", "adam_beta2", "adam_epsilon", "hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams"),
     *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
-    *("lr_decay_style", "use_amp", "amp_dtype", "amp_level"),
+    *("lr_decay_style", "use_amp", "amp_dtype", "amp_level", "precision"),
 )
 FIXED = ("model ", "vocabulary", "binary_head")  # no --allow_change makes the weights fit these
 WARM_UP = "warm-up steps"
 
 
-def topology_of(config: PretrainConfig, world: World) -> Dict[str, object]:
-    """Return what may change on resume, with a line about it."""
-    names = ("sharding_degree", "micro_batch_size")
+def topology_of(config: PretrainConfig, kernels: str, world: World) -> Dict[str, object]:
+    """Return what may change on resume, with a line about it in the log; ``kernels``: which are used."""
+    names = ("sharding_degree", "micro_batch_size", "reduce_dtype", "fused_ops")
     return {
         "processes": world.size,
         **{name: getattr(config, name) for name in names},
         "threads": cpu_threads(),
+        "kernels": kernels,
+        **({"tf32": True} if config.tf32 else {}),
+        **({"deterministic": config.deterministic} if config.device == "gpu" else {}),  # a CPU always is
     }
 
 
@@ -43,12 +47,18 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
     )
     return {
         **values,
+        "amp_fp32_ops": _float32_ops(config.use_amp, config.amp_dtype, config.float32_ops),
         "global_batch_size": config.samples_per_step,
         "--decay_steps (0: --max_steps)": config.lr_decay_steps,
         f"{WARM_UP} (--warmup_rate x --max_steps, or --warmup_steps)": config.num_warmup_steps,
         "corpus (--input_dir)": data.fingerprint,
         f"vocabulary (vocab.txt {of_model})": data.tokenizer.sha256,
     }
+
+
+def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
+    """Return --amp_fp32_ops in one spelling; '' where nothing is in half precision."""
+    return ",".join(sorted(ops)) if use_amp and amp_dtype != "float32" else ""
 
 
 def rules_of(config: PretrainConfig) -> RunRules:
@@ -67,8 +77,11 @@ def rules_of(config: PretrainConfig) -> RunRules:
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
-    It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps.
+    It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps; it knew one precision,
+    and left more ops in float32.
     """
+    in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
+    saved = {"precision": "fp32", "amp_fp32_ops": in_float32, **saved}
     if WARM_UP in saved:
         return saved
     rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")

@@ -3,23 +3,37 @@
 import json
 from collections import ChainMap
 from fnmatch import fnmatch
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
 
 import numpy as np
 import paddle
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.engine.hooks import StopRequests
-from ernie_pair.engine.logging_window import perplexity_of
+from ernie_pair.device.paddle_patches.core_settings import without_tf32
+from ernie_pair.device.paddle_patches.static_programs import pin
+from ernie_pair.engine.flops import FORWARD_PASSES_OF_TRAINING, EncoderSize, count_pretraining
+from ernie_pair.engine.hooks import NoStop, StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
+from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
-from ernie_pair.pretrain.graph.dropout_seed import seed_feed
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram, RankSums
-from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM
+from ernie_pair.pretrain.graph.dropout_seed import NO_DROPOUT, seed_feed
+from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram
+from ernie_pair.pretrain.graph.rank_sums import LABELLED, RankSums
+from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDS
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.pretrain.waiting_steps import (
+    NUM_SUMS,
+    PlacedBatch,
+    WaitingStep,
+    count_labels,
+    count_passes,
+    means_of,
+    set_metrics,
+    sum_rows,
+)
 from ernie_pair.processes.world import World, seed_of
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.static_names import Parameter
@@ -45,7 +59,13 @@ class PretrainJob:
     ):
         self.config, self.world, self.local, self.source = config, world, local, source
         self.program, self.data, self.all_reduce = program, data, all_reduce
+        spec = source.spec
+        self.size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
         self._skipped = 0
+        self._waiting: List[WaitingStep] = []
+        self._stop: StopRequests = NoStop()  # that of the last step
+        # What skips steps decides on the device, and the rate of the next step follows from what it did.
+        self._reads_each_step = config.sync_freq_on(config.device) == 1 or bool(program.skips)
         self._unproven = False  # weights were given, and no validation has yet said whether they fit
 
     def load_initial_weights(self) -> str:
@@ -60,43 +80,96 @@ class PretrainJob:
         self._unproven = start.has_lm_head
         return f"start from the weights {self.source.weights}"
 
-    def step(self, micro_batches: List[MicroBatch], number: int, stop: StopRequests) -> Dict[str, float]:
-        """Make one step over this rank's micro-batches and return its metrics.
+    def place(self, micro_batches: List[MicroBatch]) -> List[PlacedBatch]:
+        """Return the micro-batches of a step with what is counted of them, for a GPU in pinned memory.
 
-        The losses, in nats, are means over the global batch.
+        It touches nothing of the job: a thread may do it for the next step.
+        """
+        on_gpu = self.config.device == "gpu"
+        feeds = [{name: pin(array) for name, array in b.items()} if on_gpu else b for b in micro_batches]
+        return [PlacedBatch(feed, self._count(batch)) for feed, batch in zip(feeds, micro_batches)]
+
+    def step(
+        self, micro_batches: Sequence[Union[MicroBatch, PlacedBatch]], number: int, stop: StopRequests
+    ) -> Mapping[str, float]:
+        """Make one step over this rank's micro-batches, or what `place` made of them; return its metrics.
+
+        The losses, in nats, are means over the global batch. What the ranks tell each other about the step
+        they tell when the metrics are read.
         """
         rate = self._learning_rate(number)
         self.program.rate(rate)
-        counted = np.sum([self._count(batch) for batch in micro_batches], axis=0)
-        labelled, filled = np.split(self.all_reduce(counted), 2)
-        # fleet averages over ranks and micro-batches: undo that, and divide by what is really labelled.
-        weights = self.world.size * len(micro_batches) / np.maximum(labelled, 1)
-        sums = np.zeros(4)
-        for place, batch in enumerate(micro_batches):
+        placed = [b if isinstance(b, PlacedBatch) else self.place([b])[0] for b in micro_batches]
+        counted = np.sum([batch.counts for batch in placed], axis=0)
+        if len(placed) + count_passes(self._waiting) > self.program.recorded_passes:
+            self._read()
+        weights = self._weights_of(counted[:2], len(placed))
+        feeds: List[Dict[str, Any]] = []
+        for place, batch in enumerate(placed):
             seed = seed_of(self.config.seed, self.world.rank, number, place)
-            feed = {**batch, LOSS_WEIGHTS: weights.astype(np.float32), **seed_feed(seed)}
-            sums += self.program.run(self.program.main, feed)
-        added = self.all_reduce(np.append(sums, stop.local()))
-        stop.set_total(added[-1])
-        metrics = {**_means(added[:-1], labelled), "learning_rate": rate, **self._monitored()}
-        return {**metrics, "padding_share": 1 - filled[0] / filled[1]}
+            feeds.append({**batch.feed, **self._on_device({**weights, **seed_feed(seed)})})
+            self.program.run(self.program.main, feeds[-1])
+        metrics, self._stop = DeferredMetrics(self._read), stop
+        self._waiting.append(WaitingStep(metrics, feeds, counted, rate))
+        if self.world.size == 1:
+            stop.set_total(stop.local())
+        if self._reads_each_step:
+            self._read()
+        return metrics
+
+    def _weights_of(self, labelled: np.ndarray, passes: int) -> Dict[str, np.ndarray]:
+        """Return the feeds that make the loss a mean over the global batch.
+
+        fleet averages over ranks and micro-batches: undo that, and divide by what is really labelled, which
+        of several ranks the program itself sums up.
+        """
+        whole = np.full(2, float(self.world.size * passes))
+        if self.world.size > 1:
+            return {LOSS_WEIGHTS: whole.astype(np.float32), LABELLED: labelled}
+        return {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}
+
+    def _on_device(self, feed: Dict[str, np.ndarray]) -> Dict[str, Any]:
+        return {name: pin(array) for name, array in feed.items()} if self.config.device == "gpu" else feed
+
+    def _read(self) -> None:
+        """Set the metrics of all steps that wait, by one copy from the device and one sum over the ranks."""
+        steps, self._waiting = self._waiting, []
+        if steps:
+            set_metrics(steps, self.program.records(count_passes(steps)), self._add_up, self._monitored())
+
+    def _add_up(self, values: np.ndarray) -> np.ndarray:
+        """Return the sums over the ranks, and let ``stop`` hear what they have heard."""
+        added = self.all_reduce(np.append(values, self._stop.local()))
+        self._stop.set_total(added[-1])
+        return added[:-1]
 
     def evaluate(self, split: str) -> Dict[str, float]:
         """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""
-        sums, labelled = np.zeros(4), np.zeros(2)
-        for batch in self.data.evaluation(split):
-            sums += self.program.run(self.program.test, batch)
-            labelled += _count_labels(batch)
-        means = _means(self.all_reduce(sums), self.all_reduce(labelled))
+        self._read()  # its passes are recorded where those of training are
+        sums, labelled = np.zeros(NUM_SUMS), np.zeros(2)
+        feeds: List[Dict[str, Any]] = []
+        with without_tf32():
+            for batch in self.data.evaluation(split):
+                if len(feeds) == self.program.recorded_passes:
+                    sums, feeds = sum_rows(self.program.records(len(feeds))[:, :NUM_SUMS], sums), []
+                feeds.append(self._on_device({**batch, **NO_DROPOUT}))
+                self.program.run(self.program.test, feeds[-1])
+                labelled += count_labels(batch)
+        sums = sum_rows(self.program.records(len(feeds))[:, :NUM_SUMS], sums)
+        means = means_of(self.all_reduce(sums), self.all_reduce(labelled))
         if self._unproven:
             self._unproven = False
             warn_of_random_weights(means["lm_loss"], self.source)
         return means
 
     def _count(self, batch: MicroBatch) -> np.ndarray:
-        """Count labelled tokens, labelled samples, tokens and places for tokens: float64 [4]."""
-        ids = batch["input_ids"]
-        return np.append(_count_labels(batch), [(ids != self.data.tokenizer.pad_id).sum(), ids.size])
+        """Count labelled tokens, labelled samples, tokens, those with padding, operations: float64 [5]."""
+        ids, masked = batch["input_ids"], len(batch["masked_positions"])
+        batch_size, length = ids.shape
+        forward = count_pretraining(self.size, batch_size, length, masked, self.vocab_size)
+        flops = FORWARD_PASSES_OF_TRAINING * forward
+        tokens = np.count_nonzero(ids != self.data.tokenizer.pad_id)
+        return np.append(count_labels(batch), [tokens, ids.size, flops])
 
     @property
     def vocab_size(self) -> int:
@@ -177,7 +250,7 @@ class PretrainJob:
 
         Gradient merge's own variables are back at zero after each step: there is nothing to keep.
         """
-        passing = (*MERGE_MARKS, GRADIENT_NORM)
+        passing = (*MERGE_MARKS, GRADIENT_NORM, RECORDS)
         return [name for name in self.program.shared_state() if not any(mark in name for mark in passing)]
 
 
@@ -186,22 +259,3 @@ def _first_names(parameters: Mapping[str, Parameter]) -> Dict[str, str]:
     for structured, parameter in parameters.items():
         names.setdefault(parameter.name, structured)
     return names
-
-
-def _count_labels(batch: MicroBatch) -> np.ndarray:
-    """Count labelled tokens and labelled samples: float64 [2]."""
-    return np.array(
-        [(batch[name] >= 0).sum() for name in ("masked_lm_labels", "next_sentence_labels")], np.float64
-    )
-
-
-def _means(sums: np.ndarray, labelled: np.ndarray) -> Dict[str, float]:
-    lm_loss, lm_accuracy, sop_loss, sop_accuracy = (sums / np.maximum(labelled, 1).repeat(2)).tolist()
-    return {
-        "loss": lm_loss + sop_loss,
-        "lm_loss": lm_loss,
-        "perplexity": perplexity_of(lm_loss),
-        "sop_loss": sop_loss,
-        "lm_accuracy": lm_accuracy,
-        "sop_accuracy": sop_accuracy,
-    }

@@ -30,8 +30,8 @@ class ChildCommand:
     """`ernie-pair WORDS`, started; as a context it is stopped at the end, where it still runs.
 
     ``log``: what it says is added to this file, and not shown. ``name``: what it is called in an error.
-    ``environment``: in place of that of this process. A signal for this process is to raise Stopped, as
-    within `StopSignals`.
+    ``environment``: in place of that of this process. ``program``: what Python runs with WORDS, if not
+    ernie_pair. A signal for this process is to raise Stopped, as within `StopSignals`.
     """
 
     def __init__(
@@ -40,10 +40,11 @@ class ChildCommand:
         name: str,
         log: Optional[Path] = None,
         environment: Optional[Dict[str, str]] = None,
+        program: Sequence[str] = ("-m", "ernie_pair"),
     ):
         self._where = f"{name}; see {log}" if log else f"{name}; its lines stand above"
         self._log, self._before = log, log.stat().st_size if log and log.is_file() else 0
-        command = [sys.executable, "-m", "ernie_pair", *words]
+        command = [sys.executable, *program, *words]
         if log is None:
             self._process = subprocess.Popen(command, env=environment)
             return
@@ -57,6 +58,10 @@ class ChildCommand:
         self._process.terminate()  # it saves first; nothing happens to one that has ended
         self._process.wait()
 
+    def wait(self, seconds: Optional[float] = None) -> int:
+        """Return its exit code, once it has ended. Raises subprocess.TimeoutExpired after ``seconds``."""
+        return self._process.wait(seconds)
+
     def finish(self) -> None:
         """Wait until it ends. Raises the error that it ends with."""
         try:
@@ -64,10 +69,10 @@ class ChildCommand:
         except Stopped as stop:
             raise Stopped("stopped; run the same command to go on", stop.exit_code) from None
         if code:
-            raise _error_of(code, self._where, _last_error(self._log, self._before) if self._log else "")
+            raise error_of(code, self._where, last_error(self._log, self._before) if self._log else "")
 
 
-def _last_error(log: Path, first_byte: int) -> str:
+def last_error(log: Path, first_byte: int) -> str:
     """Return the text of the last `error: ` line from ``first_byte`` on; earlier attempts wrote before."""
     with open(log, "rb") as file:
         file.seek(max(first_byte, log.stat().st_size - MOST_LOG_BYTES))
@@ -76,7 +81,7 @@ def _last_error(log: Path, first_byte: int) -> str:
     return errors[-1] if errors else ""
 
 
-def _error_of(code: int, where: str, said: str) -> BaseException:
+def error_of(code: int, where: str, said: str) -> BaseException:
     """Return the error of a run by its exit code.
 
     It has the code and the line of the run; 5 where a signal killed it, 1 for a bug.

@@ -95,7 +95,7 @@ def raise_stopped(total: int, when: str) -> NoReturn:
 
 
 def stop_with_the_launcher() -> None:
-    """Have the kernel send SIGTERM to this rank when the process that launched it dies."""
+    """Have the kernel send SIGTERM to this process when the one that launched it dies."""
     launcher = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher:

@@ -34,8 +34,10 @@ LOOK_SECONDS, LOOKS_PER_BEAT = 1.0, 4
 SILENT_SECONDS = 40.0  # of looking in vain for a new beat, and a rank is lost
 # Time for the error of this rank itself to come up: it tells more than that another one is gone.
 GRACE_SECONDS, HASTE_SECONDS = 1.5, 0.1
-# An update may take ten times the usual, and two minutes in any case; all else, and the first, hours.
+# An update may take ten times the usual, and two minutes in any case; all else hours. The first one has
+# nothing to be compared with: on a GPU, where NCCL may hang in it, it is given half an hour.
 SLOWEST_UPDATE, SHORTEST_LIMIT, LONGEST_PAUSE = 10, 120.0, 6 * 3600.0
+FIRST_ON_GPU = 1800.0
 LATE_BEATS = 3  # of a rank that has been silent for so long it is to be seen whether it is lost
 RECORD_BYTES = 1024
 RECORD_TYPES = {"pid": int, "born": int, "place": str, "host": str, "counter": int, "error": str}
@@ -51,8 +53,9 @@ class Watchdog:
     LostProcessError's exit code and one line; with the stacks of all threads where something hangs.
     """
 
-    def __init__(self, output_dir: Path, world: World):
+    def __init__(self, output_dir: Path, world: World, device: str = "cpu"):
         self.folder, self.world = Path(output_dir) / HEARTBEATS, world
+        self._first_limit = FIRST_ON_GPU if device == "gpu" else LONGEST_PAUSE
         self._record: Dict[str, Any] = {"pid": os.getpid(), "host": socket.gethostname()}
         self._record.update(counter=0, error="", place=_place(), born=_birth(os.getpid()))
         self._left = threading.Event()
@@ -75,6 +78,10 @@ class Watchdog:
             if _may_come_from_a_peer(error):
                 self._find_the_culprit()
             self._part(error)
+
+    def steps_begin(self) -> None:
+        """Note that the first step of this start is under way."""
+        self._restart()
 
     def step_done(self, step: int) -> None:
         """Note that a step has ended."""
@@ -122,8 +129,10 @@ class Watchdog:
                 _end(f"no step has ended for {self._idle:.0f} s; start the same command again", hangs=True)
 
     def _limit(self) -> float:
-        if self._is_paused or not self._seconds:
+        if self._is_paused:
             return LONGEST_PAUSE
+        if not self._seconds:
+            return self._first_limit
         return max(SLOWEST_UPDATE * statistics.median(list(self._seconds)), SHORTEST_LIMIT)
 
     def _beat(self) -> None:

@@ -1,11 +1,13 @@
 """Launched: trains the same samples under one layout after the other, and writes what each rank got.
 
-run_layouts.py JOBS.json OUT   JOBS: {"model", "flags": {...}, "layouts": {name: {...}}, "infinite": [update]}
+run_layouts.py JOBS.json OUT   JOBS: {"model", "flags": {...}, "layouts": {name: {...}}, "infinite": [update],
+                               "levels": [of each rank]}
 OUT.NAME.RANK.npz: the weights under their structured names, the metrics of every update, float64 [updates],
-"weights_after": a sum over all weights after each update.
+"weights_after": a sum over all weights after each update, "kernels": the path in words.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,11 +15,15 @@ import numpy as np
 
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.engine.hooks import NoStop
+from ernie_pair.kernels.levels import LEVEL_ASKED
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.data import open_pretrain_data
+from ernie_pair.pretrain.fusion.fused_ops import choose_fused
+from ernie_pair.pretrain.graph.fused_layers import choose_path
 from ernie_pair.pretrain.graph.model import ernie_config
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, RankSums, build_program
+from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, build_program
+from ernie_pair.pretrain.graph.rank_sums import RankSums
 from ernie_pair.pretrain.graph.strategy import start_fleet
 from ernie_pair.pretrain.pretrain_job import PretrainJob
 from ernie_pair.processes.world import launched_world
@@ -47,7 +53,9 @@ def run(config, world, source):
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
     )
-    program = build_program(config, settings, world.rank)
+    kernels = choose_path(config, config.device, world.size)
+    fused = choose_fused(config, settings.hidden_size // settings.num_attention_heads, None)
+    program = build_program(config, settings, world.rank, kernels, fused)
     program.start(config.seed)
     all_reduce = RankSums(world.size, program.executor, cpu=True)
     job = PoisonedJob(config, world, world, program, data, all_reduce, source)
@@ -56,6 +64,7 @@ def run(config, world, source):
         metrics.append(job.step(batches, step, NoStop()))
         sums.append(sum(float(np.abs(array).sum(dtype=np.float64)) for array in job.weights().values()))
     curves = {name: np.array([values[name] for values in metrics]) for name in metrics[0]}
+    curves["kernels"] = np.array(program.kernels.describe())
     return {**curves, "weights_after": np.array(sums), **job.weights()}
 
 
@@ -65,6 +74,8 @@ def main(jobs_file, out):
     source = open_model(jobs["model"], model_type="ernie", from_scratch=True)
     start_fleet("cpu", world.size)
     PoisonedJob.infinite = jobs["infinite"]
+    if jobs["levels"]:
+        os.environ[LEVEL_ASKED] = jobs["levels"][world.rank]
     for name, layout in jobs["layouts"].items():
         result = run(PretrainConfig(**jobs["flags"], **layout), world, source)
         np.savez(f"{out}.{name}.{world.rank}.npz", **result)

@@ -16,6 +16,7 @@ from data_tools.base.errors import InputError, LostProcessError
 from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.engine.run_log import MEASURED
 from ernie_pair.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
@@ -70,9 +71,8 @@ def notebook(flags, tmp_path_factory):
 
 
 def events(folder):
-    timed = ("samples_per_second", "data_wait_share", "memory_gb")
     read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in event.items() if name not in timed} for event in read]
+    return [{name: value for name, value in event.items() if name not in MEASURED} for event in read]
 
 
 def files_of(folder):

@@ -91,6 +91,7 @@ def two(folder, one):
         jobs[f"{name}-4x2-offload"] = job_of(name, flags=sharded, offload=True)
     for name, flags in (("8", LAYOUTS["8"]), ("4x2", LAYOUTS["4x2"]), ("stage2", sharded)):
         jobs[f"plain-{name}-recompute"] = job_of("plain", flags={**flags, "use_recompute": True})
+    jobs["plain-4x2-read together"] = job_of("plain", flags={**LAYOUTS["4x2"], "sync_freq": 100})
     dropout = {"dropout": 0.1, "rdrop_alpha": 1.0, **LAYOUTS["4x2"]}
     jobs["rdrop-4x2"] = {"flags": dropout, "updates": UPDATES}
     half = str(folder / "half" / "checkpoints" / "step_00000003")

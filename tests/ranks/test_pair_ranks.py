@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tiny_pair import write_model, write_pairs
+from tiny_pretrain import level_here, needs_kernels
 
+from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
@@ -37,7 +39,8 @@ class Job(run.PairJob):
         if number == stop_at:
             os._exit(9)
         is_poisoned = number == poisoned and self.process_group.rank == 1
-        objective.F.cross_entropy = lambda *given: entropy(*given) * (float("nan") if is_poisoned else 1.0)
+        poison = float("nan") if is_poisoned else 1.0
+        objective.F.cross_entropy = lambda *given, **settings: entropy(*given, **settings) * poison
         return super().step(batches, number, stop)
 
     def evaluate(self, split):
@@ -82,6 +85,13 @@ sys.exit(exit_code_of(meet))
 """
 
 
+# Of two processes the second has no kernels, or those of another level than the first.
+UNLIKE = """
+import os
+os.environ["ERNIE_PAIR_KERNELS_LEVEL"] = {levels}[int(os.environ["PADDLE_TRAINER_ID"])]
+"""
+
+
 def launch(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess:
     script = folder / "launched.py"
     script.write_text(text)
@@ -118,16 +128,17 @@ def config(tmp_path_factory):
 
 
 def train_two(
-    config: TrainConfig, name: str, stop_at: int = 0, poisoned: int = 0, fails: bool = False
+    config: TrainConfig, name: str, stop_at: int = 0, poisoned: int = 0, fails: bool = False, before: str = ""
 ) -> Path:
     """Two processes of half the batch; the folder they wrote.
 
-    At update ``stop_at`` both end, and the loss of the second is NaN in the update ``poisoned``.
+    At update ``stop_at`` both end, and the loss of the second is NaN in the update ``poisoned``. ``before``
+    is run at the start of each.
     """
     folder = Path(config.output_dir).parent
     two = replace(config, batch_size=config.batch_size // 2, output_dir=str(folder / name))
     told = str(folder / f"{name}.told")
-    done = launch(folder, TRAIN, json.dumps(asdict(two)), str(stop_at), told, str(poisoned))
+    done = launch(folder, before + TRAIN, json.dumps(asdict(two)), str(stop_at), told, str(poisoned))
     logs = "".join(path.read_text()[-2000:] for path in sorted((folder / "log").glob("workerlog.*")))
     assert (done.returncode == 0) == (stop_at == 0 and not fails), done.stderr + logs
     return folder / name
@@ -202,6 +213,21 @@ def test_a_collective_without_its_peer_is_a_one_line_error(tmp_path):
     said = (tmp_path / "log" / "workerlog.1").read_text()
     assert said.startswith("error: rank 1: the connection to the other processes broke (")
     assert '  File "' not in said  # the launcher's signal may have come while it was leaving
+
+
+@needs_kernels
+@pytest.mark.parametrize("levels", [("avx512_bf16", "none"), ("avx512", "avx2")], ids="-".join)
+def test_processes_of_one_run_take_one_path(config, levels):
+    if levels[1] == "avx2" and level_here() == "avx2":
+        pytest.skip("this processor has one level alone")
+    name = f"unlike-{levels[1]}"
+    folder = train_two(replace(config, max_steps=2), name, before=UNLIKE.format(levels=levels))
+    first, second = (folder.with_name(f"{name}.told.{rank}").read_text() for rank in (0, 1))
+    assert first == second
+    manifest = json.loads((folder / "model_last" / MANIFEST).read_text())
+    assert manifest["topology"]["kernels"] == "plain"
+    said = (folder.parent / "log" / "workerlog.0").read_text()
+    assert "another process of this run cannot use these kernels" in said
 
 
 def test_a_nan_loss_of_one_rank_stops_both_at_the_same_step(config):

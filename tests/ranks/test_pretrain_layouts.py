@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_pretrain import write_corpus, write_model
+from tiny_pretrain import has_bf16, level_here, needs_kernels, write_corpus, write_model
+
+from ernie_pair.kernels.levels import LEVEL_ASKED
 
 pytestmark = pytest.mark.ranks
 
@@ -32,17 +34,19 @@ def layouts_of(processes, merges=(1, 2, 4)):
             "micro_batch_size": GLOBAL_BATCH // processes // merge,
             "use_recompute": recompute,
         }
+    together = {"dp_degree": processes, "micro_batch_size": GLOBAL_BATCH // processes // 2}
+    layouts["read together"] = {**together, "sync_freq": 100}
     return layouts
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("layouts")
-    write_corpus(folder / "data", write_model(folder / "model"))
+    write_corpus(folder / "data", write_model(folder / "model", hidden_act="gelu"))
     return folder
 
 
-def results_of(folder, processes, layouts, out, infinite=(), **changes):
+def results_of(folder, processes, layouts, out, infinite=(), levels=(), **changes):
     """{name: [what each rank ended with]}, all layouts in one launch."""
     flags = {
         "model_name_or_path": str(folder / "model"),
@@ -61,6 +65,7 @@ def results_of(folder, processes, layouts, out, infinite=(), **changes):
     jobs = folder / f"{out}.json"
     model = flags["model_name_or_path"]
     about = {"model": model, "flags": flags, "layouts": layouts, "infinite": list(infinite)}
+    about["levels"] = list(levels)
     jobs.write_text(json.dumps(about))
     launch = [] if processes == 1 else ["-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
     log = [] if processes == 1 else ["--log_dir", str(folder / f"{out}_log")]
@@ -92,6 +97,61 @@ def differences(results, reference):
     return found
 
 
+SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
+# All of them beside the plain path; the AMP of float32 casts nothing.
+FUSED = {
+    "fused": {"kernels": "fused"},
+    "fused, recompute": {"kernels": "fused", "use_recompute": True},
+    "fused, merge": {"kernels": "fused", "micro_batch_size": GLOBAL_BATCH // 2},
+    "fused, amp": {"kernels": "fused", **SCALED},
+    "bf16": {"precision": "bf16"},
+    "bf16, recompute, merge": {"precision": "bf16", "use_recompute": True, "micro_batch_size": 4},
+}
+ZERO_GRADIENT = "k_proj.bias"  # in truth; AdamW makes full steps out of its rounding
+
+
+@needs_kernels
+def test_the_fused_path_gives_the_answer_of_the_plain_one(folder):
+    """fp32 to 1e-5 of the loss, bf16 to 2e-4, and the weights after five steps of AdamW."""
+    named = {
+        "plain": {"kernels": "plain"},
+        **(FUSED if has_bf16() else {name: flags for name, flags in FUSED.items() if "bf16" not in name}),
+    }
+    layouts = {name: {"micro_batch_size": GLOBAL_BATCH, **flags} for name, flags in named.items()}
+    results = {name: ranks[0] for name, ranks in results_of(folder, 1, layouts, "paths").items()}
+    plain = results.pop("plain")
+    assert "--kernels plain" in str(plain["kernels"])
+    compared = [key for key in plain if "." in key and ZERO_GRADIENT not in key]
+    for name, result in results.items():
+        is_bf16 = "bf16" in name
+        assert str(result["kernels"]).startswith("fused kernels") and is_bf16 == (
+            "in bf16" in str(result["kernels"])
+        )
+        np.testing.assert_allclose(result["loss"], plain["loss"], rtol=2e-4 if is_bf16 else 1e-5)
+        np.testing.assert_allclose(
+            result["gradient_norm"], plain["gradient_norm"], rtol=1e-3 if is_bf16 else 1e-5
+        )
+        differences = [np.abs(result[key] - plain[key]) for key in compared]
+        if is_bf16:  # where a gradient is nearly 0, its sign is a matter of rounding, and AdamW steps by it
+            assert np.concatenate(differences, axis=None).mean() < 0.02 * plain["learning_rate"].sum(), name
+        else:
+            assert max(map(np.max, differences)) < BOUND, name
+    assert np.array_equal(results["fused"]["loss"], results["fused, amp"]["loss"])
+
+
+@needs_kernels
+@pytest.mark.parametrize("levels", [("avx512_bf16", "none"), ("avx512", "avx2")], ids="-".join)
+def test_processes_of_one_run_take_one_path(folder, levels):
+    if levels[1] == "avx2" and level_here() == "avx2":
+        pytest.skip("this processor has one level alone")
+    layouts = {"dp2": layouts_of(2)["dp2-sharding1-merge1"]}
+    ranks = results_of(folder, 2, layouts, f"unlike-{levels[1]}", levels=levels)["dp2"]
+    told = [str(rank["kernels"]) for rank in ranks]
+    assert "another process of this run cannot use" in told[0]
+    assert (LEVEL_ASKED if levels[1] == "none" else "another process of this run cannot use") in told[1]
+    assert all(np.array_equal(ranks[0][key], ranks[1][key]) for key in ranks[0] if "." in key)
+
+
 @pytest.fixture(scope="module")
 def reference(folder):
     layouts = {"one": {"micro_batch_size": GLOBAL_BATCH}}
@@ -107,6 +167,21 @@ def test_every_layout_gives_the_answer_of_one_process(folder, reference, process
     assert np.abs(start).max() > 100 * BOUND
 
 
+def test_fused_collectives_change_no_bit(folder):
+    """Gradient merge's sums and the sharded optimizer's broadcasts, with the skipping of a step between."""
+    plain = {
+        name: flags for name, flags in layouts_of(2, merges=(1, 2)).items() if not flags.get("use_recompute")
+    }
+    fused = {name: {**flags, "fused_ops": "collectives"} for name, flags in plain.items()}
+    one, other = (
+        results_of(folder, 2, layouts, out, infinite=[2], on_nan="skip")
+        for layouts, out in ((plain, "each"), (fused, "fused"))
+    )
+    for name in plain:
+        for alone, together in zip(one[name], other[name]):
+            assert all(np.array_equal(alone[key], together[key]) for key in alone)
+
+
 def test_dropout_is_a_function_of_seed_and_layout(folder):
     layouts = {name: flags for name, flags in layouts_of(2, merges=(2,)).items() if "sharding2" in name}
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
@@ -114,9 +189,6 @@ def test_dropout_is_a_function_of_seed_and_layout(folder):
     for name in layouts:
         for one, other in zip(once[name], again[name]):
             assert all(np.array_equal(one[key], other[key]) for key in one)
-
-
-SCALED = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0, "incr_every_n_steps": 3}
 
 
 @pytest.mark.parametrize("processes, name", [(1, "dp1-sharding1-merge2"), (2, "dp1-sharding2-merge2")])

@@ -7,10 +7,12 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
 from data_tools.samples.masking_flags import MaskingFlags
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
+from ernie_pair.device.deterministic_flags import DeterministicFlags
 from ernie_pair.device.device import default_device
 from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
+from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
 from ernie_pair.processes.world import World, count_accumulation_steps
 
@@ -18,7 +20,9 @@ LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class PretrainConfig(RetentionFlags, MaskingFlags, WarmupFlags, ReportFlags, RecipeFlags):
+class PretrainConfig(
+    RetentionFlags, MaskingFlags, WarmupFlags, ReportFlags, RecipeFlags, KernelFlags, DeterministicFlags
+):
     """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
@@ -135,7 +139,11 @@ class PretrainConfig(RetentionFlags, MaskingFlags, WarmupFlags, ReportFlags, Rec
         group="devices",
     )
     num_workers: int = option(
-        1, help="loader processes per process; 0: none", group="devices", unit="processes", at_least=0
+        1,
+        help="loader processes per process, at most as many as it has cores; 0: none",
+        group="devices",
+        unit="processes",
+        at_least=0,
     )
     seed: int = option(
         1234,
@@ -167,6 +175,12 @@ class PretrainConfig(RetentionFlags, MaskingFlags, WarmupFlags, ReportFlags, Rec
             )
         if self.narrows_weights:
             self.refuse_narrow_sums(self.accumulation_steps, "micro_batch_size")
+        if self.reduce_dtype == "half" and self.accumulation_steps > 1:
+            raise InputError(
+                f"--reduce_dtype half: the {self.accumulation_steps} micro-batches of a step are added up, "
+                "and then summed over the processes, in float32; leave it out, or raise --micro_batch_size "
+                "until one micro-batch makes a step"
+            )
 
     def _refuse_rates(self):
         if not self.min_lr <= self.max_lr:

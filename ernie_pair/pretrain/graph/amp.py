@@ -1,21 +1,19 @@
 """Mixed precision of the static program: what is cast, and how the loss is scaled."""
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import ContextManager, Optional
+from typing import FrozenSet, Iterator, Optional
 
 import paddle
 
-from ernie_pair.device.paddle_patches.static_fleet import amp_by
+from ernie_pair.device.paddle_patches.static_fleet import amp_by, sums_in_float32
+from ernie_pair.pretrain.config.half_flags import HALF_OPS
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.
-FLOAT32_OPS = {
-    "softmax",
-    "softmax_with_cross_entropy",
-    "c_softmax_with_cross_entropy",
-    "layer_norm",
-    "reduce_sum",
-}
+FLOAT32_OPS = frozenset({"softmax_with_cross_entropy", "c_softmax_with_cross_entropy", "reduce_sum"})
+# Of `--fused_ops`: one in half precision alone, and one in that of the op that it is made of.
+FLASH_ATTENTION, FUSED_SOFTMAX, SOFTMAX = "flash_attn", "fused_softmax_mask", "softmax"
 NEVER = 2**31 - 1
 MASTER_MARK = "_fp32_master_"  # in the name of the float32 copy of a narrow weight
 
@@ -25,6 +23,8 @@ class AmpPlan:
     """The settings of mixed precision.
 
     ``dtype`` float32 casts nothing and keeps the loss-scale machine, which skips what is not finite.
+    ``float32_ops``: those that compute in float32 whatever the type. ``sums_float32``: gradients are summed
+    over the processes in float32.
     """
 
     dtype: str
@@ -34,6 +34,8 @@ class AmpPlan:
     incr_ratio: float
     decr_every_n_nan_or_inf: int
     decr_ratio: float
+    float32_ops: FrozenSet[str] = FLOAT32_OPS
+    sums_float32: bool = True
 
 
 # The machine with a scale that is 1 for ever: of all it does, only skipping is left.
@@ -51,6 +53,8 @@ def precision_of(config: PretrainConfig) -> Optional[AmpPlan]:
             config.incr_ratio,
             config.decr_every_n_nan_or_inf,
             config.decr_ratio,
+            FLOAT32_OPS | config.float32_ops,
+            config.reduce_dtype == "float32",
         )
     return SKIP_ALONE if config.on_nan == "skip" else None
 
@@ -65,9 +69,13 @@ def _first_scale(config: PretrainConfig) -> float:
     return config.first_loss_scale
 
 
-def fleet_decorates(precision: Optional[AmpPlan], *, for_gpu: bool) -> ContextManager:
+@contextmanager
+def fleet_decorates(precision: Optional[AmpPlan], *, for_gpu: bool) -> Iterator[None]:
     """Make fleet's AMP, which knows float16 at two levels alone, do what ``precision`` says meanwhile."""
-    return amp_by(lambda optimizer: _decorated(optimizer, precision, for_gpu))
+    wide = precision is not None and precision.sums_float32
+    amp = amp_by(lambda optimizer: _decorated(optimizer, precision, for_gpu))
+    with amp, sums_in_float32() if wide else nullcontext():
+        yield
 
 
 class _EveryOp(frozenset):
@@ -79,15 +87,9 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
     assert precision is not None  # without one fleet does not ask
     casts = precision.dtype != "float32"
     dtype = precision.dtype if casts else "float16"
-    lists = paddle.static.amp.CustomOpLists(custom_black_list=FLOAT32_OPS, dtype=dtype)
-    if not casts:
-        lists.unsupported_list = _EveryOp()
-    elif for_gpu and not paddle.is_compiled_with_cuda():
-        # A CPU build lists no op as able; here the GPU's program is built to be looked at.
-        lists.unsupported_list = set(FLOAT32_OPS)
     return paddle.static.amp.decorate(
         optimizer,
-        lists,
+        _op_lists(precision, dtype, for_gpu),
         level=precision.level,
         dtype=dtype,
         init_loss_scaling=precision.init_loss_scaling,
@@ -97,3 +99,16 @@ def _decorated(optimizer, precision: Optional[AmpPlan], for_gpu: bool):
         decr_ratio=precision.decr_ratio,
         use_dynamic_loss_scaling=precision.dtype != "bfloat16",
     )
+
+
+def _op_lists(precision: AmpPlan, dtype: str, for_gpu: bool):
+    """Return which ops compute in half precision, and which in float32."""
+    float32 = precision.float32_ops | ({FUSED_SOFTMAX} if SOFTMAX in precision.float32_ops else set())
+    half = {*HALF_OPS, FLASH_ATTENTION, FUSED_SOFTMAX} - float32
+    lists = paddle.static.amp.CustomOpLists(half, float32, dtype=dtype)
+    if precision.dtype == "float32":
+        lists.unsupported_list = _EveryOp()
+    elif for_gpu and not paddle.is_compiled_with_cuda():
+        # A CPU build lists no op as able; here the GPU's program is built to be looked at.
+        lists.unsupported_list = set(float32)
+    return lists

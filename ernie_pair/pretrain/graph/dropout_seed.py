@@ -10,7 +10,8 @@ import paddle
 
 from ernie_pair.device.paddle_patches.static_programs import replace_op, sync
 
-PASS_SEED = "pass_seed"  # int32 [1], fed to every training pass
+PASS_SEED = "pass_seed"  # int32 [1], fed to every pass
+NO_DROPOUT = {PASS_SEED: np.zeros(1, np.int32)}  # what evaluation feeds: the variable must be there
 
 
 def seed_feed(seed: int) -> dict:

@@ -5,21 +5,45 @@ import io
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 import numpy as np
 import paddle
 import paddle.distributed.fleet as fleet
 
+from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.static_fleet import without_nccl
-from ernie_pair.device.paddle_patches.static_programs import is_tensor
-from ernie_pair.device.paddle_patches.static_variables import dtype_of, view_array
+from ernie_pair.device.paddle_patches.static_programs import HeldProgram, is_tensor
+from ernie_pair.device.paddle_patches.static_variables import dtype_of, place_of, view_array
+from ernie_pair.kernels.choice import KernelChoice
+from ernie_pair.kernels.operator.encoder_operator import GraphInputs
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.fusion.fused_attention import fuse_attention
+from ernie_pair.pretrain.fusion.fused_collectives import fuse_collectives
+from ernie_pair.pretrain.fusion.fused_ops import FLASH, NOTHING_FUSED, FusedOps
+from ernie_pair.pretrain.fusion.fused_softmax import fuse_softmax
 from ernie_pair.pretrain.graph.amp import MASTER_MARK, fleet_decorates, precision_of
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED, replace_seed_ops
+from ernie_pair.pretrain.graph.fused_layers import PLAIN, fuse_layers
+from ernie_pair.pretrain.graph.fused_updates import fuse_updates
 from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, needs_gloo
-from ernie_pair.pretrain.graph.model import LossSums, Outputs, build_padded, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.step_monitors import Monitors, add_monitors
+from ernie_pair.pretrain.graph.model import (
+    LossSums,
+    Outputs,
+    build_padded,
+    encoder_of,
+    run_ernie,
+    sum_losses,
+)
+from ernie_pair.pretrain.graph.rank_sums import divide_by_labelled
+from ernie_pair.pretrain.graph.step_monitors import (
+    RECORDED_PASSES,
+    RECORDS,
+    Monitors,
+    add_monitors,
+    add_records,
+    record_width,
+)
 from ernie_pair.pretrain.graph.strategy import distributed_strategy
 from ernie_pair.pretrain.graph.zero1 import shard_optimizer, state_of, updates_of
 from ernie_pair.weights.half_tensors import narrow_array, widen_array
@@ -32,7 +56,9 @@ FEEDS = {
     "masked_lm_labels": ([None], "int64"),
     "next_sentence_labels": ([None], "int64"),
 }
-LOSS_WEIGHTS = "loss_weights"  # float32 [2]: what a summed lm and a summed sop loss count for
+# float32 [2]: what a summed lm and a summed sop loss count for, in several processes before it is divided by
+# what all of them have labelled.
+LOSS_WEIGHTS, DIVIDED_WEIGHTS = "loss_weights", "loss_weights.divided"
 
 
 @dataclass
@@ -52,8 +78,11 @@ class PretrainProgram:
     monitors: Monitors
     rate: Callable[[float], None]  # sets the learning rate of the next pass
     device: str
+    recorded_passes: int  # whose records are kept
+    kernels: KernelChoice = PLAIN  # of the encoder layers
     narrow: Optional[Callable] = None  # O2: (place, scope) -> the weights in the narrow type
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
+    _held: Dict[int, HeldProgram] = field(default_factory=dict)
 
     @cached_property
     def executor(self) -> paddle.static.Executor:
@@ -71,12 +100,27 @@ class PretrainProgram:
             self.executor.run(self.startup)
         if self.narrow:
             self.narrow(self.executor.place, self.scope)
+        add_records(
+            self.test, self.sums, self.monitors.gradient_norm, self.recorded_passes
+        )  # what narrows it does not know them
 
-    def run(self, program: paddle.static.Program, feed: Arrays) -> np.ndarray:
-        """Run ``program`` on one micro-batch and return the sums of the losses and hits, float64 [4]."""
-        with paddle.static.scope_guard(self.scope):
-            fetched = self.executor.run(program, feed=feed, fetch_list=list(self.sums))
-        return np.array([float(value) for value in fetched])
+    def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
+        """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU it may still run afterwards."""
+        held = self._held.get(id(program))
+        if held is None:
+            held = self._held[id(program)] = HeldProgram(self.executor, program, self.scope)
+        held.run(feed)
+
+    def records(self, passes: int) -> np.ndarray:
+        """Return what the last ``passes`` runs have left, at most ``recorded_passes``.
+
+        float32 [passes, 4 or 5]: the sums of the losses and hits, and the norm of the gradient of the step
+        where it is clipped. The one wait for the device.
+        """
+        if self.device == "gpu":
+            paddle.device.cuda.synchronize()
+        rows = view_array(self._tensor(RECORDS)).reshape(-1, record_width(self.monitors.gradient_norm))
+        return np.array(rows[len(rows) - passes :])
 
     def owned_variables(self, names: Iterable[str]) -> List[str]:
         """Return those of ``names`` that this process has."""
@@ -130,12 +174,22 @@ class PretrainProgram:
             )
 
     def set(self, arrays: Arrays) -> None:
-        """Put arrays into variables of the same name; names and shapes have been checked."""
+        """Put arrays into variables of the same name; names and shapes have been checked.
+
+        Each stays where it lies: on a GPU the powers of the betas lie in the CPU's memory, and AdamW takes
+        another kernel where they do not.
+        """
         for name, array in arrays.items():
-            self._tensor(name).set(array, self.executor.place)
+            tensor = self._tensor(name)
+            tensor.set(array, place_of(tensor, self.executor.place))
 
     def _dtype(self, name: str):
         return dtype_of(self._tensor(name))
+
+    @property
+    def skips(self) -> bool:
+        """Return whether the program leaves a step out by itself, where its numbers are not finite."""
+        return self.monitors.skipped_updates is not None
 
     def monitored(self) -> Dict[str, float]:
         """Return what the last step left for the log."""
@@ -146,8 +200,17 @@ class PretrainProgram:
         return self.scope.find_var(name).get_tensor()
 
 
-def build_program(config: PretrainConfig, model_config, rank: int = 0) -> PretrainProgram:
+def build_program(
+    config: PretrainConfig,
+    model_config,
+    rank: int = 0,
+    kernels: KernelChoice = PLAIN,
+    fused: FusedOps = NOTHING_FUSED,
+) -> PretrainProgram:
     """Build everything for one rank, after ``start_fleet``. Nothing is run yet.
+
+    ``kernels``: the path of the run, by `choose_path`; a model that it does not fit takes the plain one.
+    ``fused``: what is fused beside it, by `choose_fused`.
 
     The loss is sum(lm) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w: fleet averages over
     ranks and micro-batches, so the caller chooses w to make it the mean over the whole global batch.
@@ -156,15 +219,21 @@ def build_program(config: PretrainConfig, model_config, rank: int = 0) -> Pretra
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
         feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in FEEDS.items()}
         weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32")
+        if config.processes > 1:
+            weights = paddle.static.data(DIVIDED_WEIGHTS, [2], "float32")  # written by ops that come last
         pass_seed = paddle.static.data(PASS_SEED, [1], "int32")
         model = build_padded(model_config)
+        inputs = GraphInputs(pass_seed, feeds["masked_positions"])
+        kernels = fuse_layers(encoder_of(model).encoder.layers, kernels, config, inputs)
         outputs = run_ernie(model, feeds)
         sums = sum_losses(outputs, feeds)
         test = main.clone(for_test=True)
+        if fused.attention:
+            _fuse_attention(fused.attention, main, pass_seed, len(outputs.layers))
         loss = sums.lm_loss * weights[0]
         if config.binary_head:  # without it the head and the pooler have no gradient, and stay as they are
             loss = loss + sums.sop_loss * weights[1]
-        rate = _minimize(config, model, outputs, loss)
+        rate = _minimize(config, model, outputs, loss, fused)
     replace_seed_ops(main, pass_seed)
     block, updates = updates_of(main)
     slots = {
@@ -174,6 +243,14 @@ def build_program(config: PretrainConfig, model_config, rank: int = 0) -> Pretra
     monitors = add_monitors(main, startup, block, updates[0])
     if config.sharding_degree > 1:
         shard_optimizer(main, startup, rank % config.sharding_degree, config.sharding_degree)
+    if fused.collectives:
+        fuse_collectives(main, block, rank % config.sharding_degree)
+    if kernels.is_fused:
+        fuse_updates(main)
+    recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
+    add_records(main, sums, monitors.gradient_norm, recorded_passes, startup)
+    if config.processes > 1:
+        divide_by_labelled(main, LOSS_WEIGHTS, DIVIDED_WEIGHTS)
     if needs_gloo(config.device, config.processes):
         drop_stream_syncs(main, startup)
     return PretrainProgram(
@@ -186,11 +263,24 @@ def build_program(config: PretrainConfig, model_config, rank: int = 0) -> Pretra
         monitors,
         rate,
         config.device,
+        recorded_passes,
+        kernels,
         narrow=_narrowing(config, test),
     )
 
 
-def _minimize(config: PretrainConfig, model, outputs: Outputs, loss) -> Callable[[float], None]:
+def _fuse_attention(kind: str, main: paddle.static.Program, pass_seed, num_layers: int) -> None:
+    found = fuse_attention(main, pass_seed) if kind == FLASH else fuse_softmax(main)
+    if found != num_layers:
+        raise InputError(
+            f"--fused_ops attention knows {found} of the {num_layers} attentions of this model, in this "
+            "Paddle; leave it out, or pass --fused_ops none"
+        )
+
+
+def _minimize(
+    config: PretrainConfig, model, outputs: Outputs, loss, fused: FusedOps
+) -> Callable[[float], None]:
     """Add backward and AdamW; returns what sets the learning rate."""
     decayed = {
         p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
@@ -204,8 +294,9 @@ def _minimize(config: PretrainConfig, model, outputs: Outputs, loss) -> Callable
         weight_decay=config.weight_decay,
         apply_decay_param_fun=decayed.__contains__,
         grad_clip=paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip > 0 else None,
+        multi_precision=config.narrows_weights,  # fleet does not say it where recompute stands between
     )
-    strategy = distributed_strategy(config, outputs.layers)
+    strategy = distributed_strategy(config, outputs.layers, fused)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
     by_gloo = needs_gloo(config.device, config.processes)
     meets = without_nccl() if by_gloo else contextlib.nullcontext()
@@ -239,30 +330,3 @@ class _GivenRate(paddle.optimizer.lr.LRScheduler):
 
     def get_lr(self) -> float:
         return self.given
-
-
-class RankSums:
-    """The sum of small float vectors over all ranks; with one rank it only hands them back."""
-
-    def __init__(self, num_ranks: int, executor: paddle.static.Executor, *, cpu: bool):
-        self.executor, self.program = executor, None
-        if num_ranks > 1:
-            self.program = paddle.static.Program()
-            with paddle.static.program_guard(self.program), paddle.utils.unique_name.guard():
-                values = paddle.static.data("values", [None], "float64")
-                self.total = values * 1.0
-                paddle.distributed.all_reduce(self.total)
-            if cpu:
-                drop_stream_syncs(self.program)
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Return the sum of ``values`` over the ranks, float64 [n]."""
-        values = np.asarray(values, np.float64)
-        if self.program is None:
-            return values
-        (total,) = self.executor.run(self.program, feed={"values": values}, fetch_list=[self.total])
-        return total
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self(np.zeros(1))

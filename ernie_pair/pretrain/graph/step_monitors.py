@@ -1,13 +1,18 @@
-"""What a step leaves in the scope for the log: the norm of its gradient, and how many were skipped.
+"""What passes and steps leave in the scope for the log: nothing is fetched while they run.
 
-The ops stand in the block in which the parameters move, so with gradient merge they run once a step.
+The norm of the gradient and the count of skipped steps are made in the block in which the parameters move, so
+with gradient merge they are made once a step. Each pass then adds a row to the records: its sums, and that
+norm. The oldest row falls out, so whoever reads the records does so before as many passes as they have rows.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Sequence
 
 import paddle
 
-GRADIENT_NORM, SKIPPED_UPDATES = "gradient_norm", "skipped_updates"
+from ernie_pair.device.paddle_patches.static_programs import declare_written
+
+GRADIENT_NORM, SKIPPED_UPDATES, RECORDS = "gradient_norm", "skipped_updates", "pass_records"
+RECORDED_PASSES = 128  # rows, of 20 bytes, and more where a step has more passes
 
 
 class Monitors(NamedTuple):
@@ -29,6 +34,7 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
     if norm:
         kept = _create(main, startup, GRADIENT_NORM)
         block.append_op(type="assign", inputs={"X": [norm]}, outputs={"Out": [kept]}, attrs=role)
+        declare_written(main, block, GRADIENT_NORM)
     if skips:
         count = _create(main, startup, SKIPPED_UPDATES)
         now = block.create_var(name=f"{SKIPPED_UPDATES}.now", dtype="float32", shape=[1])
@@ -43,6 +49,44 @@ def add_monitors(main: paddle.static.Program, startup: paddle.static.Program, bl
     return Monitors(
         GRADIENT_NORM if norm else None, SKIPPED_UPDATES if skips else None, _loss_scale_in(block)
     )
+
+
+def add_records(
+    program: paddle.static.Program, sums: Sequence, norm: Optional[str], rows: int, startup=None
+) -> None:
+    """Let each run of ``program`` add a row to its records: ``sums`` [] and the variable ``norm`` [1].
+
+    ``startup`` makes the variable, which is as ``RECORDS`` in the scope; another program may share it.
+    """
+    width = record_width(norm)
+    about = {"name": RECORDS, "shape": [rows * width], "dtype": "float32", "persistable": True}
+    if startup is not None:
+        created = startup.global_block().create_var(**about)
+        attrs = {"shape": about["shape"], "dtype": created.dtype, "value": 0.0}
+        startup.global_block().append_op(type="fill_constant", outputs={"Out": [created]}, attrs=attrs)
+    block = program.global_block()
+    records = block.create_var(**about)
+    with paddle.static.program_guard(program), paddle.utils.unique_name.guard("records/"):
+        row = paddle.stack([_in_float32(block.var(each.name)) for each in sums])
+        kept = paddle.slice(records, axes=[0], starts=[width], ends=[rows * width])
+    norms = [_variable(block, norm)] if norm else []
+    inputs = {"X": [kept, row, *norms]}
+    block.append_op(type="concat", inputs=inputs, outputs={"Out": [records]}, attrs={"axis": 0})
+
+
+def record_width(norm: Optional[str]) -> int:
+    """Return the numbers in a row of the records: four sums, and the gradient's norm where there is one."""
+    return 5 if norm else 4
+
+
+def _variable(block, name: str):
+    """Return the variable of a norm, which the program that only evaluates finds in the scope."""
+    about = {"name": name, "shape": [1], "dtype": "float32", "persistable": True}
+    return block.var(name) if block.has_var(name) else block.create_var(**about)
+
+
+def _in_float32(variable):
+    return variable if variable.dtype == paddle.float32 else paddle.cast(variable, "float32")
 
 
 def _norm_in(block) -> Optional[str]:

@@ -6,6 +6,7 @@ import paddle
 import paddle.distributed.fleet as fleet
 
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.fusion.fused_ops import NOTHING_FUSED, FusedOps
 from ernie_pair.pretrain.graph.amp import precision_of
 from ernie_pair.pretrain.graph.gloo import needs_gloo, start_gloo
 
@@ -18,7 +19,9 @@ def start_fleet(device: str, num_processes: int) -> None:
         start_gloo()
 
 
-def distributed_strategy(config: PretrainConfig, layers: List[str]) -> fleet.DistributedStrategy:
+def distributed_strategy(
+    config: PretrainConfig, layers: List[str], fused: FusedOps = NOTHING_FUSED
+) -> fleet.DistributedStrategy:
     """Return fleet's strategy: data parallel over all processes, and what the flags add to it.
 
     ``layers``: the variable names of the encoder layers' outputs, where recompute cuts. Sharding is not
@@ -30,6 +33,10 @@ def distributed_strategy(config: PretrainConfig, layers: List[str]) -> fleet.Dis
     if config.accumulation_steps > 1:
         strategy.gradient_merge = True
         strategy.gradient_merge_configs = {"k_steps": config.accumulation_steps, "avg": True}
+    if fused.gemm_epilogue:
+        build = strategy.build_strategy  # a copy
+        build.fuse_gemm_epilogue = True
+        strategy.build_strategy = build
     if config.use_recompute:
         strategy.recompute = True
         strategy.recompute_configs = {"checkpoints": layers}

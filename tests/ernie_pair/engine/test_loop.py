@@ -6,7 +6,8 @@ import pytest
 from data_tools.base.errors import NumbersError, Stopped
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.hooks import Hooks
-from ernie_pair.engine.loop import MOST_SKIPPED_IN_A_ROW, train
+from ernie_pair.engine.loop import train
+from ernie_pair.engine.readings import MOST_SKIPPED_IN_A_ROW
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.processes.stop_signals import StopSignals
 
@@ -41,7 +42,7 @@ class ListLog:
     def __init__(self):
         self.events = []
 
-    def tick(self, seconds, waited, samples):
+    def tick(self, seconds, waited, work):
         pass
 
     def scalars(self, split, values, state):
@@ -52,13 +53,18 @@ class Watch:
     """Notes the steps, and whatever happens in a pause."""
 
     def __init__(self):
-        self.steps, self.is_paused = [], False
+        self.steps, self.is_paused, self.has_begun = [], False, False
 
     def step_done(self, step):
         self.steps.append(step)
 
+    def steps_begin(self):
+        assert not self.steps
+        self.has_begun = True
+
     @contextlib.contextmanager
     def paused(self):
+        assert self.has_begun
         self.is_paused = True
         yield
         self.is_paused = False

@@ -18,6 +18,7 @@ from ernie_pair.engine import run as engine_run
 from ernie_pair.engine.report_flags import REPORTERS
 from ernie_pair.engine.reporters import PACKAGES
 from ernie_pair.engine.run_log import RunLog
+from ernie_pair.engine.step_work import StepWork
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
@@ -32,7 +33,7 @@ def log_steps(folder, steps, names, resumed_at=0):
     log = RunLog(folder, TrainState(resumed_at), max_steps=9, report_to=names)
     log.configuration(Flags())
     for step in steps:
-        log.tick(0.5, 0.125, 8)
+        log.tick(0.5, 0.125, StepWork(samples=8))
         log.scalars("train", {"loss": 1.0 / step, "gradient_norm": math.inf}, TrainState(step, 8 * step))
     log.scalars("valid", {"accuracy": 0.5}, TrainState(steps[-1]))
     log.close()
@@ -271,4 +272,4 @@ def test_pretraining_hands_the_flag_on():
         tokenizer=SimpleNamespace(sha256="s"),
         samples_per_epoch=9.0,
     )
-    assert _settings_of(config, World(), source, data).report_to == ("tensorboard", "mlflow")
+    assert _settings_of(config, World(), source, data, "plain").report_to == ("tensorboard", "mlflow")

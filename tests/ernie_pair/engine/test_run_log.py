@@ -11,6 +11,7 @@ from visualdl import LogReader
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine import run_log as runlog
 from ernie_pair.engine.run_log import NullLog, RemainingTime, RunLog, open_log, start_console
+from ernie_pair.engine.step_work import StepWork
 from ernie_pair.processes.world import World
 
 
@@ -19,9 +20,9 @@ def events(folder):
 
 
 def log_steps(folder, steps, resumed_at=0):
-    log = RunLog(folder, TrainState(resumed_at), max_steps=9, tokens_per_sample=16)
+    log = RunLog(folder, TrainState(resumed_at), max_steps=9, product_rate=1e12)
     for step in steps:
-        log.tick(0.5, 0.125, 8)
+        log.tick(0.5, 0.125, StepWork(samples=8, tokens=96, padded_tokens=128, flops=10**11))
         log.scalars("train", {"loss": 1 / 3 + step}, TrainState(step, 8 * step))
     log.close()
 
@@ -37,6 +38,9 @@ def test_an_event_is_a_line_with_full_precision_and_rates(tmp_path):
         "consumed_samples": 8,
         "samples_per_second": 16.0,
         "tokens_per_second": 256.0,
+        "real_tokens_per_second": 192.0,
+        "tera_flops_per_second": 0.2,
+        "product_share": 0.2,
         "data_wait_share": 0.25,
     }
 

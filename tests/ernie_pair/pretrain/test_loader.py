@@ -1,12 +1,15 @@
 """Batches made ahead of time: the same for any number of workers, and a death that is noticed."""
 
+import multiprocessing
 import os
 import signal
 
 import pytest
 
 from data_tools.base.errors import LostProcessError
-from ernie_pair.pretrain.loader import Loader
+from ernie_pair.device.cpu_cores import Share
+from ernie_pair.pretrain import loader
+from ernie_pair.pretrain.loader import Loader, count_workers
 
 BATCHES = [range(first, first + 3) for first in range(0, 60, 3)]
 
@@ -25,15 +28,25 @@ class Squares:
         return index * index
 
 
+@pytest.mark.parametrize("asked, cores, started", [(0, 1, 0), (2, 1, 1), (2, 8, 2), (9, 4, 4)])
+def test_no_more_workers_than_cores_of_the_process(asked, cores, started, monkeypatch, caplog):
+    monkeypatch.setattr(loader, "cpu_share", lambda: Share(list(range(cores)), cores, is_own=True))
+    with caplog.at_level("INFO"):
+        assert count_workers(asked) == started
+    assert ("as many as this process has cores" in caplog.text) is (started < asked)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_batches_come_in_order_from_any_number_of_workers(num_workers):
-    with Loader(Squares(), BATCHES, list, num_workers) as batches:
-        assert list(batches) == [[index * index for index in indices] for indices in BATCHES]
+    with Loader(Squares(), list, num_workers) as loader:
+        for _ in range(2):  # the processes stay
+            assert list(loader.batches(BATCHES)) == [[index * index for index in each] for each in BATCHES]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_error_takes_the_place_of_its_batch(num_workers):
-    with Loader(Squares(has_all=False), BATCHES, list, num_workers) as batches:
+    with Loader(Squares(has_all=False), list, num_workers) as loader:
+        batches = loader.batches(BATCHES)
         assert [next(batches) for _ in range(10)][-1] == [27 * 27, 28 * 28, 29 * 29]
         with pytest.raises(IndexError, match="item 31"):
             next(batches)
@@ -41,5 +54,26 @@ def test_an_error_takes_the_place_of_its_batch(num_workers):
 
 def test_a_worker_that_is_killed_is_told():
     dying = [[0], [1], [32], [2]]
-    with Loader(Squares(has_all=False), dying, list, 1) as batches, pytest.raises(LostProcessError):
-        list(batches)
+    with Loader(Squares(has_all=False), list, 1) as loader, pytest.raises(LostProcessError):
+        list(loader.batches(dying))
+
+
+class Processes:
+    """A dataset that tells which process makes it, and what a later change of this one has reached."""
+
+    said = "before"
+
+    def __getitem__(self, index):
+        return os.getpid(), self.said
+
+
+def test_all_processes_are_forked_before_the_first_batch():
+    """What this process does once the context is entered, such as opening a GPU, is in none of them."""
+    dataset = Processes()
+    with Loader(dataset, list, 3) as loader:
+        children = set(multiprocessing.active_children())
+        Processes.said = dataset.said = "after"
+        made = [one for batch in loader.batches(BATCHES) for one in batch]
+        assert len(children) == 3 and set(multiprocessing.active_children()) == children
+    pids, said = map(set, zip(*made))
+    assert said == {"before"} and pids <= {child.pid for child in children}

@@ -15,6 +15,7 @@ from ernie_pair.processes.world import World
 
 BATCH = {
     "input_ids": np.ones((2, 8), np.int64),
+    "masked_positions": np.array([3, 0], np.int64),
     "masked_lm_labels": np.array([5, -1], np.int64),
     "next_sentence_labels": np.array([0, 1], np.int64),
 }
@@ -23,7 +24,7 @@ BATCH = {
 class Listener:
     """Stands for `PretrainProgram`: it notes the seeds of each pass, Paddle's own and the one it is fed."""
 
-    main = None
+    main, skips, recorded_passes = None, False, 2
 
     def __init__(self):
         self.seeds, self.rates = [], []
@@ -34,7 +35,9 @@ class Listener:
     def run(self, program, feed):
         assert program is self.main
         self.seeds.append((paddle.get_rng_state()[0].current_seed(), int(feed[PASS_SEED][0])))
-        return np.ones(4)
+
+    def records(self, passes):
+        return np.ones((passes, 4), np.float32)
 
     def monitored(self):
         return {}
@@ -44,7 +47,8 @@ def seeds_of(rank, step, *words):
     needed = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o", "--device", "cpu"]
     config, world, program = parse_config(PretrainConfig, [*needed, *words]), World(rank, 2), Listener()
     data = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0))
-    job = PretrainJob(config, world, world, program, data, np.asarray, source=None)
+    spec = SimpleNamespace(num_layers=1, hidden_size=4, intermediate_size=8, vocab_size=10)
+    job = PretrainJob(config, world, world, program, data, np.asarray, SimpleNamespace(spec=spec))
     job.step([BATCH, BATCH], step, NoStop())
     return program.seeds
 

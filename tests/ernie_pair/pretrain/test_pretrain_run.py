@@ -34,6 +34,17 @@ def pretrain(world, output, **changes):
     return done.stderr
 
 
+def cut_by_kill(world, output, **changes):
+    """Start a run, kill it once it has a checkpoint, and return its exit code."""
+    words = [sys.executable, str(SCRIPT), *flags(world / "model", world / "data", output, **changes)]
+    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (output / "checkpoints" / "step_00000002").exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.kill()
+    return process.wait()
+
+
 def last_line(done):
     return done.stderr.strip().splitlines()[-1]
 
@@ -74,6 +85,7 @@ def test_what_a_run_leaves(whole):
     ]
     train = [event for event in kept if event["split"] == "train"]
     wanted = "loss lm_loss sop_loss learning_rate consumed_samples samples_per_second tokens_per_second"
+    wanted += " real_tokens_per_second tera_flops_per_second"
     assert all(set(wanted.split()) <= set(event) for event in train)
     assert [event["consumed_samples"] for event in train] == [32, 48]
     assert (whole / "model_last").resolve().name == "step_00000006"
@@ -82,18 +94,8 @@ def test_what_a_run_leaves(whole):
 
 def test_a_run_cut_by_kill_9_equals_one_run_bit_for_bit(world, whole):
     output = world / "cut"
-    words = [
-        sys.executable,
-        str(SCRIPT),
-        *flags(world / "model", world / "data", output, **WHOLE),
-    ]
-    process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (output / "checkpoints" / "step_00000002").exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.kill()
-    process.wait()
-    assert "resumed" in pretrain(world, output, **WHOLE) or process.returncode == 0
+    exit_code = cut_by_kill(world, output, **WHOLE)
+    assert "resumed" in pretrain(world, output, **WHOLE) or exit_code == 0
     assert events(output) == events(whole)
     same_checkpoints(output, whole)
 
@@ -102,6 +104,14 @@ def test_loader_processes_change_nothing(world, whole):
     pretrain(world, world / "workers", **WHOLE, num_workers=2)
     assert events(world / "workers") == events(whole)
     same_checkpoints(world / "workers", whole)
+
+
+def test_a_run_that_reads_late_and_is_cut_changes_nothing(world, whole):
+    """Its lines of four steps are read at checkpoints, evaluations, and their own end."""
+    cut_by_kill(world, world / "late", sync_freq=100, **WHOLE)
+    pretrain(world, world / "late", sync_freq=100, **WHOLE)
+    assert events(world / "late") == events(whole)
+    same_checkpoints(world / "late", whole)
 
 
 def test_a_blend_trains_without_the_sentence_order_task(world):

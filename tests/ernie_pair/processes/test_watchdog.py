@@ -22,7 +22,7 @@ from ernie_pair.processes import watchdog
 from ernie_pair.processes.world import World
 
 watchdog.LOOK_SECONDS, watchdog.LOOKS_PER_BEAT, watchdog.SILENT_SECONDS = 0.02, 2, 1.0
-watchdog.GRACE_SECONDS, watchdog.SHORTEST_LIMIT = 0.1, 0.5
+watchdog.GRACE_SECONDS, watchdog.SHORTEST_LIMIT, watchdog.FIRST_ON_GPU = 0.1, 0.5, 0.5
 folder, rank, action = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 
 def wait_for_both():
@@ -32,7 +32,7 @@ def wait_for_both():
     print("here", flush=True)
 
 def run():
-    with watchdog.Watchdog(folder, World(rank, 2)) as watch:
+    with watchdog.Watchdog(folder, World(rank, 2), action.rpartition(" on ")[2]) as watch:
         if action == "waits alone":
             print("here", flush=True)
             time.sleep(60)
@@ -58,6 +58,10 @@ def run():
                 time.sleep(0.01)
                 watch.step_done(step)
             time.sleep(60)
+        elif action.startswith("is long in the first step"):
+            time.sleep(1.5)  # what is done before it has no limit of that kind
+            watch.steps_begin()
+            time.sleep(1.5)
         elif action == "evaluates long":
             for step in range(3):
                 watch.step_done(step)
@@ -209,6 +213,13 @@ def test_an_update_that_never_ends_is_noticed(ranks):
     first, _ = ranks("hangs in an update", "waits")
     code, said = end_of(first)
     assert code == 6 and "no step has ended for" in said and "Thread" in said
+
+
+@pytest.mark.parametrize("device, code", [("gpu", 6), ("cpu", 0)])
+def test_the_first_update_on_a_gpu_has_a_limit_of_its_own(ranks, device, code):
+    first, _ = ranks(f"is long in the first step on {device}", "waits")
+    ended, said = end_of(first)
+    assert ended == code and ("no step has ended for" in said) is bool(code)
 
 
 def test_what_is_no_update_may_take_its_time(ranks):

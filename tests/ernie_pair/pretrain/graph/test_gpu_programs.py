@@ -32,17 +32,24 @@ def programs(request):
 
 def test_the_programs_are_those_that_were_looked_at(programs):
     processes, found = programs
-    assert found == KNOWN[f"{processes} process(es)"]
+    plain = {name: counts for name, counts in found.items() if "fused" not in name}
+    assert plain == KNOWN[f"{processes} process(es)"]
 
 
 def test_each_strategy_adds_what_it_is_for(programs):
     processes, found = programs
     plain = found["float32"]
     for name, counts in found.items():
-        assert (counts["cast"] > 100) == ("float16" in name)
+        assert (counts["cast"] > 50) == ("float16" in name)
         assert counts.get("conditional_block", 0) == ("gradient merge" in name)
         assert (counts["dropout"] > plain["dropout"]) == ("recompute" in name)
         assert ("check_finite_and_unscale" in counts) == (" float16" in f" {name}" or "skip" in name)
         assert "seed" not in counts, "recompute's seed ops cannot be repeated"
         assert ("c_broadcast" in counts) == (processes != "1")
         assert counts["adamw"] < 46 if processes != "1" else counts["adamw"] == 46
+        assert counts.get("check_finite_and_unscale", 0) <= 1, name
+
+
+def test_half_precision_takes_softmax_norms_and_gelu(programs):
+    _, found = programs
+    assert found["float16 O1"]["cast"] < found["float16 O1, more in float32"]["cast"] - 20

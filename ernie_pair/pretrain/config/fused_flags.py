@@ -1,0 +1,40 @@
+"""The flag of the fused ops of the static graph on GPUs; those on CPUs are `ernie_pair.kernels`."""
+
+from dataclasses import dataclass
+from typing import FrozenSet
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
+
+ATTENTION, GEMM_EPILOGUE, COLLECTIVES = "attention", "gemm_epilogue", "collectives"
+FUSED_OPS = (ATTENTION, GEMM_EPILOGUE, COLLECTIVES)
+AUTO, NONE = "auto", "none"
+# Of a batch on a GPU, where --max_seq_len allows, and what it is a multiple of: the fused softmax needs both.
+LEAST_LENGTH, LENGTH_MULTIPLE = 32, 8
+
+
+@dataclass(frozen=True)
+class FusedFlags(Options):
+    """A part of `PretrainConfig`."""
+
+    fused_ops: str = option(
+        AUTO,
+        help=f"on GPUs: {AUTO}, {NONE}, or some of {', '.join(FUSED_OPS)}, which then must be possible",
+        group="devices",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        unknown = sorted(self.asked_ops - set(FUSED_OPS))
+        if unknown:
+            raise InputError(
+                f"--fused_ops {unknown[0]}: there is no such; use {AUTO}, {NONE}, or some of "
+                f"{','.join(FUSED_OPS)}"
+            )
+
+    @property
+    def asked_ops(self) -> FrozenSet[str]:
+        """Return the ops that --fused_ops names."""
+        if self.fused_ops in (AUTO, NONE):
+            return frozenset()
+        return frozenset(self.fused_ops.replace(",", " ").split())

@@ -1,0 +1,36 @@
+"""The flags of what half precision and fused ops do in the static graph."""
+
+from dataclasses import dataclass
+from typing import FrozenSet
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import option
+from ernie_pair.device.amp_flags import AmpFlags
+
+# Their GPU kernels add up in float32, whatever the type of their input.
+HALF_OPS = frozenset({"softmax", "layer_norm", "gelu"})
+
+
+@dataclass(frozen=True)
+class HalfFlags(AmpFlags):
+    """A part of `PretrainConfig`."""
+
+    amp_fp32_ops: str = option(
+        "",
+        help=f"of {', '.join(sorted(HALF_OPS))}, those that mixed precision leaves in float32",
+        group="precision",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        unknown = sorted(self.float32_ops - HALF_OPS)
+        if unknown:
+            raise InputError(
+                f"--amp_fp32_ops {unknown[0]}: there is no choice about it; use some of "
+                f"{','.join(sorted(HALF_OPS))}"
+            )
+
+    @property
+    def float32_ops(self) -> FrozenSet[str]:
+        """Return the ops of --amp_fp32_ops."""
+        return frozenset(self.amp_fp32_ops.replace(",", " ").split())

@@ -1,0 +1,85 @@
+"""Few collectives over long pieces in place of one per parameter: a short one costs what it takes to begin.
+
+`coalesce_tensor` lays the variables of a group side by side in one buffer, in which they lie from then on.
+"""
+
+from collections import defaultdict
+from typing import DefaultDict, Dict, Iterator, List
+
+import numpy as np
+import paddle
+
+from ernie_pair.device.paddle_patches.static_programs import (
+    find_variable,
+    insert_described,
+    remove_ops,
+    sync,
+)
+
+SUM, BROADCAST = "c_allreduce_sum", "c_broadcast"
+GROUP_BYTES = 32 << 20
+
+
+def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
+    """Fuse gradient merge's sums and the sharded optimizer's broadcasts of ``main``, the program of ``rank``.
+
+    ``block``: of it, in which the parameters move. What data parallelism sums while the backward pass runs is
+    in groups already.
+    """
+    for kind in (SUM, BROADCAST):
+        groups: DefaultDict[tuple, List] = defaultdict(list)
+        for op in block.ops:
+            if op.type == kind and _is_single(block, op):
+                variable = find_variable(block, op.input("X")[0])
+                groups[(op.attr("root") if kind == BROADCAST else -1, variable.dtype)].append(op)
+        for (root, _), ops in groups.items():
+            for piece in _pieces(block, ops):
+                _fuse(block, piece, copies=root in (-1, rank))
+    sync(main)
+
+
+def _is_single(block, op) -> bool:
+    """Return whether ``op`` is about one parameter or gradient, and not already about a group."""
+    return not any(
+        other.type == "coalesce_tensor" and op.input("X")[0] in other.output("FusedOutput")
+        for other in block.ops
+    )
+
+
+def _pieces(block, ops: List) -> Iterator[List]:
+    """Yield the ops in order, so many at a time that their variables are about GROUP_BYTES."""
+    piece: List = []
+    size = 0
+    for op in ops:
+        variable = find_variable(block, op.input("X")[0])
+        piece.append(op)
+        size += 4 * int(np.prod(variable.shape))
+        if size >= GROUP_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _fuse(block, ops: List, copies: bool) -> None:
+    """Replace ``ops`` by one over all of their variables; ``copies``: what they hold matters here."""
+    names = [op.input("X")[0] for op in ops]
+    first = find_variable(block, names[0])
+    fused = block.create_var(name=f"{names[0]}.fused", dtype=first.dtype, stop_gradient=True)
+    kind, attrs = ops[0].type, _attributes_of(ops[0])
+    place = next(index for index, op in enumerate(block.ops) if op is ops[0])
+    remove_ops(block, lambda op: op in ops)
+    insert_described(block, place, kind, {"X": [fused.name]}, {"Out": [fused.name]}, attrs)
+    settings = {
+        "copy_data": copies,
+        "use_align": True,
+        "dtype": int(first.dtype),
+        "op_role": attrs["op_role"],
+    }
+    outputs = {"Output": names, "FusedOutput": [fused.name]}
+    insert_described(block, place, "coalesce_tensor", {"Input": names}, outputs, settings)
+
+
+def _attributes_of(op) -> Dict:
+    known = ("ring_id", "root", "use_calc_stream", "op_role")
+    return {name: value for name, value in op.all_attrs().items() if name in known}

@@ -1,0 +1,77 @@
+"""The moves of all parameters as one op of the fused kernels, in place of one op each.
+
+Paddle's op of AdamW works on one thread, and clipping writes every gradient once more; here the factor of
+clipping goes into the one op. The optimizer state stays in the variables that it is in.
+"""
+
+from typing import Any, Dict, Sequence, Tuple
+
+import paddle
+
+from ernie_pair.device.paddle_patches.static_programs import insert_described, remove_ops, sync
+from ernie_pair.pretrain.graph.zero1 import UPDATE, updates_of
+
+OPERATOR = "ernie_pair_adamw"
+# {the op's name: that of Paddle's op}; all but the gradients are written too.
+SLOTS = {
+    "Parameters": "Param",
+    "Gradients": "Grad",
+    "Moments1": "Moment1",
+    "Moments2": "Moment2",
+    "Powers1": "Beta1Pow",
+    "Powers2": "Beta2Pow",
+}
+SETTINGS = ("beta1", "beta2", "epsilon")
+GRADIENTS, SCALING = "Gradients", "elementwise_mul"
+
+
+def fuse_updates(main: paddle.static.Program) -> None:
+    """Let one op of ``main`` move all parameters that this process moves. The operator has been loaded.
+
+    Nothing happens where their moves differ in more than the decay, of which the one op knows nothing.
+    """
+    block, updates = updates_of(main)
+    clipping = {op.output("Out")[0]: op for op in block.ops if op.type == SCALING and _is_of_clipping(op)}
+    if len(set(map(_settings_of, updates))) > 1 or any(update.attr("lr_ratio") != 1.0 for update in updates):
+        return
+    if len({_factor_of(update, clipping) for update in updates}) > 1:
+        return
+    inputs = {f"{name}@VECTOR": [update.input(slot)[0] for update in updates] for name, slot in SLOTS.items()}
+    outputs = {f"{name}Out@VECTOR": inputs[f"{name}@VECTOR"] for name in SLOTS if name != GRADIENTS}
+    inputs["Rate"] = updates[0].input("LearningRate")
+    skip = updates[0].input("SkipUpdate") if "SkipUpdate" in updates[0].input_names else []
+    if skip:
+        inputs["Skip@OPTIONAL"] = skip
+    if clipping:
+        scaled = [clipping[name] for name in inputs[f"{GRADIENTS}@VECTOR"]]
+        inputs[f"{GRADIENTS}@VECTOR"] = [op.input("X")[0] for op in scaled]
+        inputs["Factor@OPTIONAL"] = scaled[0].input("Y")  # one for all: it is the global norm's
+    attrs = _attributes_of(updates)
+    place = [op.type for op in block.ops].index(UPDATE)
+    removed = {SCALING, UPDATE}
+    remove_ops(block, lambda op: op.type in removed and (op.type == UPDATE or _is_of_clipping(op)))
+    place -= len(clipping)  # they stood before it
+    insert_described(block, place, OPERATOR, inputs, outputs, attrs)
+    sync(main)
+
+
+def _attributes_of(updates: Sequence) -> Dict:
+    known = updates[0].all_attrs()
+    decays = [update.attr("coeff") * update.attr("with_decay") for update in updates]
+    return {**{name: known[name] for name in SETTINGS}, "op_role": known["op_role"], "decays": decays}
+
+
+def _settings_of(update) -> Tuple:
+    """Return what the one op has once for all parameters."""
+    skip = update.input("SkipUpdate") if "SkipUpdate" in update.input_names else []
+    return (*update.input("LearningRate"), *skip, *(update.attr(name) for name in SETTINGS))
+
+
+def _factor_of(update, clipping: Dict[str, Any]) -> str:
+    """Return the name of what the gradient of ``update`` is multiplied by, '' where it is not clipped."""
+    scaling = clipping.get(update.input("Grad")[0])
+    return "" if scaling is None else scaling.input("Y")[0]
+
+
+def _is_of_clipping(op) -> bool:
+    return "gradient_clip" in op.all_attrs().get("op_namescope", "")

@@ -1,0 +1,70 @@
+"""Gradients are summed over the processes in float32 in every layout, unless half sums are asked for."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT, SUPPORT
+
+SCRIPT = Path(__file__).with_name("build_collectives.py")
+
+
+def collectives(processes):
+    """{"layout; precision; sums; fused": {"c_allreduce_sum float32": how many}}."""
+    built = subprocess.run(
+        [sys.executable, str(SCRIPT), processes],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, SUPPORT)))},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert built.returncode == 0, built.stderr[-3000:]
+    return json.loads(built.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def of_two():
+    return collectives("2")
+
+
+def test_one_process_has_no_collectives():
+    found = collectives("1")
+    assert len(found) == 18 and not any(found.values())
+
+
+def test_sums_are_in_float32_in_every_layout(of_two):
+    seen = set()
+    for name, found in of_two.items():
+        layout, precision, sums, _ = name.split("; ")
+        added = {kind.split()[1] for kind in found if kind.startswith("c_allreduce_sum")}
+        if sums == "float32":
+            assert added - {"float64"} == {"float32"}, name  # float64: what the ranks have labelled
+            seen.add((layout, precision))
+    assert len(seen) == 7 * 2 + 4  # with half-precision weights there is no gradient merge
+
+
+def test_half_sums_are_those_that_are_asked_for(of_two):
+    for name, found in of_two.items():
+        _, precision, sums, _ = name.split("; ")
+        if sums == "half":
+            half = precision.split()[0]
+            assert found[f"c_allreduce_sum {half}"] > found.get("c_allreduce_sum float32", 0) > 0, name
+
+
+def test_what_is_sent_has_the_type_of_the_weights(of_two):
+    for name, found in of_two.items():
+        layout, precision, _, _ = name.split("; ")
+        sent = {kind.split()[1] for kind in found if kind.startswith("c_broadcast")}
+        narrow = {precision.split()[0]} if "O2" in precision else set()
+        assert sent == ({"float32"} | narrow if "sharding" in layout else set()), name
+
+
+def test_fusing_changes_the_number_and_no_type(of_two):
+    for layout in ("sharding", "sharding, merge"):
+        fused, plain = (of_two[f"{layout}; float16 O1; float32; {fused}"] for fused in ("auto", "none"))
+        assert fused.keys() == plain.keys()
+        assert plain["c_broadcast float32"] == 46 and fused["c_broadcast float32"] == 2  # one for each owner
+    assert plain["c_allreduce_sum float32"] == 46 and fused["c_allreduce_sum float32"] == 1

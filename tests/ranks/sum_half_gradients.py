@@ -1,0 +1,71 @@
+"""Launched: sums gradients of half weights in the two ways of pairs; writes what each rank got.
+
+sum_half_gradients.py OUT
+OUT.RANK.json: {type: {"summed": types on the wire, "dtypes", "means", "sums", "in place"}}
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import paddle
+import paddle.distributed as dist
+from paddle import nn
+from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
+
+from ernie_pair.device.paddle_patches.group_sharding import sums_in_float32
+from ernie_pair.device.paddle_patches.replaced import replaced
+from ernie_pair.pair.process_group import join_process_group
+from ernie_pair.processes.world import launched_world
+
+# {type: the first number above 1, less 1}: the mean of the two lies between them
+DIGIT = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+class Layer(nn.Layer):
+    """A weight in half precision, and one in float32, as a norm's is."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        one = nn.initializer.Constant(1.0)
+        self.narrow = self.create_parameter([3], dtype=dtype, default_initializer=one)
+        self.wide = self.create_parameter([2], default_initializer=one)
+
+
+def average(group, dtype):
+    """Let data parallelism average gradients that are 1 on one rank and the next number on the other."""
+    summed = []
+
+    def heard(collective, tensor, *given, **named):
+        summed.append(str(tensor.dtype))
+        return collective(tensor, *given, **named)
+
+    layer = Layer(dtype)
+    assert group.share_gradients(layer, True) is layer
+    (layer.narrow.astype("float32") * (1 + DIGIT[dtype] * group.rank) + layer.wide.sum()).sum().backward()
+    with replaced(dist, "all_reduce", partial(heard, dist.all_reduce)):
+        group.average_gradients(layer)
+    gradients = layer.narrow.grad, layer.wide.grad
+    dtypes = [str(gradient.dtype) for gradient in gradients]
+    return {"summed": sorted(set(summed)), "dtypes": dtypes, "means": gradients[0].numpy().tolist()}
+
+
+def reduce(group, dtype):
+    """Let group sharding add up to 3 x 1 at the owner, rank 1, in the tensor in which its parts lie."""
+    whole = paddle.full([4], 1.0 + group.rank, dtype)
+    place = whole.data_ptr()
+    with sums_in_float32():
+        group_sharded_stage2.dist.reduce(tensor=whole, dst=1)
+    return {"sums": whole.astype("float32").numpy().tolist(), "in place": place == whole.data_ptr()}
+
+
+def main(out):
+    world = launched_world()
+    group = join_process_group(world)
+    told = {dtype: {**average(group, dtype), **reduce(group, dtype)} for dtype in DIGIT}
+    Path(f"{out}.{world.rank}.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
