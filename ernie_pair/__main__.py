@@ -13,7 +13,19 @@ from data_tools.base.errors import InputError
 # command: (module, its function, its config, what it is for)
 COMMANDS = {
     "doctor": ("ernie_pair.device.doctor", "doctor", "DoctorConfig", "is this environment sound?"),
+    "link-cuda": (
+        "ernie_pair.device.gpu.cuda_links",
+        "link_cuda",
+        "LinkCudaConfig",
+        "the CUDA of pip packages, where Paddle looks for it",
+    ),
     "check": ("ernie_pair.quickstart.self_check", "check", "CheckConfig", "does every part of it work?"),
+    "check-gpu": (
+        "ernie_pair.gpu_check.check_gpu",
+        "check_gpu",
+        "CheckGpuConfig",
+        "does a GPU compute right, and how fast? a report to attach",
+    ),
     "quickstart": (
         "ernie_pair.quickstart.quickstart",
         "quickstart",

@@ -64,9 +64,8 @@ def _metavar_of(hint) -> str:
     kinds: List[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     if get_origin(hint) is Literal:
         return "|".join(map(str, kinds))
-    if get_origin(kinds[0]) is Literal:
-        return "|".join(get_args(kinds[0]))
-    return _METAVARS[kinds[0]]
+    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    return "|".join([*(_METAVARS[kind] for kind in kinds if kind in _METAVARS), *words])
 
 
 def _escaped(text: str) -> str:

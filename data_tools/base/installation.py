@@ -4,6 +4,7 @@ No index is known to have the package, so its name alone installs nothing.
 """
 
 import json
+import re
 import shlex
 from importlib import metadata
 from pathlib import Path
@@ -12,8 +13,10 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 NAME = "ernie-pair"
+GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
 LONGEST_COMMAND = 300  # characters: above, an error line would cut it
 _HERE = Path(__file__).resolve().parents[2]
 
@@ -52,10 +55,23 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
     for requirement in map(Requirement, lines):
         if requirement.marker is None or not requirement.marker.evaluate({"extra": extra}):
             continue
-        if requirement.name != NAME:
+        if requirement.name != NAME and not is_of_another_build(requirement):
             yield requirement
         for inner in requirement.extras - seen if requirement.name == NAME else ():
             yield from _requirements(inner, seen)
+
+
+def is_of_another_build(requirement: Requirement) -> bool:
+    """Return whether it is CUDA for the build of Paddle on PyPI, and another one is installed.
+
+    2.6.2.post120, for example, is for CUDA 12, and its libraries would lie in the same places.
+    """
+    if not CUDA_OF_PYPI.fullmatch(requirement.name):
+        return False
+    try:
+        return Version(metadata.version(GPU_BUILD)).is_postrelease
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def _is_met(requirement: Requirement) -> bool:

@@ -175,6 +175,7 @@ def read_given(given: Given, hint) -> object:
 
 def _parsed(text: str, kind) -> object:
     """Return the value in a text, or the text itself where it holds none of that kind."""
+    kind = get_args(kind)[0] if get_origin(kind) is Union else kind
     if kind is bool:
         return _BOOLS.get(text.lower(), text)
     try:
@@ -193,6 +194,9 @@ def checked(value, hint, where: str) -> object:
     kind, may_be_none = _without_none(hint)
     if value is None and may_be_none:
         return None
+    if get_origin(kind) is Union:  # a number, or a word in its place
+        number, words = get_args(kind)
+        kind = words if value in get_args(words) else number
     if isinstance(value, bool):
         if kind is bool:
             return value
@@ -210,6 +214,9 @@ def checked(value, hint, where: str) -> object:
 def kind_of(hint) -> str:
     """Return what an option of a type takes, in words."""
     kind, _ = _without_none(hint)
+    if get_origin(kind) is Union:
+        number, words = get_args(kind)
+        return " or ".join([_KINDS[number], *get_args(words)])
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(get_args(kind))
     if get_origin(kind) is list:
@@ -231,11 +238,14 @@ def refuse_empty(config: Options, *names: str) -> None:
 
 
 def _without_none(hint) -> Tuple[object, bool]:
-    """Return (the type, may the value be None as well?) of an option."""
-    if get_origin(hint) is not Union:
+    """Return (the type, may the value be None as well?) of an option.
+
+    The type of a number or a word, Union[int, Literal["auto"]], stays one.
+    """
+    inner = tuple(one for one in get_args(hint) if one is not type(None))
+    if get_origin(hint) is not Union or len(inner) == len(get_args(hint)):
         return hint, False
-    (kind,) = (inner for inner in get_args(hint) if inner is not type(None))
-    return kind, True
+    return (inner[0] if len(inner) == 1 else Union[inner]), True
 
 
 def _is_finite(value: Real) -> bool:

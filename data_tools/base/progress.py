@@ -1,10 +1,13 @@
 """How far a tool is: a bar with the time left on a terminal, lines when asked for, else silence."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Sequence
 
 from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 60
 
 
 class Progress:
@@ -32,3 +35,36 @@ class Progress:
         if self._log_interval and self._made - self._told >= self._log_interval:
             tqdm.write(f"{self._made} documents", file=sys.stderr)
             self._told = self._made
+
+
+class CountProgress:
+    """``total`` things of a ``unit``: a bar with the time left on a terminal, elsewhere a line a minute.
+
+    Not ``shown``, it is silent.
+    """
+
+    def __init__(self, total: int, unit: str, shown: bool = True):
+        self._total, self._unit = total, unit
+        self._is_bar = sys.stderr.isatty()
+        self._bar = tqdm(total=total, unit=unit, disable=not (shown and self._is_bar), leave=False)
+        self._is_told = shown and not self._is_bar
+        self._started = self._told = time.monotonic()
+        self._done = 0.0
+
+    def __enter__(self) -> "CountProgress":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._bar.close()
+
+    def advance(self, count: float) -> None:
+        """Count things that are done."""
+        self._bar.update(count)
+        self._done += count
+        now = time.monotonic()
+        if self._is_told and now - self._told >= SECONDS_BETWEEN_LINES and self._done < self._total:
+            self._told = now
+            speed = self._done / (now - self._started)
+            left = tqdm.format_interval((self._total - self._done) / speed)
+            line = f"{self._done:.0f} of {self._total} {self._unit}s, {speed:.1f} a second, {left} left"
+            tqdm.write(line, file=sys.stderr)

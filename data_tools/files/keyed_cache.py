@@ -10,6 +10,7 @@ NAME is a hash of the key, which is all that the result depends on: for another 
 import hashlib
 import json
 import logging
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Dict, Generic, List, Optional, TypeVar
@@ -23,6 +24,18 @@ from data_tools.files.npy_stream import sha256_of_file
 Value = TypeVar("Value")
 
 logger = logging.getLogger(__name__)
+
+
+def user_cache() -> Path:
+    """Return the folder in which the user's programs keep what they can make again.
+
+    Raises MachineError for a user without a home, as a container's numbered user may be.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    folder = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
+    if not os.path.isabs(folder):
+        raise MachineError("this user has no home folder to keep a cache in; set HOME or XDG_CACHE_HOME")
+    return Path(folder, "ernie-pair")
 
 
 def build_once(
@@ -75,6 +88,11 @@ class KeyedCache(Generic[Value]):
             return self.load(note, *self._files())
         except (OSError, ValueError, KeyError, TypeError, EOFError):
             return None
+
+    @property
+    def note(self) -> Path:
+        """Return the file without which the result is built again."""
+        return self._named(".json")
 
     def get(self, build: Callable[[], Value], seconds: float) -> Value:
         """Return the result, built and written by this process or by another one that it waits for.

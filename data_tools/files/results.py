@@ -32,7 +32,10 @@ LARGEST_RECORD, MOST_LINKS, CHUNK = 1 << 26, 40, 1 << 20
 _OPEN_FILE = re.compile(r"/proc/(\d+)/fd/(\d+)")
 CURE = "pass --overwrite true to replace it, or choose another name"
 _NOT_SAID = object()
-_WITHOUT_EFFECT = ("overwrite", "workers", "threads", "log_interval", "device", "engine", "ray_address")
+_WITHOUT_EFFECT = (
+    *("overwrite", "workers", "threads", "log_interval", "device", "kernels", "engine", "ray_address"),
+)
+_AS_BEFORE = {"precision": "fp32"}  # flags that came later, with what was done before there were any
 
 
 class Results:
@@ -171,6 +174,8 @@ class Results:
         before, now = record.get("settings"), self._about["settings"]
         if record.get("command") != self._about["command"] or not isinstance(before, dict):
             return f"it was made by {record.get('command')}"
+        later = {key: value for key, value in _AS_BEFORE.items() if key in now}
+        before = {**later, **{key: value for key, value in before.items() if key not in _WITHOUT_EFFECT}}
         for key in sorted({*before, *now}):
             if before.get(key, _NOT_SAID) != now.get(key, _NOT_SAID):
                 return f"it was made with --{key} {_shown(before.get(key))} and not {_shown(now.get(key))}"

@@ -11,7 +11,8 @@ export.json                     how to ask it, and the proof that it answers as 
      "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
      "parity": {"onnx": 3.1e-07}, "int8": {"accuracy": {"onnx": 0.86, "onnx-int8": 0.859}, ...}, ...}
 
-Any of the models may be absent; ``int8`` is there with its file, which came with format 3. ``threshold`` is
+Any of the models may be absent; ``int8`` is there with its file, which came with format 3, and ``bf16``, in
+the same form, where export judged the Paddle model so. ``threshold`` is
 null where the likeliest class is the answer; it and ``symmetric`` came with format 2.
 """
 

@@ -10,7 +10,13 @@ from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.softmax import decide, refuse_threshold
-from ernie_pair.inference.token_rows import encode_texts, evaluation_batches, open_tokenizer
+from ernie_pair.inference.token_rows import (
+    Batch,
+    EncodedPairs,
+    encode_texts,
+    evaluation_batches,
+    open_tokenizer,
+)
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.spec import read_spec
@@ -43,8 +49,9 @@ class PairPredictor:
     ``backend``: onnx | paddle | onnx-int8 | auto, see ``open_backend``; ``threads``: of one forward pass, 0:
     the cores of this process. ``threshold``: of two classes, the probability from which on a pair is of class
     1; None: the one that was exported, if there is one, otherwise the likelier class. ``symmetric``: average
-    scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. Raises an
-    ErniePairError for a folder that cannot be used so.
+    scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. ``precision``: fp32,
+    bf16 or fp16, and ``device``: cpu or gpu, see ``open_backend``. Raises an ErniePairError for a folder that
+    cannot be used so.
     """
 
     def __init__(
@@ -54,6 +61,8 @@ class PairPredictor:
         threads: int = 0,
         threshold: Optional[float] = None,
         symmetric: str = "auto",
+        precision: str = "fp32",
+        device: str = "cpu",
     ):
         self.exported = read_exported(Path(folder))
         self.class_names = self.exported.labels
@@ -65,8 +74,19 @@ class PairPredictor:
         vocab_file = self.exported.file(VOCAB)
         spec = read_spec(self.exported.file(CONFIG), vocab_file)
         self._pieces = open_tokenizer(vocab_file, spec, self.exported.max_seq_len)
-        self._backend = open_backend(self.exported, backend, threads or cpu_threads())
-        self.backend = self._backend.name
+        self._backend = open_backend(self.exported, backend, threads or cpu_threads(), precision, device)
+        self.backend, self.device = self._backend.name, self._backend.where
+
+    @property
+    def precision(self) -> str:
+        """Return that of the products: fp32, bf16, or int8."""
+        return self._backend.precision
+
+    def describe(self) -> str:
+        """Return what computes, in words: onnx, paddle, paddle bf16, onnx-int8, and where, if on a GPU."""
+        named = self.precision if self.precision not in ("fp32", "int8") else ""
+        on_gpu = "" if self.device == "cpu" else f"on {self.device}"
+        return " ".join(filter(None, [self.backend, named, on_gpu]))
 
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
@@ -88,12 +108,24 @@ class PairPredictor:
     def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
         rows = encode_texts(left, right, None, self._pieces, self.exported.max_seq_len)
         logits = np.zeros((len(rows), len(self.class_names)), dtype=np.float32)
-        for picked in evaluation_batches(rows.lengths, BATCH_SIZE):
-            batch = rows.batch(picked)
-            logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)
+        for picked in evaluation_batches(rows.lengths, BATCH_SIZE, self._backend.rules):
+            batch = self._batch(rows, picked)
+            logits[picked] = self.logits_of_ids(batch.input_ids, batch.token_type_ids)[: len(picked)]
         if not np.isfinite(logits).all():
             raise NumbersError(f"{self.exported.folder} answers with NaN or infinity; export the model again")
         return logits
+
+    def _batch(self, rows: EncodedPairs, picked: np.ndarray) -> Batch:
+        """Return the batch of the ``picked`` rows, in a shape that the backend answers well.
+
+        Where it takes few shapes, the last row may stand in it more than once.
+        """
+        rules = self._backend.rules
+        length = min(rules.padded(int(rows.lengths[picked].max())), self.exported.max_seq_len)
+        if rules.rounds_rows:
+            more = (1 << (len(picked) - 1).bit_length()) - len(picked)
+            picked = np.pad(picked, (0, more), mode="edge")
+        return rows.batch(picked, length)
 
     def logits_of_ids(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [B, C], of ids and token types int64 [B, S], in one forward pass."""

@@ -26,6 +26,18 @@ class Batch(NamedTuple):
     labels: Optional[np.ndarray]  # [B]
 
 
+class BatchRules(NamedTuple):
+    """Which batches a model answers well: their size in tokens, and how their shape is rounded up."""
+
+    most_tokens: int = 0  # of a batch, padding included; 0: any number
+    length_step: int = 1  # lengths are multiples of it, but for the longest that the model takes
+    rounds_rows: bool = False  # numbers of rows are powers of two
+
+    def padded(self, length: int) -> int:
+        """Return the length that a row of ``length`` tokens takes in a batch."""
+        return -(-length // self.length_step) * self.length_step
+
+
 class EncodedPairs:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
@@ -48,10 +60,10 @@ class EncodedPairs:
         assert self.labels is not None
         return self.labels
 
-    def batch(self, rows: np.ndarray) -> Batch:
-        """Return a batch of ``rows``, int64 [B] row numbers, side by side and padded to the longest."""
+    def batch(self, rows: np.ndarray, length: int = 0) -> Batch:
+        """Return a batch of ``rows``, int64 [B] row numbers, padded to the longest, or to ``length``."""
         lengths = self.lengths[rows]
-        columns = np.arange(lengths.max())
+        columns = np.arange(max(lengths.max(), length))
         inside = columns < lengths[:, None]
         places = np.where(inside, self.starts[rows][:, None] + columns, 0)
         input_ids = np.where(inside, self.ids[places], self.pad_id).astype(np.int64)
@@ -121,7 +133,11 @@ def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:
     return left, min(right, room - left)
 
 
-def evaluation_batches(lengths: np.ndarray, batch_size: int) -> List[np.ndarray]:
+def evaluation_batches(
+    lengths: np.ndarray,
+    batch_size: int,
+    rules: BatchRules = BatchRules(),  # noqa: B008
+) -> List[np.ndarray]:
     """Return batches of row numbers, int64 [at most batch_size] each, that hold every row once.
 
     Rows of like length stand together; the batches are the same for any number of processes. Rows meet within
@@ -130,5 +146,23 @@ def evaluation_batches(lengths: np.ndarray, batch_size: int) -> List[np.ndarray]
     batches = []
     for begin in range(0, len(lengths), WINDOW):
         by_length = begin + np.argsort(lengths[begin : begin + WINDOW], kind="stable")
-        batches += [by_length[first : first + batch_size] for first in range(0, len(by_length), batch_size)]
+        first = 0
+        while first < len(by_length):
+            size = _size_at(lengths[by_length[first : first + batch_size]], batch_size, rules)
+            batches.append(by_length[first : first + size])
+            first += size
     return batches
+
+
+def _size_at(lengths: np.ndarray, batch_size: int, rules: BatchRules) -> int:
+    """Return how many rows make the next batch: ``batch_size``, or the power of two that most_tokens allows.
+
+    ``lengths`` are those of the next batch_size rows, ascending.
+    """
+    size = batch_size
+    while rules.most_tokens and size > 1:
+        longest = int(lengths[min(size, len(lengths)) - 1])
+        if size * rules.padded(longest) <= rules.most_tokens:
+            break
+        size = 1 << ((size - 1).bit_length() - 1)
+    return size

@@ -13,6 +13,7 @@ SIZES = {  # whole numbers: the least, the most
     **{"task_type_vocab_size": (0, 1000), "pad_token_id": (0, 10**7 - 1)},
     **{"num_labels": (1, 10**5), "num_classes": (1, 10**5)},
 }
+TASKS = 3  # PaddleNLP's task_type_vocab_size where a config.json has none
 DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "classifier_dropout_prob"),
     *("dropout", "attention_dropout"),
@@ -40,6 +41,12 @@ def check_config(config: Mapping[str, Any], where: str) -> None:
     if width and heads and width % heads:
         raise InputError(
             f"{where}: hidden_size {width} is no multiple of num_attention_heads {heads}; correct one of them"
+        )
+    task, tasks = config.get("task_id", 0), config.get("task_type_vocab_size", TASKS)
+    if config.get("use_task_id") and not is_whole_number(task, 0, tasks - 1):
+        raise InputError(
+            f"{where}: task_id is {shown(task)}, and with use_task_id it takes a whole number below "
+            f"task_type_vocab_size {tasks}; correct one of them"
         )
     count = _num_parameters(config)
     if count > MOST_PARAMETERS:

@@ -20,6 +20,7 @@ POOLINGS = ("cls", "mean")
 USUAL_LENGTH = 128  # tokens per pair, of a model that does not say on what it was trained
 # PaddleNLP's own defaults, for what a config.json leaves out.
 DEFAULTS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "pad_token_id": 0}
+INNER_SIZE = 3072
 POSITIONS = 512
 TOKEN_TYPES, GRAM_TOKEN_TYPES = 16, 2
 # What a checkpoint of pretraining is known by; other keys of config.json may change on resume.
@@ -62,6 +63,11 @@ class ModelSpec:
     def num_labels(self) -> int:
         """Return the classes of a classifier; 2 where config.json does not say. Raises InputError below 2."""
         return num_labels_in(self.config)
+
+    @property
+    def intermediate_size(self) -> int:
+        """Return the inner width of the feed-forward blocks."""
+        return self.config.get("intermediate_size", INNER_SIZE)
 
     @property
     def labels(self) -> Labels:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence
 
 from data_tools.base.errors import InputError
-from ernie_pair.device.cpu_env import THREADS_ASKED
+from ernie_pair.device.cpu_env import THREADS, THREADS_ASKED
 from ernie_pair.device.device import default_device
 from ernie_pair.notebook.processes import PAYLOAD, UNPACKABLE, Ranks, packed
 from ernie_pair.processes.world import launched_world
@@ -90,8 +90,8 @@ def _environments(count: int, devices: List[str]) -> List[Dict[str, str]]:
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "PYTHONIOENCODING": "utf-8",
     }
-    shared.pop("OMP_NUM_THREADS", None)  # Paddle has set it for this process
-    shared.update({"OMP_NUM_THREADS": THREADS_ASKED} if THREADS_ASKED else {})
+    shared.pop(THREADS, None)  # Paddle has set it for this process
+    shared.update({THREADS: THREADS_ASKED} if THREADS_ASKED else {})
     shared.update({} if devices else {"PADDLE_DISTRI_BACKEND": "gloo"})
     return [
         {

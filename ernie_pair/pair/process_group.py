@@ -36,7 +36,7 @@ class SingleProcess:
         """Leave ``tensor`` as it is: the mean over the only rank."""
         pass
 
-    def share_gradients(self, model):
+    def share_gradients(self, model, widens: bool = False):
         """Return ``model`` as its own forward pass."""
         return model
 
@@ -63,6 +63,7 @@ class ProcessGroup:
             dist.init_parallel_env()
             self._store = open_store()
         self._averages_in_backward = dist.get_backend() == "NCCL"
+        self._widens = False
         self._meetings = 0
 
     def barrier(self) -> None:
@@ -102,15 +103,18 @@ class ProcessGroup:
             dist.all_reduce(tensor)
         tensor.scale_(1.0 / self.size)
 
-    def share_gradients(self, model):
+    def share_gradients(self, model, widens: bool = False):
         """Return the forward pass of ``model``, its weights made equal to those of rank 0.
 
         With NCCL it averages the gradients during the backward pass; elsewhere `average_gradients` does so
         after it. gloo would gain nothing, and its errors would end the process there without a word: they are
-        C++ exceptions that Paddle's ``backward`` lets through.
+        C++ exceptions that Paddle's ``backward`` lets through. ``widens``: half gradients become float32
+        and are averaged so, for which there is no way during the backward pass.
         """
         import paddle
 
+        self._widens = widens
+        self._averages_in_backward = self._averages_in_backward and not widens
         with self._meeting():
             if self._averages_in_backward:
                 return paddle.DataParallel(model)
@@ -128,7 +132,7 @@ class ProcessGroup:
         """Make the gradients of ``model`` the means over all ranks, unless the backward pass has done so."""
         if not self._averages_in_backward:
             with self._meeting():
-                average_gradients(model)
+                average_gradients(model, self._widens)
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:

@@ -68,16 +68,16 @@ class SmallLine:
     def sample(self) -> Words:
         """Write the text and the pairs."""
         flags = {"documents": self.documents, "pairs": self.pairs}
-        return _words("make-sample", output_dir=self.folder / "sample", **flags)
+        return words_of("make-sample", output_dir=self.folder / "sample", **flags)
 
     def corpus(self) -> List[Words]:
         """Prepare the corpus by three commands: sentences, vocabulary, token ids."""
         corpus, text = self.folder / "corpus", self.folder / "sample" / "corpus.txt"
         flags = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true", "workers": 2}
         return [
-            _words("text-to-json", input_path=text, output_path=corpus / "documents"),
-            _words("build-vocab", input_path=text, output_path=corpus / "vocab.txt"),
-            _words(
+            words_of("text-to-json", input_path=text, output_path=corpus / "documents"),
+            words_of("build-vocab", input_path=text, output_path=corpus / "vocab.txt"),
+            words_of(
                 "create-corpus",
                 input_path=corpus / "documents.jsonl",
                 output_prefix=corpus / "text",
@@ -89,7 +89,7 @@ class SmallLine:
     def new_model(self) -> Words:
         """Make the small model that pretraining and the training from scratch begin with."""
         vocab = self.folder / "corpus" / "vocab.txt"
-        return _words("new-model", vocab_file=vocab, output_dir=self.folder / "small", **SMALL_MODEL)
+        return words_of("new-model", vocab_file=vocab, output_dir=self.folder / "small", **SMALL_MODEL)
 
     def pretrain(self) -> Words:
         """Pretrain it in static graph, by the launcher where it is on GPUs."""
@@ -98,12 +98,12 @@ class SmallLine:
         places = {"model_name_or_path": "small", "input_dir": "corpus", "output_dir": "pretrain"}
         paths = {flag: self.folder / name for flag, name in places.items()}
         flags = {**PRETRAINING, **steps, **on_gpu, "seed": self.seed, "device": self.device}
-        return _words("launch", "pretrain", **paths, **flags)
+        return words_of("launch", "pretrain", **paths, **flags)
 
     def convert(self) -> Words:
         """Convert it to a dynamic model."""
         static_vars = self.folder / "pretrain" / "model_last" / "static_vars"
-        return _words("convert", static_model_path=static_vars, output_dir=self.folder / "dynamic")
+        return words_of("convert", static_model_path=static_vars, output_dir=self.folder / "dynamic")
 
     def train(self, start: str, output: str) -> Words:
         """Fine-tune on the pairs, from ``start``: dynamic, or small with new weights."""
@@ -112,7 +112,7 @@ class SmallLine:
         files = {"train_file": pairs / "train.tsv", "dev_file": pairs / "dev.tsv"}
         paths = {"model_name_or_path": self.folder / start, "output_dir": self.folder / output, **files}
         flags = {**TRAINING, **scratch, "epochs": self.epochs, "seed": self.seed, "device": self.device}
-        return _words("train", **paths, **flags)
+        return words_of("train", **paths, **flags)
 
     def evaluate(self, run: str) -> Words:
         """Measure the best model of ``run`` on the test pairs."""
@@ -125,7 +125,7 @@ class SmallLine:
     def _ask(self, command: str, run: str, output: Path) -> Words:
         test = self.folder / "sample" / "pairs" / "test.tsv"
         model = _best_of(self.folder / run)
-        return _words(command, model_path=model, input_file=test, output_file=output, device=self.device)
+        return words_of(command, model_path=model, input_file=test, output_file=output, device=self.device)
 
 
 def _best_of(run: Path) -> Path:
@@ -135,5 +135,6 @@ def _best_of(run: Path) -> Path:
     return found[-1]
 
 
-def _words(*command: str, **flags) -> Words:
+def words_of(*command: str, **flags) -> Words:
+    """Return the words of a command and its flags, as `ernie-pair` takes them."""
     return [*command, *(f"--{name}={value}" for name, value in flags.items())]

@@ -16,6 +16,7 @@ from typing import Iterator, List, Literal, NamedTuple, Optional
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.make_sample import SMALLEST_DATA_SET
+from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import default_device
 from ernie_pair.processes.child_command import ChildCommand
 from ernie_pair.processes.stop_signals import StopSignals
@@ -94,7 +95,7 @@ def _steps(line: SmallLine) -> Iterator[Step]:
         "fine-tune on pairs: from the converted weights, and beside it from scratch (pair_scratch.log)",
         [line.train("dynamic", "pair")],
         line.train("small", "pair_scratch"),
-        threads=1,  # two trainings share the cores
+        threads=max(1, cpu_threads() // 2),  # two trainings share the cores
     )
     yield Step("evaluate both on the test split", [line.evaluate("pair")], line.evaluate("pair_scratch"))
     yield Step("predict", [line.predict("pair")])

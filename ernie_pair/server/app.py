@@ -81,6 +81,7 @@ class Service:
         content = {
             "status": "ok" if alive else "stopping",
             "backend": self.predictor.backend,
+            "precision": self.predictor.precision,
             "labels": list(exported.labels),
             "max_seq_len": exported.max_seq_len,
             "temperature": exported.temperature,

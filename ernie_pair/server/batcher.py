@@ -1,8 +1,9 @@
 """Requests that arrive together are answered by one call of the model.
 
-A call costs nearly the same for one pair as for many. So the first request waits a few milliseconds
-for others; while the model is busy, what arrives collects by itself. One thread runs the model, so
-the requests before it and the pages are answered meanwhile.
+A call costs nearly the same for one pair as for many. So while the model is busy, what arrives collects; and
+right after a call the next one waits a few milliseconds for as many requests as were there just before: those
+that were answered ask again. Who asks alone waits for nobody. One thread runs the model, so the requests
+before it and the pages are answered meanwhile.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ class Batching:
     """How many pairs of several requests join in one call of the model, and how long they wait for it."""
 
     max_batch: int  # pairs of one call; a request that would exceed it waits for the next
-    max_wait: float  # seconds that the first request of a call waits for others
+    max_wait: float  # seconds that a call waits for others, once the model is free and a request is there
     max_waiting: int  # pairs that may stand in the queue
 
 
@@ -47,6 +48,9 @@ class MicroBatcher:
         self._predict, self._batching, self._called = predict, batching, called
         self._requests: Deque[_Request] = deque()
         self._closing = self._turning_away = False
+        # Requests that may come together: those of the last call, and what waited behind it.
+        self._expected = 1
+        self._answered = float("-inf")  # when the last call ended
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._news: asyncio.Event  # from __aenter__ on
         self._worker: Optional[asyncio.Task] = None
@@ -108,14 +112,20 @@ class MicroBatcher:
         return bool(self._requests)
 
     async def _wait_for_more(self) -> None:
-        now = asyncio.get_running_loop().time
-        until = self._requests[0].arrived + self._batching.max_wait
-        while self.waiting < self._batching.max_batch and now() < until and not self._closing:
+        now, max_wait = asyncio.get_running_loop().time, self._batching.max_wait
+        if now() - self._answered >= max_wait:
+            return  # the model was idle: nobody is about to ask again
+        until = max(self._requests[0].arrived, self._answered) + max_wait
+        while self._is_short() and now() < until and not self._closing:
             self._news.clear()
             try:
                 await asyncio.wait_for(self._news.wait(), until - now())
             except asyncio.TimeoutError:
                 return
+
+    def _is_short(self) -> bool:
+        """Return whether the next call has room, and fewer requests than there were just before."""
+        return self.waiting < self._batching.max_batch and len(self._requests) < self._expected
 
     def _take(self) -> List[_Request]:
         """Remove from the queue, and return, the oldest request and those after it that fit into its call."""
@@ -129,12 +139,14 @@ class MicroBatcher:
     async def _answer(self, requests: List[_Request]) -> None:
         pairs = [pair for request in requests for pair in request.pairs]
         self._called(len(pairs))
+        loop = asyncio.get_running_loop()
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._predict, pairs)
+            answer = await loop.run_in_executor(self._thread, self._predict, pairs)
         except Exception as error:  # whatever it is, those who wait must hear of it
             for request in requests:
                 _settle(request.answer, error=error)
             return
+        self._expected, self._answered = len(requests) + len(self._requests), loop.time()
         first = 0
         for request in requests:
             mine = slice(first, first + len(request.pairs))

@@ -37,6 +37,7 @@ class Health(BaseModel):
 
     status: str = Field(description="ok or stopping")
     backend: str = Field(description="onnx, paddle or onnx-int8")
+    precision: str = Field(description="of the products: fp32, bf16, or int8")
     labels: List[str] = Field(description="the names of the classes")
     max_seq_len: int = Field(description="tokens per pair; longer pairs are cut")
     temperature: float = Field(description="what the logits are divided by")

@@ -11,7 +11,7 @@ from data_tools.base.errors import InputError, MachineError
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option
 from ernie_pair.engine.run_log import start_console
-from ernie_pair.inference.backends import BACKEND_HELP
+from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.processes.world import World
@@ -42,6 +42,8 @@ class ServeConfig(Options):
     backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
         "auto", help=BACKEND_HELP, group="devices"
     )
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
+    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
     threads: int = option(
         0,
         help="of one forward pass; 0: the cores of this process",
@@ -63,7 +65,7 @@ class ServeConfig(Options):
     )
     max_wait_ms: float = option(
         5.0,
-        help="how long a request waits for others to join its forward pass",
+        help="how long a request waits for others that asked just before to join its forward pass",
         group="devices",
         unit="ms",
         at_least=0,
@@ -129,6 +131,8 @@ def serve(config: ServeConfig) -> None:
             config.threads,
             threshold=config.threshold,
             symmetric=config.symmetric,
+            precision=config.precision,
+            device=config.device,
         )
         predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
         _serve(config, predictor, listener)
@@ -168,7 +172,7 @@ def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socke
     if config.host not in LOOPBACK:
         logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
     logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
-    logger.info("%s by %s at %s", config.model, predictor.backend, address)
+    logger.info("%s by %s at %s", config.model, predictor.describe(), address)
     logger.info("try it: %s", curl_line(address))
     server.run(sockets=[listener])
     logger.info("stopped")

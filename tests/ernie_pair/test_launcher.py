@@ -9,6 +9,7 @@ import pytest
 from places import ROOT
 
 from data_tools.base.errors import InputError
+from ernie_pair import launcher
 from ernie_pair.launcher import refuse_absent_gpus
 
 
@@ -46,6 +47,32 @@ def test_a_gpu_that_is_not_visible_is_named(monkeypatch, asked, visible, reason)
         return refuse_absent_gpus(asked)
     with pytest.raises(InputError, match=reason):
         refuse_absent_gpus(asked)
+
+
+@pytest.mark.parametrize(
+    "visible, asked, words, given",
+    [
+        (0, 4, ["x.py", "--device", "cpu"], {}),
+        (2, 2, ["x.py"], {}),
+        (2, 0, ["x.py", "--device", "gpu"], {}),
+        (2, 3, ["x.py", "--device=gpu", "--device", "cpu"], "-1,-1,-1"),
+        (8, 2, ["x.py", "--device=cpu", "--seed", "1"], "-1,-1"),
+    ],
+)
+def test_processes_on_the_cpu_are_given_no_gpu(monkeypatch, visible, asked, words, given):
+    monkeypatch.setattr(launcher, "count_cards", lambda: visible)
+    found = launcher.environment_of_processes(asked, launcher.is_cpu_asked(words))
+    wanted = {"PADDLE_DISTRI_BACKEND": "gloo", "CUDA_VISIBLE_DEVICES": given} if given else {}
+    assert found == wanted
+
+
+def test_more_processes_than_gpus_are_one_line(monkeypatch):
+    monkeypatch.setattr(launcher, "count_cards", lambda: 2)
+    with pytest.raises(InputError) as caught:
+        launcher.environment_of_processes(3, on_cpu=False)
+    said = caught.value.message
+    assert said.startswith("--nproc_per_node 3, but 2 GPU(s) are visible, ")
+    assert said.endswith("start at most 2, or add --device cpu behind the file")
 
 
 def test_a_failed_process_passes_its_code_and_hides_its_env(tmp_path):

@@ -30,6 +30,7 @@ from ernie_pair.processes.stop_signals import StopSignals
 
 PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
 TEST_KEY = "test_file (sha256)"
+OF_ASKING = ("batch_size", "max_seq_len", "device", "model_class", "kernels", "precision")
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
 
 logger = logging.getLogger(__name__)
@@ -105,9 +106,7 @@ class Runs:
         run["from_scratch"] = "true" if start.source.weights is None else "false"
         _call(["train", f"--config={self.train_config}", *_flags(run)], log)
         best = _best_of(folder)
-        asked = {
-            name: getattr(self.train, name) for name in ("batch_size", "max_seq_len", "device", "model_class")
-        }
+        asked = {name: getattr(self.train, name) for name in OF_ASKING}
         asked["symmetric"] = self.symmetric
         asked.update(model_path=best, input_file=self.output_dir / TEST, output_file=folder / PREDICTIONS)
         _call(["predict", *_flags({**asked, "scores": "true"})], log)

@@ -8,12 +8,13 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
+from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
 
 @dataclass(frozen=True)
-class AskConfig(Options):
-    """What is asked of a trained model; the base of evaluation and prediction."""
+class AskedFiles(Options):
+    """The model, its input and its output; a base by itself puts them first of all fields."""
 
     model_path: str = option(
         help="a trained model: its folder, or the OUT of a run for its best one", group="model"
@@ -22,6 +23,12 @@ class AskConfig(Options):
         help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)", group="data"
     )
     output_file: str = option(help="the results go here", group="data")
+
+
+@dataclass(frozen=True)
+class AskConfig(KernelFlags, AskedFiles):
+    """What is asked of a trained model; the base of evaluation and prediction."""
+
     text_a: str = option(
         "", help="the column of the first text; empty: a known name, or the first column", group="data"
     )

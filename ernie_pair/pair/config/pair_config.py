@@ -8,11 +8,13 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
+from ernie_pair.device.deterministic_flags import DeterministicFlags
 from ernie_pair.device.device import default_device
 from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
+from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.config.encoder_flags import EncoderFlags
 from ernie_pair.pair.config.step_flags import StepFlags
 from ernie_pair.pair.data.class_weights import BALANCED
@@ -37,7 +39,16 @@ class OutputConfig(Options):
 
 
 @dataclass(frozen=True)
-class PairConfig(EncoderFlags, WarmupFlags, ReportFlags, StepFlags, RetentionFlags, OutputConfig):
+class PairConfig(
+    EncoderFlags,
+    WarmupFlags,
+    ReportFlags,
+    StepFlags,
+    KernelFlags,
+    DeterministicFlags,
+    RetentionFlags,
+    OutputConfig,
+):
     """The settings of training a pair classifier; its data are those of `TrainConfig` or `PairTrainer`."""
 
     from_scratch: bool = option(

@@ -1,7 +1,7 @@
 """The flags that decide what one step of a pair classifier is."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option
@@ -10,7 +10,16 @@ from ernie_pair.pair.data.class_weights import class_weights_in
 
 # What must not change between a checkpoint and the run that goes on from it.
 SAME_STEP = (
-    *("grad_clip", "class_weights", "rdrop_alpha", "fgm_epsilon", "use_amp", "amp_dtype", "amp_level"),
+    *(
+        "grad_clip",
+        "class_weights",
+        "rdrop_alpha",
+        "fgm_epsilon",
+        "use_amp",
+        "amp_dtype",
+        "amp_level",
+        "precision",
+    ),
     *("init_loss_scaling", "incr_every_n_steps", "incr_ratio", "decr_every_n_nan_or_inf", "decr_ratio"),
 )
 
@@ -51,6 +60,11 @@ class StepFlags(AmpFlags):
         help="stage2: gradients and optimizer state are split over the GPUs (ZeRO stage 2)",
         group="devices",
     )
+    to_static: Union[bool, Literal["auto"]] = option(
+        "auto",
+        help="the forward pass is one program in place of an op at a time; auto: on a GPU, where it can be",
+        group="devices",
+    )
     sharding_offload: bool = option(
         False, help="of stage2: the optimizer state stays in the CPU's memory", group="devices"
     )
@@ -62,6 +76,11 @@ class StepFlags(AmpFlags):
             raise InputError(
                 f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
                 "--amp_level O2 can tell apart; use O1"
+            )
+        if self.reduce_dtype == "half" and not self.narrows_weights:
+            raise InputError(
+                "--reduce_dtype half: with --amp_level O1 the gradients are in float32; leave it out, or use "
+                "O2"
             )
         self._refuse_sharding()
 

@@ -112,14 +112,24 @@ def read_file(
     Raises InputError naming file:line for a bad row, and when the file changes while it is read.
     """
     refuse_missing(path)
-    sha256, before = sha256_of_file(path), path.stat()
+    sha256, stamp = sha256_of_file(path), stamp_of(path)
     bad: List[BadRow] = []
     found = good_rows(rows_of(path, labels, columns, rules), rules.skips, str(path), bad.append)
     pairs = pairs_of(found, bad, labels is not None, sha256, str(path))
-    after = path.stat()
-    if (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size):
-        raise InputError(f"{path} changed while it was read; run again when it is complete")
+    refuse_changed(path, stamp)
     return pairs
+
+
+def stamp_of(path: Path) -> Tuple[int, int]:
+    """Return what changes when the file at ``path`` is written to."""
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size
+
+
+def refuse_changed(path: Path, stamp: Tuple[int, int]) -> None:
+    """Raise InputError when the file at ``path`` has another stamp by now."""
+    if stamp_of(path) != stamp:
+        raise InputError(f"{path} changed while it was read; run again when it is complete")
 
 
 def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:

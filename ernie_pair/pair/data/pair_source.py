@@ -50,6 +50,14 @@ class PairSource:
         """Return whether ``name`` is a file: it exists, or could not be the name of a set."""
         return Path(self.name).exists() or not _SET_NAME.fullmatch(self.name)
 
+    @property
+    def file(self) -> Optional[Path]:
+        """Return the file that rows are read from; None for a set that has none."""
+        found = None if self.is_file else self._set()
+        if found is None:
+            return Path(self.name)
+        return found.path if isinstance(found, SetFile) else None
+
     def sha256(self) -> str:
         """Return the SHA-256 of the content, in hex. Raises InputError when it cannot be read."""
         if not self.is_file:
@@ -98,12 +106,9 @@ class PairSource:
         return open_set(self.flag, self.name, self.split)
 
     def _path(self) -> Path:
-        if self.is_file:
-            return Path(self.name)
-        found = self._set()
-        if not isinstance(found, SetFile):
+        if self.file is None:
             raise InputError(f"--{self.flag} {self.name} is a set of the Hugging Face Hub, and has no file")
-        return found.path
+        return self.file
 
     def _rows_of_set(self) -> Iterator[Union[Pair, BadRow]]:
         found = self._set()
@@ -141,3 +146,12 @@ def _hash_of(examples: List[dict]) -> str:
     for example in examples:
         digest.update(json.dumps(example, sort_keys=True, default=str).encode() + b"\n")
     return digest.hexdigest()
+
+
+class FileSource(PairSource):
+    """A source that is a file whatever its name: an exported model knows no sets."""
+
+    @property
+    def is_file(self) -> bool:
+        """Return True: ``name`` is never that of a set."""
+        return True

@@ -5,8 +5,9 @@
 
 import json
 import logging
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import IO, Optional, Sequence
 
 from data_tools.files.atomic_files import make_folder, published
 from ernie_pair.pair.data.pair_file import BadRow
@@ -16,22 +17,53 @@ ENDING = ".rejected.jsonl"
 logger = logging.getLogger(__name__)
 
 
+class Rejects:
+    """Rows of ``name`` that are left out, used with ``with``; none is held in memory.
+
+    Each is written to ``path``, where one is given, as it comes; the file appears when the context is left.
+    """
+
+    def __init__(self, name: str, path: Optional[Path]):
+        self.name, self.path, self.count = name, path, 0
+        self._first, self._stack = "", ExitStack()
+        self._file: Optional[IO[str]] = None
+
+    def __enter__(self) -> "Rejects":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._stack.__exit__(*exception)
+
+    def __call__(self, row: BadRow) -> None:
+        """Count a row that is left out, and write it down."""
+        if not self.count:
+            self._first = row.reason
+            if self.path is not None:
+                (draft,) = self._stack.enter_context(published(self.path))
+                self._file = self._stack.enter_context(draft.open("w", encoding="utf-8"))
+        if self._file is not None:
+            self._file.write(_json_line(self.name, row))
+        self.count += 1
+
+    def tell(self, num_good: int) -> None:
+        """Log how many rows were left out beside the good ones; nothing when there were none."""
+        if self.count:
+            logger.warning(
+                "%s: %d of %d rows are no pairs and are left out%s; the first: %s",
+                self.name,
+                self.count,
+                self.count + num_good,
+                "" if self.path is None else f"; all of them: {self.path}",
+                self._first,
+            )
+
+
 def tell_rejected(name: str, bad: Sequence[BadRow], num_good: int, path: Optional[Path]) -> None:
     """Log how many rows of ``name`` were left out; write them to ``path``, where one is given."""
-    if not bad:
-        return
-    where = "" if path is None else f"; all of them: {path}"
-    logger.warning(
-        "%s: %d of %d rows are no pairs and are left out%s; the first: %s",
-        name,
-        len(bad),
-        len(bad) + num_good,
-        where,
-        bad[0].reason,
-    )
-    if path is not None:
-        with published(path) as (draft,):
-            draft.write_text("".join(_json_line(name, row) for row in bad), encoding="utf-8")
+    with Rejects(name, path) as rejects:
+        for row in bad:
+            rejects(row)
+        rejects.tell(num_good)
 
 
 class StreamedRejects:

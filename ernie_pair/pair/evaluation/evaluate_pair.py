@@ -49,7 +49,7 @@ def evaluate_pair(config: EvaluateConfig) -> None:
     calibration = with_threshold(answers.saved, thresholds, config)
     answers = answers._replace(saved=calibration)
     if trained.world.is_first:
-        evaluation = evaluation_of(answers, config)
+        evaluation = {**evaluation_of(answers, config), "kernels": trained.kernels.describe()}
         if config.save_temperature or config.save_threshold:
             write_calibration(Path(config.model_path), calibration)
         with results.published() as (numbers, *report):
@@ -102,13 +102,13 @@ def _ask(trained: InferenceModel, config: EvaluateConfig) -> Answers:
 
 def _read(trained: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
     """Read the pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
-    pairs = trained.read(config.input_file, labelled=True)
+    pairs = trained.read(config.input_file)
     calibrating = tuning = None
     if config.calibrate_on:
-        calibrating = tuning = trained.read(config.calibrate_on, labelled=True)
+        calibrating = tuning = trained.read(config.calibrate_on)
         refuse_judged_file(config, pairs, calibrating)
     if config.tune_on:
-        tuning = trained.read(config.tune_on, labelled=True)
+        tuning = trained.read(config.tune_on)
     if tuning is not None:
         refuse_one_class("tune_on" if config.tune_on else "calibrate_on", tuning, trained.num_classes)
     return pairs, calibrating, tuning

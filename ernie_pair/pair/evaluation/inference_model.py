@@ -1,16 +1,21 @@
 """A trained model ready for inference, as evaluation and prediction open it."""
 
+import logging
+from functools import cached_property
 from pathlib import Path
-from typing import Sequence
+from typing import Callable, Iterator, Optional, Sequence
 
 import numpy as np
 
+from data_tools.base.progress import CountProgress
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.token_rows import WINDOW
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.temperature import read_calibration
 from ernie_pair.pair.config.ask_config import AskConfig
+from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
@@ -19,9 +24,12 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.evaluation.result_file import refuse_unusable
 from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.pair.model.kernel_path import casting, choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.processes.world import launched_world
+
+logger = logging.getLogger(__name__)
 
 
 class InferenceModel:
@@ -35,9 +43,13 @@ class InferenceModel:
         start_console(self.world)
         quiet_libraries()
         refuse_unusable(Path(config.output_file))
-        start_device(config.device, self.world)
+        device = start_device(config.device, self.world)
+        logger.info("on %s, %d process(es)", device, self.world.size)
         self.config = config
         self.model, vocab_file = load_classifier(config.model_path, config.model_class)
+        self.kernels = choose_path(self.model, config, config.device, casts=True)
+        if config.device == "cpu" or self.kernels.is_cast:
+            logger.info("%s", self.kernels.describe())
         self.max_seq_len = config.max_seq_len or self.model.spec.inference_length
         self.tokenizer = open_tokenizer(vocab_file, self.model.spec, self.max_seq_len)
         self.calibration = read_calibration(Path(config.model_path), self.num_classes)
@@ -52,25 +64,40 @@ class InferenceModel:
         """Return the names of the classes, and the words that files use for them."""
         return self.model.spec.labels
 
-    @property
+    @cached_property
     def process_group(self):
-        """Return the process group, joined when first asked for, after what each process reads by itself."""
-        return join_process_group(self.world)
+        """Return the process group, joined when first asked for, after what each process reads by itself.
 
-    def read(self, name: str, labelled: bool) -> Pairs:
-        """Read the pairs of a file, or those of a set: `dev` when ``labelled``, otherwise `test`.
-
-        Raises InputError.
+        From then on all its processes compute with the same kernels.
         """
-        labels = self.labels if labelled else None
-        columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
-        split, rules = "dev" if labelled else "test", RowRules.of(self.config)
-        pairs = PairSource("input_file", name, split, labels, columns, rules).read()
+        group, own = join_process_group(self.world), self.kernels
+        self.kernels = choose_path(
+            self.model, self.config, self.config.device, group.size, group.all_reduce, casts=True
+        )
+        if self.kernels.name != own.name:
+            logger.info("%s", self.kernels.describe())
+        return group
+
+    def read(self, name: str) -> Pairs:
+        """Read the labelled pairs of a file, or those of the part `dev` of a set. Raises InputError."""
+        pairs = self._source(name, "dev", self.labels).read()
         if self.world.is_first:
-            other = "" if name == self.config.input_file else f".{Path(name).name}"
-            path = Path(f"{self.config.output_file}{other}{ENDING}")
-            tell_rejected(name, pairs.bad, len(pairs), path)
+            tell_rejected(name, pairs.bad, len(pairs), self._told(name))
         return pairs
+
+    def check(self, name: str) -> CheckedPairs:
+        """Check the pairs of a file, labelled or not, or of the part `test` of a set. Raises InputError."""
+        return CheckedPairs(
+            self._source(name, "test", None), self._told(name) if self.world.is_first else None
+        )
+
+    def _source(self, name: str, split: str, labels: Optional[Labels]) -> PairSource:
+        columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
+        return PairSource("input_file", name, split, labels, columns, RowRules.of(self.config))
+
+    def _told(self, name: str) -> Path:
+        other = "" if name == self.config.input_file else f".{Path(name).name}"
+        return Path(f"{self.config.output_file}{other}{ENDING}")
 
     def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
         """Return the logits of the pairs, float32 [N, C], the same on every process.
@@ -79,6 +106,20 @@ class InferenceModel:
         """
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
 
-    def _logits_of_texts(self, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+    def logits_by_window(self, pairs: CheckedPairs, symmetric: str) -> Iterator[np.ndarray]:
+        """Yield the logits of all pairs, float32 [at most WINDOW, C], in their order; see ``logits``."""
+        orders = 1 if symmetric == "none" else 2
+        with CountProgress(pairs.count, "pair", shown=self.world.is_first) as progress:
+
+            def score(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+                return self._logits_of_texts(left, right, lambda rows: progress.advance(rows / orders))
+
+            for window in pairs.windows(WINDOW):
+                yield score_pairs(score, window.left, window.right, symmetric)
+
+    def _logits_of_texts(
+        self, left: Sequence[str], right: Sequence[str], asked: Optional[Callable[[int], None]] = None
+    ) -> np.ndarray:
         rows = encode_texts(left, right, None, self.tokenizer, self.max_seq_len)
-        return logits_of(self.model, rows, self.config.batch_size, self.process_group)
+        with casting(self.kernels):
+            return logits_of(self.model, rows, self.config.batch_size, self.process_group, asked)

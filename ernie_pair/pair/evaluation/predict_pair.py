@@ -9,7 +9,7 @@ from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
-from ernie_pair.pair.evaluation.prediction_file import prediction_lines, with_bad_rows
+from ernie_pair.pair.evaluation.prediction_file import prediction_lines
 from ernie_pair.pair.evaluation.result_file import results_of
 
 logger = logging.getLogger(__name__)
@@ -26,14 +26,17 @@ def predict_pair(config: PredictConfig) -> None:
     saved = trained.calibration
     symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
     threshold = saved.threshold if config.threshold is None else config.threshold
-    pairs = trained.read(config.input_file, labelled=False)
-    logits = trained.logits(pairs, symmetric)
+    pairs = trained.check(config.input_file)
+    decisions = (
+        decide(logits, saved.temperature, threshold) for logits in trained.logits_by_window(pairs, symmetric)
+    )
+    lines = prediction_lines(decisions, trained.labels.names, config.scores, pairs.left_out)
     if trained.world.is_first:
-        decisions = decide(logits, saved.temperature, threshold)
-        lines = prediction_lines(decisions, trained.labels.names, config.scores)
-        lines = with_bad_rows(lines, pairs.bad)
-        with results.published() as (draft,):
-            draft.write_text("".join(lines), encoding="utf-8")
+        with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
+            file.writelines(lines)
+    else:
+        for _ in lines:  # its share of each window
+            pass
     trained.process_group.barrier()
     logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
-    logger.info("%d predictions: %s", len(logits), config.output_file)
+    logger.info("%d predictions: %s", pairs.count, config.output_file)

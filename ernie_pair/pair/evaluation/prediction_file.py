@@ -7,41 +7,38 @@ index<TAB>prediction<TAB>label<TAB>probability_0<TAB>probability_1
 ``prediction`` is the number of the class; ``label``, its name, is there where the classes have names.
 """
 
-from typing import Iterator, Sequence
+from typing import Deque, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from ernie_pair.inference.softmax import Decisions, are_names
-from ernie_pair.pair.data.pair_file import BadRow
 
 ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def prediction_lines(decisions: Decisions, names: Sequence[str], scores: bool) -> Iterator[str]:
-    """Yield a header and a line per row; ``scores`` adds the probability of each class."""
+def prediction_lines(
+    parts: Iterable[Decisions], names: Sequence[str], scores: bool, left_out: Deque[int]
+) -> Iterator[str]:
+    """Yield a header, then a line per row of the file; ``scores`` adds the probability of each class.
+
+    ``parts`` are the decisions on its good rows, in their order. The row at a place in ``left_out`` gets
+    empty cells; taking the next part may add places to it, up to the last row of that part.
+    """
     labels = [str(name).translate(ESCAPES) for name in names] if are_names(names) else []
     shown = [f"probability_{number}" for number in range(len(names))] if scores else []
-    yield "\t".join(["index", "prediction", *["label"] * bool(labels), *shown]) + "\n"
-    rows = zip(decisions.classes.tolist(), decisions.probabilities.tolist())
-    for index, (number, row) in enumerate(rows):
-        cells = [str(index), str(number), *labels[number : number + 1]]
-        yield "\t".join([*cells, *(f"{value:.6g}" for value in row[: len(shown)])]) + "\n"
-
-
-def with_bad_rows(lines: Iterator[str], bad: Sequence[BadRow]) -> Iterator[str]:
-    """Yield the ``lines`` of a file of predictions, with a line of empty cells for each row left out."""
-    header = next(lines)
-    yield header
-    places = {row.place for row in bad}
-    empty = "\t" * header.count("\t") + "\n"
+    header = ["index", "prediction", *["label"] * bool(labels), *shown]
+    yield "\t".join(header) + "\n"
+    empty = "\t" * (len(header) - 1) + "\n"
     place = 0
-    for line in lines:
-        while place in places:
-            yield f"{place}{empty}"
+    for part in parts:
+        for number, row in zip(part.classes.tolist(), part.probabilities.tolist()):
+            while left_out and left_out[0] == place:
+                yield f"{left_out.popleft()}{empty}"
+                place += 1
+            cells = [str(place), str(number), *labels[number : number + 1]]
+            yield "\t".join([*cells, *(f"{value:.6g}" for value in row[: len(shown)])]) + "\n"
             place += 1
-        yield f"{place}\t{line.partition(chr(9))[2]}"
-        place += 1
-    yield from (f"{rest}{empty}" for rest in sorted(places) if rest >= place)
+    yield from (f"{rest}{empty}" for rest in left_out)
 
 
 def read_log_probabilities(path, num_classes: int) -> np.ndarray:

@@ -47,14 +47,19 @@ class ExportConfig(Options):
         help="int8: also write model.int8.onnx, beside the float32 one, for --backend onnx-int8",
         group="precision",
     )
+    precision: Literal["fp32", "bf16"] = option(
+        "fp32",
+        help="bf16: also judge what the Paddle model answers with --precision bf16, and write it down",
+        group="precision",
+    )
     quantize_file: str = option(
         "",
-        help="labelled pairs to judge int8 by; without labels the share that keeps its class counts",
+        help="labelled pairs to judge int8 and bf16 by; without labels the share that keeps its class counts",
         group="precision",
     )
     max_accuracy_drop: float = option(
         0.01,
-        help="export nothing when int8 loses more of the accuracy than this",
+        help="export nothing when int8 or bf16 loses more of the accuracy than this",
         group="precision",
         at_least=0,
         at_most=1,
@@ -92,10 +97,20 @@ class ExportConfig(Options):
                 raise InputError(f"--{name} true is for the ONNX model; pass --format onnx or both as well")
         if self.wheel and not self.docker:
             raise InputError("--wheel is for the image of --docker true; pass that as well")
-        if self.quantize_file and self.quantize == "none":
-            raise InputError("--quantize_file is to judge int8 by; pass --quantize int8 as well")
+        if self.precision == "bf16" and self.format == "onnx":
+            raise InputError("--precision bf16 is of the Paddle model; pass --format paddle or both as well")
+        if self.quantize_file and not self.lower_precisions:
+            raise InputError(
+                "--quantize_file is to judge int8 or bf16 by; pass --quantize int8 or --precision bf16 too"
+            )
 
     @property
     def backends(self) -> Tuple[str, ...]:
         """Return the formats to write: paddle, onnx, or both."""
         return ("paddle", "onnx") if self.format == "both" else (self.format,)
+
+    @property
+    def lower_precisions(self) -> str:
+        """Return what is judged beside float32, in words; empty for nothing."""
+        asked = {"int8": self.quantize == "int8", "bf16": self.precision == "bf16"}
+        return " and ".join(name for name, is_asked in asked.items() if is_asked)

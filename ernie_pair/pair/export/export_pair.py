@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Dict, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from data_tools.base.optional_import import import_optional
 from data_tools.files.atomic_folder import MADE, README, publish_folder, read_made, refuse_loss
@@ -15,6 +15,7 @@ from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.cpu_level import refuse_no_bf16
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import open_backend
@@ -38,9 +39,12 @@ from ernie_pair.pair.export.export_card import card_of_exported
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
-from ernie_pair.pair.export.judge_int8 import (
+from ernie_pair.pair.export.judge_precision import (
+    BF16_BESIDE_FLOAT,
+    INT8_BESIDE_FLOAT,
     JudgingPairs,
-    judge_int8,
+    Lower,
+    judge,
     judging_pairs,
     refuse_loss_of_accuracy,
 )
@@ -59,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Source:
-    """A trained model, how it decides, and what its int8 form is judged on, None without one."""
+    """A trained model, how it decides, and what int8 and bf16 are judged on, None without them."""
 
     model: PairClassifier
     vocab_file: Path
@@ -85,6 +89,8 @@ def export_pair(config: ExportConfig) -> None:
         return
     if "onnx" in config.backends:
         import_optional("onnxruntime", "onnx")
+    if config.precision == "bf16":
+        refuse_no_bf16()
     refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
     source = _source_of(config)
@@ -152,7 +158,7 @@ def _source_of(config: ExportConfig) -> Source:
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
     judging = None
-    if config.quantize == "int8":
+    if config.lower_precisions:
         judging = judging_pairs(config, model.spec.labels, tokenizer, max_seq_len)
     return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging)
 
@@ -176,7 +182,7 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         backend = open_backend(exported, name, threads)
         differences[name] = largest_difference(backend, batches, expected)
         logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
-    facts: Dict[str, object] = {
+    facts: Dict[str, Any] = {
         "parity": differences,
         "model": model_name,
         "vocab_sha256": source.tokenizer.sha256,
@@ -184,14 +190,20 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
     }
     _write_manifest(exported, facts)
     if source.judging is not None:  # it is asked as it will be, by the folder
-        int8 = judge_int8(draft, source.judging, threads)
-        refuse_loss_of_accuracy(int8, config.max_accuracy_drop)
-        _write_manifest(exported, {**facts, "int8": int8})
+        for way in _lower_ways(config):
+            facts[way.name] = judge(draft, source.judging, threads, way)
+            refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way)
+        _write_manifest(exported, facts)
     if config.triton:
         write_triton(exported)
     if config.docker:
         write_dockerfile(exported, config.wheel)
     write_card(draft, card_of_exported(exported, model_name, source.model.family, differences))
+
+
+def _lower_ways(config: ExportConfig) -> List[Lower]:
+    int8 = [INT8_BESIDE_FLOAT] if config.quantize == "int8" else []
+    return [*int8, *([BF16_BESIDE_FLOAT] if config.precision == "bf16" else [])]
 
 
 def _write_models(draft: Path, config: ExportConfig, source: Source) -> None:

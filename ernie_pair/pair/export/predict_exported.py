@@ -1,26 +1,24 @@
 """The class of every pair of a file, by an exported model: the rows of `predict`, without its code."""
 
 import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Literal, Optional
-
-import numpy as np
-from tqdm import tqdm
+from typing import Iterator, Literal, Optional
 
 from data_tools.base.options import Options, option, refuse_empty
+from data_tools.base.progress import CountProgress
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.engine.run_log import start_console
-from ernie_pair.inference.backends import BACKEND_HELP
-from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
+from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.softmax import Decisions
 from ernie_pair.model_files.temperature import describe_decision
+from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_file import read_file
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
-from ernie_pair.pair.data.rejected import ENDING, tell_rejected
-from ernie_pair.pair.evaluation.prediction_file import prediction_lines, with_bad_rows
+from ernie_pair.pair.data.pair_source import FileSource
+from ernie_pair.pair.data.rejected import ENDING
+from ernie_pair.pair.evaluation.prediction_file import prediction_lines
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.processes.world import World
 
@@ -56,6 +54,8 @@ class RunConfig(Options):
     backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
         "auto", help=BACKEND_HELP, group="devices"
     )
+    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
+    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
     threads: int = option(
         0,
         help="of one forward pass; 0: the cores of this process",
@@ -79,7 +79,10 @@ class RunConfig(Options):
 
 
 def predict_exported(config: RunConfig) -> None:
-    """Write a header, then the prediction of every input row, in their order. Raises an ErniePairError."""
+    """Write a header, then the prediction of every input row, in their order, as they come.
+
+    Raises an ErniePairError.
+    """
     start_console(World())
     results = results_of("run", config)
     if results.are_done():
@@ -90,24 +93,23 @@ def predict_exported(config: RunConfig) -> None:
         config.threads,
         threshold=config.threshold,
         symmetric=config.symmetric,
+        precision=config.precision,
+        device=config.device,
     )
-    rules = RowRules.of(config)
-    pairs = read_file(Path(config.input_file), None, Columns(config.text_a, config.text_b), rules)
-    tell_rejected(config.input_file, pairs.bad, len(pairs), Path(config.output_file + ENDING))
-    decisions = ask(predictor, list(zip(pairs.left, pairs.right)))
-    lines = prediction_lines(decisions, predictor.class_names, config.scores)
-    with results.published() as (draft,):
-        draft.write_text("".join(with_bad_rows(lines, pairs.bad)), encoding="utf-8")
+    columns = Columns(config.text_a, config.text_b)
+    source = FileSource("input_file", config.input_file, "test", None, columns, RowRules.of(config))
+    pairs = CheckedPairs(source, Path(config.output_file + ENDING))
+    lines = prediction_lines(_ask(predictor, pairs), predictor.class_names, config.scores, pairs.left_out)
+    with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
+        file.writelines(lines)
     logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
-    logger.info("%d predictions by %s: %s", len(pairs), predictor.backend, config.output_file)
+    logger.info("%d predictions by %s: %s", pairs.count, predictor.describe(), config.output_file)
 
 
-def ask(predictor: PairPredictor, pairs: List[TextPair]) -> Decisions:
-    """Return classes int64 [N] and probabilities float32 [N, C] of the pairs, with a bar on a terminal."""
-    chunks = [pairs[first : first + CHUNK] for first in range(0, len(pairs), CHUNK)]
-    shown = tqdm(chunks, unit="chunk", disable=not sys.stderr.isatty(), leave=False)
-    answers = [predictor.predict(chunk) for chunk in shown]
-    return Decisions(
-        np.concatenate([answer.classes for answer in answers]),
-        np.concatenate([answer.probabilities for answer in answers]),
-    )
+def _ask(predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[Decisions]:
+    """Yield classes int64 [N] and probabilities float32 [N, C] of the pairs, up to CHUNK at a time."""
+    with CountProgress(pairs.count, "pair") as progress:
+        for window in pairs.windows(CHUNK):
+            answer = predictor.predict(list(zip(window.left, window.right)))
+            progress.advance(len(window))
+            yield Decisions(answer.classes, answer.probabilities)

@@ -16,6 +16,7 @@ from paddle.nn import functional as F
 
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.device.paddle_patches.paddlenlp_models import init_like
+from ernie_pair.kernels.model_state import ModelState
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.hugging_face.folder import ModelParts, write_their_folder
@@ -28,7 +29,15 @@ from ernie_pair.model_files.source import (
 )
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
-from ernie_pair.pair.model.encoders import ENCODERS, encoder_spec, hidden_states, new_encoder, own_head
+from ernie_pair.pair.model.encoders import (
+    ENCODERS,
+    encoder_spec,
+    hidden_states,
+    new_encoder,
+    own_head,
+    own_head_class,
+)
+from ernie_pair.pair.model.first_token import can_run_first_token
 from ernie_pair.pair.model.model_class import path_of_class, trusted_class
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
@@ -63,6 +72,7 @@ class PairClassifier(nn.Layer):
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_unused(name)
         self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
+        self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
 
     @property
     def encoder(self):
@@ -103,12 +113,28 @@ class PairClassifier(nn.Layer):
 
     def forward(self, input_ids, token_type_ids):
         """Return the logits [B, C] of ids and token types int64 [B, S]. Padding is masked by its id."""
+        last = self.layers()[-1] if self.reads_first_token else None
         states_BSD, pooled_BD = hidden_states(
-            self.family, self.encoder, input_ids, token_type_ids, self.pad_id
+            self.family, self.encoder, input_ids, token_type_ids, self.pad_id, last
         )
         if self.head == "own":
             return self.classifier(states_BSD)
         return self.classifier(self.dropout(self._pooled(states_BSD, pooled_BD, input_ids)))
+
+    @property
+    def reads_first_token(self) -> bool:
+        """Return whether `forward` needs the last hidden states of the first token alone.
+
+        The last layer then runs for that token only, where it can. A subclass that reads the others, by a
+        hook for example, overrides this; one that overrides `_pooled` gets all of them, and so does whoever
+        calls ``encoder``.
+        """
+        pools = next(kind for kind in type(self).__mro__ if "_pooled" in vars(kind))
+        if self.head == "mean" or pools is not PairClassifier:
+            return False
+        if self.head == "own" and type(self.classifier) is not own_head_class(self.family, self.encoder):
+            return False
+        return can_run_first_token(self.layers()[-1])
 
     def _pooled(self, states_BSD, pooled_BD, input_ids):
         if self.head == "mean":

@@ -5,7 +5,7 @@ B batch, S sequence, D hidden.
 
 import sys
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, Tuple, Type
 
 from paddle import nn
 from paddlenlp import transformers
@@ -14,6 +14,7 @@ from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.paddlenlp_models import share_positions
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.pair.model.first_token import FirstTokenAlone
 
 
 @dataclass(frozen=True)
@@ -87,19 +88,26 @@ def new_encoder(spec: ModelSpec) -> nn.Layer:
 
 def own_head(family: str, encoder: nn.Layer) -> nn.Layer:
     """Return PaddleNLP's layer that makes logits of hidden states, with random weights."""
+    return own_head_class(family, encoder)(encoder.config)
+
+
+def own_head_class(family: str, encoder: nn.Layer) -> Type[nn.Layer]:
+    """Return the class of `own_head`, which reads the state of the first token alone."""
     modeling = sys.modules[type(encoder).__module__]
-    return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")(encoder.config)
+    return getattr(modeling, f"{FAMILIES[family]}ClassificationHead")
 
 
-def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int):
+def hidden_states(family: str, encoder: nn.Layer, input_ids, token_type_ids, pad_id: int, alone=None):
     """Return hidden states [B, S, D] and the pooled output [B, D], or None for it.
 
-    ``input_ids`` and ``token_type_ids`` are int64 [B, S].
+    ``input_ids`` and ``token_type_ids`` are int64 [B, S]. ``alone``: the last layer, where it is to run for
+    the first token alone; the hidden states are [B, 1, D] then.
     """
     way = ENCODERS[family]
     asked = {"token_type_ids": token_type_ids} if way.takes_types else {}
     if not way.makes_mask:
         dtype = encoder.embeddings.word_embeddings.weight.dtype
         asked = {**asked, "attention_mask": (input_ids != pad_id).astype(dtype)}
-    answer = encoder(input_ids, **asked)
+    with FirstTokenAlone(alone):
+        answer = encoder(input_ids, **asked)
     return (answer[0], answer[1]) if way.gives_pooled else (answer, None)

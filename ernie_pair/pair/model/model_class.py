@@ -11,7 +11,8 @@
 
 It is trained and loaded as the others are, with --model_class package.module:WithMargin, and takes the
 arguments of PairClassifier. What it adds trains with the head; parameters whose names `is_unused` says do not
-train. Its folder says `"model_class": "package.module:WithMargin"` in config.json.
+train. One that reads hidden states beside the first token's, by a hook for example, sets `reads_first_token`
+to False. Its folder says `"model_class": "package.module:WithMargin"` in config.json.
 That is never reason enough to run anything: a folder may come from anywhere, and importing a module runs it.
 The class is imported only where a person, by the flag or the argument, names the one that the folder names.
 """

@@ -6,14 +6,13 @@ from typing import ContextManager, Optional
 import numpy as np
 import paddle
 
-from data_tools.base.errors import InputError
 from ernie_pair.device.amp_flags import AmpFlags
+from ernie_pair.device.capability import refuse_old_gpu
 from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
 from ernie_pair.weights.weight_files import Arrays
 
 # Kept in float32, for a sum over many terms loses its small ones in half precision.
 FLOAT32_OPS = {"softmax", "softmax_with_cross_entropy", "layer_norm", "reduce_sum"}
-LEAST_CAPABILITY = {"float16": 7, "bfloat16": 8}
 SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 
 
@@ -27,7 +26,7 @@ class AmpContext:
         self.dtype = config.amp_dtype if config.use_amp else "float32"
         self.level = config.amp_level
         if self.dtype != "float32":
-            _refuse_old_gpu(self.dtype)
+            refuse_old_gpu(self.dtype, f"--amp_dtype {self.dtype}", "use another type, or --use_amp false")
         if config.narrows_weights:
             paddle.amp.decorate(models=model, level="O2", dtype=self.dtype)
 
@@ -71,13 +70,3 @@ class LossScale(AnyDeviceGradScaler):
 def loss_scale_of(config: AmpFlags) -> Optional[LossScale]:
     """Return a loss scale where ``config`` asks for one, otherwise None."""
     return LossScale(config) if config.scales_loss else None
-
-
-def _refuse_old_gpu(dtype: str) -> None:
-    """Raise InputError for a GPU too old for ``dtype``: Paddle would warn and compute in float32."""
-    least, (found, minor) = LEAST_CAPABILITY[dtype], paddle.device.cuda.get_device_capability()
-    if found < least:
-        raise InputError(
-            f"--amp_dtype {dtype} needs a GPU of compute capability {least}.0, this one has {found}.{minor}; "
-            "use another type, or --use_amp false"
-        )

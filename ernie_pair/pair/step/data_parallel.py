@@ -1,23 +1,28 @@
 """Plain data parallelism: every rank holds all gradients and the whole state of the optimizer."""
 
 from contextlib import contextmanager
-from typing import Iterable, Iterator, Tuple
+from typing import Iterable, Iterator, Optional, Tuple, Union
 
 import paddle
 
 from ernie_pair.device.paddle_patches.gradients import squared_norm
+from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.pair.step.optimizer import optimizer_arrays, restore_optimizer
 from ernie_pair.weights.weight_files import Arrays
 
 OPTIMIZER_FILE = "optimizer.safetensors"
+Squares = Union[float, paddle.Tensor]
 
 
 class DataParallel:
-    """Data parallelism over one rank, or over several that average gradients in the last pass of a step."""
+    """Data parallelism over one rank, or over several that average gradients in the last pass of a step.
 
-    def __init__(self, model, optimizer, process_group):
+    ``widens_sums``: they average those in half precision as float32.
+    """
+
+    def __init__(self, model, optimizer, process_group, *, widens_sums: bool = False):
         self.model, self.optimizer, self.process_group = model, optimizer, process_group
-        self.forward = process_group.share_gradients(model)
+        self.forward = process_group.share_gradients(model, widens_sums)
         self.loss_factor = process_group.size  # of a process's part of the loss: Paddle divides the sum by it
 
     @contextmanager
@@ -32,13 +37,22 @@ class DataParallel:
         """Divide the gradients by the loss scale."""
         loss_scale.unscale_(self.optimizer)
 
-    def squares(self) -> float:
-        """Return what this rank adds to the squared norm of the gradient: all of it on rank 0, else 0."""
-        return squares_of(p.grad for p in self.model.parameters()) if self.process_group.rank == 0 else 0.0
+    def squares(self) -> Squares:
+        """Return what this rank adds to the squared norm of the gradient: all of it on rank 0, else 0.
 
-    def step(self, rate: float) -> None:
-        """Move the weights at the learning rate ``rate``."""
+        A tensor [1] has not been computed yet.
+        """
+        if self.process_group.rank != 0:
+            return 0.0
+        if isinstance(self.optimizer, FusedAdamW):
+            return self.optimizer.squares()
+        return squares_of(p.grad for p in self.model.parameters())
+
+    def step(self, rate: float, norm: Optional[float] = None) -> None:
+        """Move the weights at the learning rate ``rate``; ``norm``: of the gradient, where it is known."""
         self.optimizer.set_lr(rate)
+        if isinstance(self.optimizer, FusedAdamW):
+            self.optimizer.known_norm = norm
         self.optimizer.step()
 
     def clear(self) -> None:
@@ -55,10 +69,13 @@ class DataParallel:
         restore_optimizer(self.model, self.optimizer, arrays, where)
 
 
-def squares_of(gradients: Iterable) -> float:
-    """Return the sum of the squares of all gradients, added up in float32; None is no gradient."""
+def squares_of(gradients: Iterable) -> Squares:
+    """Return the sum of the squares of all gradients, added up in float32, [1]; None is no gradient.
+
+    0.0 where there is none.
+    """
     given = [gradient for gradient in gradients if gradient is not None]
     wide = [
         gradient if gradient.dtype == paddle.float32 else gradient.astype("float32") for gradient in given
     ]
-    return paddle.add_n(list(map(squared_norm, wide))).item() if wide else 0.0
+    return paddle.add_n(list(map(squared_norm, wide))) if wide else 0.0

@@ -6,7 +6,6 @@ gradients on top of the first. So the perturbation, and the step of the optimize
 layout.
 """
 
-import math
 from contextlib import contextmanager
 from typing import Callable, Iterator
 
@@ -38,11 +37,13 @@ class Fgm:
         with paddle.no_grad():
             gradient = self.embedding.grad.clone()
             self.average(gradient)
-            length = float(gradient.norm())
+            length = gradient.norm()  # it stays on the device: nobody waits for it
             before = self.embedding.clone()
-            if 0 < length < math.inf:
-                self.embedding.set_value(before + gradient * (self.epsilon / length))
+            has_direction = paddle.logical_and(paddle.isfinite(length), length > 0)
+            moved = before + gradient * (self.epsilon / length)
+            paddle.assign(paddle.where(has_direction, moved, before), self.embedding)
         try:
             yield
         finally:
-            self.embedding.set_value(before)
+            with paddle.no_grad():
+                paddle.assign(before, self.embedding)

@@ -14,14 +14,15 @@ from paddle.nn import functional as F
 from ernie_pair.pair.data.encoded_pairs import Batch
 
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
+ToDevice = Callable[[np.ndarray], paddle.Tensor]
 
 
 class LossParts(NamedTuple):
-    """The loss of one micro-batch as a tensor with its graph, and numbers for the log."""
+    """The loss of one micro-batch as a tensor with its graph, and numbers for the log, on the device."""
 
     loss: paddle.Tensor  # its mean over the rows, each counted by its weight
-    divergence: float
-    accuracy: float
+    numbers: paddle.Tensor  # float32 [3]: loss, divergence, rows that were predicted right
+    rows: int  # that were asked, with R-Drop each pair twice
 
 
 class PairLoss:
@@ -34,26 +35,26 @@ class PairLoss:
         """Return what the batch counts among others of its size; without class weights all count the same."""
         return 1.0 if self.class_weights is None else _sum(self.class_weights[batch.labels])
 
-    def __call__(self, forward: Forward, batch: Batch) -> LossParts:
+    def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
         """Return the loss of a micro-batch, computed in float32.
 
         ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; R-Drop gives it
-        every row twice.
+        every row twice. ``to_device`` makes tensors of arrays.
         """
         copies = 2 if self.rdrop_alpha else 1
         assert batch.labels is not None  # training reads them
-        ids_BS, types_BS, labels_B = (np.concatenate([array] * copies) for array in batch)
-        logits_BC = _wide(forward(paddle.to_tensor(ids_BS), paddle.to_tensor(types_BS)))
-        loss, divergence = self._mean_entropy(logits_BC, labels_B), 0.0
+        ids_BS, types_BS, labels_B = (np.concatenate([a] * copies) if copies > 1 else a for a in batch)
+        logits_BC, answers_B = _wide(forward(to_device(ids_BS), to_device(types_BS))), to_device(labels_B)
+        loss = self._mean_entropy(logits_BC, answers_B, labels_B)
+        divergence = None
         if self.rdrop_alpha:
             divergence = self._mean(_divergences(*logits_BC.chunk(2)), batch.labels)
-            loss, divergence = loss + self.rdrop_alpha * divergence, float(divergence)
-        return LossParts(loss, divergence, np.mean(logits_BC.numpy().argmax(axis=1) == labels_B))
+            loss = loss + self.rdrop_alpha * divergence
+        return LossParts(loss, _numbers_of(loss, divergence, logits_BC, answers_B), len(labels_B))
 
-    def _mean_entropy(self, logits_BC: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
-        if self.class_weights is None:
-            return F.cross_entropy(logits_BC, paddle.to_tensor(labels_B))
-        return self._mean(F.cross_entropy(logits_BC, paddle.to_tensor(labels_B), reduction="none"), labels_B)
+    def _mean_entropy(self, logits_BC, answers_B: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
+        # Paddle's own mean asks the device whether any label is to be ignored.
+        return self._mean(F.cross_entropy(logits_BC, answers_B, reduction="none"), labels_B)
 
     def _mean(self, values_B: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
         if self.class_weights is None:
@@ -61,6 +62,12 @@ class PairLoss:
         weights_B = self.class_weights[labels_B]
         shares_B = (weights_B / (_sum(weights_B) or 1.0)).astype(np.float32)
         return (values_B * paddle.to_tensor(shares_B)).sum()
+
+
+@paddle.no_grad()
+def _numbers_of(loss, divergence, logits_BC: paddle.Tensor, answers_B: paddle.Tensor) -> paddle.Tensor:
+    right = (logits_BC.argmax(axis=1) == answers_B).astype("float32").sum()
+    return paddle.stack([loss.detach(), right * 0 if divergence is None else divergence.detach(), right])
 
 
 def _sum(weights: np.ndarray) -> float:

@@ -7,13 +7,15 @@ classifier.weight.master                      float32, of a parameter that is he
 A parameter that does not train has no state.
 """
 
-from typing import Dict, Optional
+from typing import Dict, Optional, Type
 
 import numpy as np
 import paddle
+from paddle.optimizer import AdamW
 
 from ernie_pair.device.paddle_patches.optimizer_state import (
     keeps_masters,
+    lay_powers_on_cpu,
     masters_of,
     new_master,
     slot_name,
@@ -28,19 +30,22 @@ MASTER = "master"
 Parameters = Dict[str, paddle.Tensor]
 
 
-def new_optimizer(model, config, *, multi_precision: bool = False, grad_clip=None) -> paddle.optimizer.AdamW:
+def new_optimizer(
+    model, config, *, multi_precision: bool = False, grad_clip=None, kind: Type[AdamW] = AdamW
+) -> AdamW:
     """Return AdamW over the trained parameters; biases and norms do not decay.
 
     ``config.layer_decay`` lowers the rate layer by layer: the head learns at the full rate, encoder layer i
     of L at rate * layer_decay^(L - i), the embeddings at rate * layer_decay^(L + 1). ``multi_precision``
-    keeps float32 masters of parameters in 16 bits. The rate is 0 until ``set_lr``.
+    keeps float32 masters of parameters in 16 bits. ``kind``: the class of the optimizer. The rate is 0 until
+    ``set_lr``.
     """
     trained = trained_parameters(model)
     factors = rate_factors(model, config.layer_decay)
     for name, parameter in trained.items():
         parameter.optimize_attr = {**parameter.optimize_attr, "learning_rate": factors[name]}
     decayed = {p.name for name, p in trained.items() if decays(name)}
-    return paddle.optimizer.AdamW(
+    return kind(
         learning_rate=0.0,
         beta1=BETAS["beta1_pow_acc"],
         beta2=BETAS["beta2_pow_acc"],
@@ -109,6 +114,7 @@ def restore_optimizer(
         for slot in (*MOMENTS, *BETAS)
     }
     optimizer.set_state_dict({**state, "master_weights": masters} if masters else state)
+    lay_powers_on_cpu(optimizer, list(trained.values()))
 
 
 def state_shapes(model, optimizer) -> Dict[str, tuple]:

@@ -9,18 +9,29 @@ from typing import Callable
 import paddle
 from paddle.distributed.fleet.utils import recompute
 
+from ernie_pair.device.paddle_patches.layer_forward import own_forward, set_forward
+from ernie_pair.kernels.encoder_layer import FusedLayer
+
 
 def recompute_layers(model, is_wanted: bool) -> None:
     """Let each encoder layer of a `PairClassifier` keep its input alone and run again, or undo that."""
     for layer in model.layers():
-        vars(layer).pop("forward", None)  # of an earlier run
+        fused = own_forward(layer)
+        if isinstance(fused, FusedLayer):  # its dropout needs no random numbers of before
+            fused.is_recomputed = is_wanted
+            continue
+        set_forward(layer, None)  # of an earlier run
         if is_wanted:
-            layer.forward = _Forgetful(layer.forward)
+            set_forward(layer, _Forgetful(layer.forward))
 
 
 class _Forgetful:
     def __init__(self, forward: Callable):
         self.forward = forward
+
+    def for_first_token(self, plain: Callable) -> "_Forgetful":
+        """Return what stands in for the layer where it runs for the first token alone, as ``plain`` does."""
+        return _Forgetful(plain)
 
     def __call__(self, states, *others, **named):
         """Run the layer, and let it run again for its gradient if ``states`` have one.

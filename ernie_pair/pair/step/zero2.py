@@ -9,13 +9,18 @@ so Paddle does not decay it, and `_Offloaded.decay` does.
 """
 
 from contextlib import contextmanager, nullcontext
-from typing import ContextManager, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import ContextManager, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import paddle
 
 from data_tools.base.errors import InputError
-from ernie_pair.device.paddle_patches.group_sharding import offloaded_of, owners_of, shard
+from ernie_pair.device.paddle_patches.group_sharding import (
+    offloaded_of,
+    owners_of,
+    shard,
+    sums_in_float32,
+)
 from ernie_pair.device.paddle_patches.optimizer_state import masters_of, slot_name, state_of
 from ernie_pair.pair.step.data_parallel import squares_of
 from ernie_pair.pair.step.optimizer import (
@@ -36,26 +41,38 @@ PART_FILE = "optimizer-{part:05d}-of-{parts:05d}.safetensors"
 class Zero2:
     """ZeRO stage 2, with the methods of `DataParallel`; ``optimizer`` is Paddle's own, without a wrapper.
 
+    ``widens_sums``: gradients in half precision are summed in float32, and rounded once.
+
     Raises InputError for a single process.
     """
 
     loss_factor = 1  # Paddle adds up what the processes have
 
-    def __init__(self, model, optimizer, process_group, *, offload: bool, weight_decay: float):
+    def __init__(
+        self,
+        model,
+        optimizer,
+        process_group,
+        *,
+        offload: bool,
+        weight_decay: float,
+        widens_sums: bool = False,
+    ):
         if process_group.size == 1:
             raise InputError(
                 "--sharding stage2 splits the state over several processes, and this is one; launch with "
                 "--gpus 0,1, or use --sharding none"
             )
         self.model, self.inner, self.process_group = model, optimizer, process_group
+        self.widens_sums = widens_sums
         self.forward, self.optimizer = shard(model, optimizer, offload)
         owners = owners_of(self.optimizer)
         mine = {n: p for n, p in trained_parameters(model).items() if owners[p.name] == process_group.rank}
         self.state = _Offloaded(self.optimizer, mine, weight_decay) if offload else _Held(optimizer, mine)
 
     def passing(self, is_last: bool) -> ContextManager:
-        """Return a context that does nothing: every backward pass sums its gradients at their owners."""
-        return nullcontext()
+        """Return the context of a pass: every backward pass sums its gradients at their owners."""
+        return sums_in_float32() if self.widens_sums else nullcontext()
 
     def unscale(self, loss_scale) -> None:
         """Divide the gradients that this rank owns by the loss scale.
@@ -68,10 +85,10 @@ class Zero2:
     def squares(self) -> float:
         """Return what this rank adds to the squared norm of the gradient: that of what it owns."""
         with self.state.on_its_device():
-            return squares_of(self.state.gradients())
+            return float(squares_of(self.state.gradients()))
 
-    def step(self, rate: float) -> None:
-        """Move the weights at the learning rate ``rate``."""
+    def step(self, rate: float, norm: Optional[float] = None) -> None:
+        """Move the weights at the learning rate ``rate``; Paddle finds the norm of the gradient itself."""
         self.optimizer.set_lr(rate)
         self.state.decay(rate)
         self.optimizer.step()

@@ -30,11 +30,12 @@ def card_of_best(
     config: PairConfig,
     start: InitialModel,
     data: PairData,
+    kernels: str,
     step: int,
     metrics: Dict[str, float],
     evaluated: Optional[Evaluated],
 ) -> ModelCard:
-    """Return the card of the model of ``step``, whose evaluation gave ``metrics``.
+    """Return the card of the model of ``step``, whose evaluation gave ``metrics``, computed by ``kernels``.
 
     ``evaluated``: the logits and labels of that evaluation; None: there are no intervals.
     """
@@ -47,6 +48,7 @@ def card_of_best(
             "beginning": start.beginning,
             "classes": ", ".join(spec.labels.names),
             "tokens per pair": str(config.max_seq_len),
+            "computed by": kernels,
             "chosen": f"step {step}, the best {config.best_metric} so far",
         },
         data=data.files,

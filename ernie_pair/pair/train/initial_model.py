@@ -8,6 +8,7 @@ from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier, load_initial_weights
+from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.model_class import trusted_class
 from ernie_pair.pair.step.freezing import num_frozen_layers
 
@@ -32,6 +33,7 @@ def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
     own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)
     model = build_classifier(source, config.seed, config.dropout, config.pooling, own)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
+    choose_path(model, config, config.device)  # the same
     return InitialModel(model, source, load_initial_weights(model, source))
 
 

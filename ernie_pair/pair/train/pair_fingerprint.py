@@ -52,7 +52,7 @@ def _key_of_file(name: str) -> str:
 
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     renamed = {STEPS if name == STEPS_BEFORE else name: value for name, value in saved.items()}
-    return {"lr_scheduler_type": "linear", **renamed}  # the only one that there was
+    return {"lr_scheduler_type": "linear", "precision": "fp32", **renamed}  # the only ones that there were
 
 
 def _cure(name: str, old: object) -> str:
@@ -75,11 +75,14 @@ def _order_of(config: PairConfig) -> str:
     return sorted_ + (f", streamed through {config.shuffle_buffer} rows" if config.streaming else "")
 
 
-def topology_of(config: PairConfig, world: World) -> Dict[str, object]:
-    """Return what may change on resume, with a line about it in the log."""
-    names = ("batch_size", "gradient_accumulation_steps", "sharding")
+def topology_of(config: PairConfig, kernels: str, world: World) -> Dict[str, object]:
+    """Return what may change on resume, with a line about it in the log; ``kernels``: which are used."""
+    names = ("batch_size", "gradient_accumulation_steps", "sharding", "reduce_dtype")
     return {
         "processes": world.size,
         **{name: getattr(config, name) for name in names},
         "threads": cpu_threads(),
+        "kernels": kernels,
+        **({"tf32": True} if config.tf32 else {}),
+        **({"deterministic": config.deterministic} if config.device == "gpu" else {}),  # a CPU always is
     }

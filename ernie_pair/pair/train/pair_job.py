@@ -2,40 +2,37 @@
 
 import math
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.engine.hooks import StopRequests
+from ernie_pair.engine.hooks import NoStop, StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
+from ernie_pair.engine.readings import DeferredMetrics
+from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.metrics import find_single_class, measure
 from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
+from ernie_pair.pair.step.compiled import compile_forward
 from ernie_pair.pair.step.data_parallel import DataParallel
 from ernie_pair.pair.step.fgm import Fgm
 from ernie_pair.pair.step.loss import PairLoss
+from ernie_pair.pair.step.operations import StepOperations
 from ernie_pair.pair.step.optimizer import new_optimizer
+from ernie_pair.pair.step.pinned_batch import PinnedBatch
+from ernie_pair.pair.step.step_numbers import PassNumbers, StepSums, WaitingStep, read_steps
 from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.pair.train import job_state
 from ernie_pair.processes.world import seed_of
 
 MeasureFunction = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
-
-
-class StepSums(NamedTuple):
-    """Sums over the micro-batches of a step, to be all-reduced over the ranks."""
-
-    loss: float = 0.0  # each pass counted by the weight of its rows
-    divergence: float = 0.0  # the same
-    accuracy: float = 0.0
-    adversarial_loss: float = 0.0
-    tokens: int = 0
-    places: int = 0
+Passes = List[PassNumbers]
 
 
 class Evaluated(NamedTuple):
@@ -73,9 +70,20 @@ class PairJob:
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
         self.optimizer = open_optimizer(config, model)
         self.parallel = _parallel(config, model, self.optimizer, process_group)
+        compiled = compile_forward(config, model, process_group.size)
+        if compiled is not None:
+            self.parallel.forward = compiled
+        self.is_compiled = compiled is not None
         self.loss = PairLoss(config.rdrop_alpha, class_weights)
         self.fgm = _fgm(config, model, process_group)
+        self.operations = StepOperations(config, model)
         self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
+        # Whether the numbers of a step decide, on the host, whether the weights move.
+        self._judges = self.loss_scale is not None or config.on_nan == "skip"
+        self._reads_each_step = config.sync_freq_on(config.device) == 1
+        self._waiting: List[WaitingStep] = []
+        self._stop: StopRequests = NoStop()  # that of the last step
+        self._has_entered = False
         self.evaluated: Optional[Evaluated] = None  # the last time
         self.single_class: Optional[int] = None  # that `evaluate` got for all rows, though the labels differ
 
@@ -90,32 +98,53 @@ class PairJob:
         """
         return learning_rate(step, **self.rates)
 
-    def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Dict[str, float]:
+    def place(self, micro_batches: List[Batch]) -> List[Batch]:
+        """Return the micro-batches of a step, on a GPU in pinned memory, from which it reads by itself.
+
+        It touches nothing of the job: a thread may do it for the next step.
+        """
+        if self.config.device != "gpu" or self.loss.rdrop_alpha:  # R-Drop doubles the rows first
+            return micro_batches
+        return [PinnedBatch.of(batch) for batch in micro_batches]
+
+    def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Mapping[str, float]:
         """Move the weights once and return the metrics of the step.
 
         loss and accuracy are means over the micro-batches of all ranks. With --on_nan skip the weights stay
         where the loss or the gradient is not finite, and with a loss scale where the gradient is not: on all
-        ranks alike. The schedule does not count such a step.
+        ranks alike. The schedule does not count such a step. gradient_norm is there in steps that are logged,
+        and where something goes by it.
         """
         rate = self.learning_rate(number - self.skipped_updates)
-        self.model.train()
+        self._enter_training()
         weight = self._weight_of_all(micro_batches)
-        sums = self._run_micro_batches(micro_batches, number, weight)
+        passes, adversarial = self._run_micro_batches(micro_batches, number, weight)
         if self.loss_scale is not None:
             self.parallel.unscale(self.loss_scale)
-        *sums, squares, heard = self.process_group.all_reduce_now(
-            np.array([*sums, self.parallel.squares(), stop.local()])
-        )
-        stop.set_total(heard)
-        metrics = self._metrics(StepSums(*sums), len(micro_batches), weight)
-        norm = math.sqrt(squares)
-        self._move(rate, metrics["loss"], norm)
-        metrics.update(learning_rate=rate, gradient_norm=norm)
-        if self.loss_scale is not None:
-            metrics["loss_scale"] = self.loss_scale.value
-        if self.loss_scale is not None or self.config.on_nan == "skip":
-            metrics["skipped_updates"] = self.skipped_updates
+        has_norm = self._judges or self._is_logged(number)
+        squares = self.parallel.squares() if has_norm else 0.0
+        metrics, self._stop = DeferredMetrics(self._read), stop
+        held = (micro_batches, passes, adversarial)
+        self._waiting.append(WaitingStep(metrics, *held, squares, has_norm, weight, rate))
+        if self.process_group.size == 1:
+            stop.set_total(stop.local())
+        if self._judges:
+            self._read()
+            return {**metrics, **self._move_if_sound(rate, metrics["loss"], metrics["gradient_norm"])}
+        is_known = has_norm and self.process_group.rank == 0 and isinstance(squares, float)
+        self._move(rate, math.sqrt(squares) if is_known else None)
+        if self._reads_each_step:
+            self._read()
         return metrics
+
+    def _enter_training(self) -> None:
+        """Set training mode where something, an evaluation for example, has left it: it visits all layers."""
+        if not (self._has_entered and self.model.training):
+            self.model.train()
+            self._has_entered = True
+
+    def _is_logged(self, number: int) -> bool:
+        return number % self.config.logging_freq == 0 or number == self.total_steps
 
     def _weight_of_all(self, batches: List[Batch]) -> float:
         """Return what the rows of the global batch count; known before the first forward pass."""
@@ -124,14 +153,17 @@ class PairJob:
         mine = sum(map(self.loss.weight_of, batches))
         return float(self.process_group.all_reduce_now(np.array([mine]))[0]) or 1.0
 
-    def _run_micro_batches(self, batches: List[Batch], step: int, weight: float) -> StepSums:
-        """Run forward and backward over the micro-batches; with FGM once more, the embedding moved."""
-        if self.fgm is None:
-            return self._go_through(batches, step, weight)
-        sums = self._go_through(batches, step, weight, is_last_round=False)
-        with self.fgm.applied():
-            moved = self._go_through(batches, step, weight, first_pass=len(batches))
-        return sums._replace(adversarial_loss=moved.loss)
+    def _run_micro_batches(self, batches: List[Batch], step: int, weight: float) -> Tuple[Passes, Passes]:
+        """Run forward and backward over the micro-batches; with FGM once more, the embedding moved.
+
+        Returns the passes of both rounds, the second of which is empty without FGM.
+        """
+        with constant_weights(self.model):  # FGM moves none of the layers
+            if self.fgm is None:
+                return self._go_through(batches, step, weight), []
+            passes = self._go_through(batches, step, weight, is_last_round=False)
+            with self.fgm.applied():
+                return passes, self._go_through(batches, step, weight, first_pass=len(batches))
 
     def _go_through(
         self,
@@ -140,63 +172,84 @@ class PairJob:
         weight_of_all: float,
         first_pass: int = 0,
         is_last_round: bool = True,
-    ) -> StepSums:
-        """Run forward and backward over the micro-batches, and return their sums on this rank.
+    ) -> Passes:
+        """Run forward and backward over the micro-batches, and return what is known of each.
 
         Dropout is drawn anew in every pass; the gradients add up to that of the mean over all rows.
         """
-        sums = np.zeros(len(StepSums._fields))
+        passes = []
         for number, batch in enumerate(batches):
-            paddle.seed(seed_of(self.config.seed, self.process_group.rank, step, first_pass + number))
+            seed_dropout(
+                self.model, seed_of(self.config.seed, self.process_group.rank, step, first_pass + number)
+            )
             weight = self.loss.weight_of(batch)
+            to_device = batch.to_device if isinstance(batch, PinnedBatch) else paddle.to_tensor
             with self.parallel.passing(is_last_round and number == len(batches) - 1):
-                answer = self.loss(self._forward, batch)
+                answer = self.loss(self._forward, batch, to_device)
                 part = weight * self.parallel.loss_factor / weight_of_all
                 loss = answer.loss if part == 1.0 else answer.loss * part
                 (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
+            shape = batch.input_ids.shape
             tokens = np.count_nonzero(batch.input_ids != self.model.pad_id)
-            sums += StepSums(
-                loss=weight * float(answer.loss),
-                divergence=weight * answer.divergence,
-                accuracy=answer.accuracy,
-                tokens=tokens,
-                places=batch.input_ids.size,
-            )
-        return StepSums(*sums)
+            counts = (tokens, batch.input_ids.size, self.operations.count(*shape))
+            passes.append(PassNumbers(answer.numbers, answer.rows, weight, *counts))
+        return passes
 
     def _forward(self, input_ids, token_type_ids):
         with self.precision.casting():
             return self.parallel.forward(input_ids, token_type_ids)
 
-    def _move(self, rate: float, loss: float, norm: float) -> None:
-        is_sound = math.isfinite(norm) or (self.loss_scale is None and self.config.on_nan == "stop")
-        if self.config.on_nan == "skip":
-            is_sound = is_sound and math.isfinite(loss)
-        if is_sound:
-            self.parallel.step(rate)
-        else:
-            self.skipped_updates += 1
-        if self.loss_scale is not None:
-            self.loss_scale.judge(is_sound)
+    def _move(self, rate: float, norm: Optional[float] = None) -> None:
+        self.parallel.step(rate, norm)
         self.parallel.clear()
 
-    def _metrics(self, sums: StepSums, num_batches: int, weight: float) -> Dict[str, float]:
+    def _move_if_sound(self, rate: float, loss: float, norm: float) -> Dict[str, float]:
+        """Move the weights, or skip the step, and return what there is to say of it."""
+        is_sound = math.isfinite(norm) and (self.config.on_nan == "stop" or math.isfinite(loss))
+        if is_sound:
+            self.parallel.step(rate, norm)
+        else:
+            self.skipped_updates += 1
+        self.parallel.clear()
+        told: Dict[str, float] = {}
+        if self.loss_scale is not None:
+            self.loss_scale.judge(is_sound)
+            told["loss_scale"] = self.loss_scale.value
+        return {**told, "skipped_updates": self.skipped_updates}
+
+    def _read(self) -> None:
+        """Set the metrics of all steps that wait, by one copy from the device and one sum over the ranks."""
+        steps, self._waiting = self._waiting, []
+        if not steps:
+            return
+        own = np.append(read_steps(steps).ravel(), self._stop.local())
+        added = self.process_group.all_reduce_now(own)
+        self._stop.set_total(added[-1])
+        for step, sums in zip(steps, added[:-1].reshape(len(steps), -1)):
+            step.metrics.set(self._metrics(step, StepSums(*sums.tolist())))
+
+    def _metrics(self, step: WaitingStep, sums: StepSums) -> Dict[str, float]:
         metrics = {
-            "loss": sums.loss / weight,
-            "accuracy": sums.accuracy / (num_batches * self.process_group.size),
-            "padding_share": 1 - sums.tokens / sums.places,
+            "loss": sums.loss / step.weight,
+            "accuracy": sums.accuracy / (len(step.passes) * self.process_group.size),
+            "padding_share": 1 - sums.tokens / sums.padded_tokens,
+            **{name: getattr(sums, name) for name in ("tokens", "padded_tokens", "flops")},
         }
         if self.loss.rdrop_alpha:
-            metrics["divergence"] = sums.divergence / weight
+            metrics["divergence"] = sums.divergence / step.weight
         if self.fgm is not None:
-            metrics["adversarial_loss"] = sums.adversarial_loss / weight
-        return {name: float(value) for name, value in metrics.items()}
+            metrics["adversarial_loss"] = sums.adversarial_loss / step.weight
+        metrics["learning_rate"] = step.rate
+        if step.has_norm:
+            metrics["gradient_norm"] = math.sqrt(sums.squares)
+        return metrics
 
     def evaluate(self, split: str) -> Dict[str, float]:
         """Return the metrics that ``measure`` gives of ``split``.
 
         Every row counts the same there, whatever the class weights.
         """
+        self._read()
         rows = self.splits[split]
         with self.precision.casting():
             logits = logits_of(self.model, rows, self.config.batch_size, self.process_group)
@@ -216,7 +269,11 @@ class PairJob:
 def open_optimizer(config: PairConfig, model: PairClassifier) -> paddle.optimizer.AdamW:
     """Return the optimizer of a run, over the weights of ``model`` that are not frozen."""
     clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
-    return new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+    if model.fused_state is None:
+        return new_optimizer(model, config, multi_precision=config.narrows_weights, grad_clip=clip)
+    optimizer = new_optimizer(model, config, grad_clip=clip, kind=FusedAdamW)
+    optimizer.threads = model.fused_state.threads
+    return optimizer
 
 
 def rates_of(config: PairConfig, total_steps: int) -> Dict[str, Any]:
@@ -232,9 +289,14 @@ def rates_of(config: PairConfig, total_steps: int) -> Dict[str, Any]:
 
 def _parallel(config: PairConfig, model: PairClassifier, optimizer, process_group):
     if config.sharding == "none":
-        return DataParallel(model, optimizer, process_group)
+        return DataParallel(model, optimizer, process_group, widens_sums=config.widens_sums)
     return Zero2(
-        model, optimizer, process_group, offload=config.sharding_offload, weight_decay=config.weight_decay
+        model,
+        optimizer,
+        process_group,
+        offload=config.sharding_offload,
+        weight_decay=config.weight_decay,
+        widens_sums=config.widens_sums,
     )
 
 

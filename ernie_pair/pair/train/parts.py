@@ -10,6 +10,7 @@ from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.kernel_path import choose_path, seed_dropout
 from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.datasets import PairData
@@ -51,13 +52,18 @@ def open_parts(config: PairConfig, model: PairClassifier, data: PairData) -> Tra
                 f"--{name} {getattr(config, name)} is done by PairTrainer.train, and not by a loop of your "
                 "own; leave it out"
             )
+    if config.to_static is True:
+        raise InputError(
+            "--to_static true is of PairTrainer.train, and not of a loop of your own; leave it out"
+        )
     freeze(model, config)
+    choose_path(model, config, config.device)
     recompute_layers(model, config.use_recompute)
     total = total_steps(config, data.num_rows, World())
     rates = rates_of(config, total)
 
     def seed(step: int, micro_batch: int) -> None:
-        paddle.seed(seed_of(config.seed, 0, step, micro_batch))
+        seed_dropout(model, seed_of(config.seed, 0, step, micro_batch))
 
     return TrainingParts(
         model,

@@ -6,14 +6,19 @@ from typing import Any, Dict, Optional, Sequence
 
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import EVENTS
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.run_log import metrics_in, read_events, start_console
 from ernie_pair.engine.schedule import Schedule
+from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.metrics import describe_single_class
+from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.recompute import recompute_layers
@@ -49,8 +54,11 @@ def train_pair(config: TrainConfig) -> None:
         if world.size > 1:
             stop_with_the_launcher()
         quiet_libraries()
-        device = start_device(config.device, world)
+        device = start_device(config.device, world, config)
+        set_deterministic(config.deterministic, config.device)
         start = open_initial_model(config, config.model_name_or_path)
+        if start.model.fused_state is not None:
+            keep_freed_memory()
         PairRun(config, start, open_pair_data(config, start.source, world), world, device).train(stop)
 
 
@@ -87,7 +95,12 @@ class PairRun:
                 "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
                 config.model_class,
             )
+        group = self.process_group
+        choice = choose_path(start.model, config, config.device, group.size, group.all_reduce)
+        if config.device == "cpu":
+            logger.info("%s", choice.describe())
         recompute_layers(start.model, config.use_recompute)
+        self.kernels = choice
         self.job = PairJob(
             config,
             start.model,
@@ -99,6 +112,8 @@ class PairRun:
             beginning=start.beginning,
             vocab_file=start.source.vocab_file,
         )
+        if self.job.is_compiled:
+            logger.info("the forward pass is one program (--to_static)")
         self.state = TrainerState(
             max_steps=self.job.total_steps,
             is_world_process_zero=world.is_first,
@@ -124,6 +139,7 @@ class PairRun:
             eval_freq=config.eval_freq,
             checkpoint_steps=config.checkpoint_steps,
             samples_per_epoch=self.data.num_rows,
+            sync_freq=config.sync_freq_on(config.device),
         )
         return RunSettings(
             flags=config,
@@ -131,13 +147,16 @@ class PairRun:
             schedule=schedule,
             rates=job.rates,
             fingerprint=fingerprint_of(config, self.start.source, self.data.hashes, job, self.world),
-            topology=topology_of(config, self.world),
+            topology=topology_of(config, self.kernels.name, self.world),
             rules=RULES,
             allow_change=config.allow_change,
             fresh_start=config.fresh_start,
             retention=config.retention,
             samples_per_epoch=self.data.num_rows,
+            product_rate=product_rate(config, config.device, cpu_threads()) * self.world.size,
             report_to=config.reporters,
+            place=job.place if config.device == "gpu" else None,
+            device=config.device,
         )
 
 
@@ -202,7 +221,8 @@ class PairHooks(Hooks):
         run, config = self.run, self.config
         vocab_file = run.start.source.vocab_file
         run.start.model.write(draft, vocab_file, config.max_seq_len, config.save_format)
-        write_card(draft, card_of_best(config, run.start, run.data, *self.judged, run.job.evaluated))
+        kernels, evaluated = run.kernels.describe(), run.job.evaluated
+        write_card(draft, card_of_best(config, run.start, run.data, kernels, *self.judged, evaluated))
 
     def on_save(self, state: TrainState, folder: Path) -> None:
         """Call ``on_save`` of the user's callbacks."""

@@ -26,6 +26,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError, Stopped
 from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
@@ -43,6 +44,7 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.model.classifier import PairClassifier, load_initial_weights
+from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
@@ -116,7 +118,8 @@ class PairTrainer:
         if not logging.getLogger("ernie_pair").handlers:
             start_console(self.world)
         quiet_libraries()
-        self._device = start_device(config.device, self.world)
+        self._device = start_device(config.device, self.world, config)
+        set_deterministic(config.deterministic, config.device)
         self._open = partial(_start_of, model, config, vocab_file)
         self._start = self._open()
         self._has_begun = False
@@ -296,10 +299,11 @@ class PairTrainer:
         source = self._start.source
         tokenizer = open_tokenizer(source.vocab_file, source.spec, self.config.max_seq_len)
         rows = encode_texts(left, right, None, tokenizer, self.config.max_seq_len)
-        process_group = join_process_group(self.world)
-        process_group.barrier()
+        group = join_process_group(self.world)
+        group.barrier()
+        choose_path(self.model, self.config, self.config.device, group.size, group.all_reduce)
         with self._casting():
-            return logits_of(self.model, rows, self.config.batch_size, process_group)
+            return logits_of(self.model, rows, self.config.batch_size, group)
 
     def _measure(self) -> UserMetrics:
         all_reduce = join_process_group(self.world).all_reduce

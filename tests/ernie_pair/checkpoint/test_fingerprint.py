@@ -165,3 +165,16 @@ def test_a_finished_pair_run_may_go_on_for_more_epochs(tmp_path, capsys):
         capsys.readouterr().err
     )
     assert (tmp_path / "out" / "model_last").resolve().name == "step_00000012"
+
+
+def test_a_run_in_half_precision_keeps_its_float32_ops():
+    half = ("--use_amp", "true", "--device", "gpu", "--amp_dtype", "float16")
+    _, now = pretraining(*half)
+    before = {name: value for name, value in now.items() if name != "amp_fp32_ops"}
+    config, all_in_float32 = pretraining(*half, "--amp_fp32_ops", "softmax,gelu,layer_norm")
+    assert compare(before, config, all_in_float32) == []
+    with pytest.raises(InputError, match="amp_fp32_ops was 'gelu,layer_norm,softmax' and is now ''"):
+        compare(before, config, now)
+    config, wide = pretraining("--amp_fp32_ops", "softmax")  # of a run that casts nothing
+    before = {name: value for name, value in wide.items() if name != "amp_fp32_ops"}
+    assert compare(before, config, wide) == []

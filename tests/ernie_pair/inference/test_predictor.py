@@ -19,10 +19,12 @@ from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, NumbersError
 from data_tools.base.installation import install_command
 from ernie_pair.__main__ import COMMANDS
+from ernie_pair.device.cpu_level import cpu_level
 from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
 from ernie_pair.inference.softmax import probabilities
+from ernie_pair.kernels.levels import LEVEL_ASKED
 from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
@@ -132,6 +134,100 @@ def test_predictions_are_named_and_calibrated(predictor):
     assert len(set(answer.labels)) > 1
     assert answer.probabilities.dtype == np.float32 and answer.probabilities.shape == (40, 3)
     assert np.allclose(answer.probabilities, probabilities(logits, temperature=1.7), atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def in_bf16(exported):
+    if cpu_level() != "avx512_bf16":
+        pytest.skip("the processor has no AVX512-BF16")
+    return PairPredictor(exported, "paddle", threads=1, precision="bf16")
+
+
+@pytest.mark.parametrize(
+    "backend, precision, named",
+    [("paddle", "fp32", "paddle"), ("paddle", "bf16", "paddle bf16"), ("onnx-int8", "int8", "onnx-int8")],
+)
+def test_it_says_what_computes_in_which_precision(exported, monkeypatch, backend, precision, named):
+    predictor = PairPredictor(exported, "paddle", threads=1)
+    monkeypatch.setattr(predictor, "backend", backend)
+    monkeypatch.setattr(predictor._backend, "precision", precision)
+    assert predictor.precision == precision and predictor.describe() == named
+
+
+def test_bf16_answers_nearly_as_float32_does(exported, in_bf16):
+    pairs = random_texts(2 * BATCH_SIZE + 9)
+    expected = PairPredictor(exported, "paddle", threads=1).logits(pairs)
+    assert in_bf16.describe() == "paddle bf16"
+    difference = np.abs(in_bf16.logits(pairs) - expected).max()
+    assert 1e-6 < difference < 0.05 * np.abs(expected).max()  # not the same: it is on
+
+
+def test_bf16_says_nothing_of_its_passes(exported, in_bf16, capfd):
+    PairPredictor(exported, "paddle", threads=1, precision="bf16")
+    assert "bfloat16" not in "".join(capfd.readouterr())
+
+
+def test_bf16_asks_in_few_shapes(in_bf16, monkeypatch):
+    """Each new one is planned for as long as several passes take."""
+    shapes, asked = set(), in_bf16._backend.logits
+    monkeypatch.setattr(
+        in_bf16._backend, "logits", lambda ids, types: shapes.add(ids.shape) or asked(ids, types)
+    )
+    for count in range(1, 24):
+        in_bf16.predict(random_texts(count, seed=count, longest=MAX_SEQ_LEN // 2))
+    assert {rows for rows, _ in shapes} <= {1, 2, 4, 8, 16, 32}
+    assert {length for _, length in shapes} <= {8, 16, 24, 32, 40}
+
+
+def test_a_rounded_length_stays_within_the_model(tmp_path, trained):
+    if cpu_level() != "avx512_bf16":
+        pytest.skip("the processor has no AVX512-BF16")
+    folder = ship(trained, tmp_path / "ship", max_seq_len=125)
+    predictor = PairPredictor(folder, "paddle", precision="bf16")
+    assert len(predictor.logits([("今" * 200, "天" * 200)])) == 1
+
+
+def test_no_pass_of_paddle_holds_many_tokens(exported, monkeypatch):
+    """Paddle Inference keeps all activations of a pass."""
+    predictor = PairPredictor(exported, "paddle", threads=1)
+    tokens, asked = [], predictor._backend.logits
+    monkeypatch.setattr(
+        predictor._backend, "logits", lambda ids, types: tokens.append(ids.size) or asked(ids, types)
+    )
+    predictor.predict([("今" * 30, "天" * 30)] * 100)
+    assert 1024 // 2 < max(tokens) <= 1024
+
+
+@pytest.mark.parametrize(
+    "backend, level, reason",
+    [
+        ("onnx", "avx512_bf16", "precision bf16 is of backend paddle, not of onnx; use precision fp32"),
+        ("onnx-int8", "avx512_bf16", "is of backend paddle, not of onnx-int8"),
+        (
+            "paddle",
+            "avx512",
+            r"needs a processor with AVX512-BF16 \(.*\); use precision fp32",
+        ),
+        ("auto", "none", "needs a processor with AVX512-BF16 "),
+    ],
+)
+def test_bf16_that_cannot_be_is_refused(exported, monkeypatch, backend, level, reason):
+    monkeypatch.setenv(LEVEL_ASKED, level)
+    with pytest.raises(InputError, match=reason):
+        PairPredictor(exported, backend, precision="bf16")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", ""])
+def test_a_precision_that_is_none_is_refused(exported, precision):
+    with pytest.raises(InputError, match=f"^precision {precision} is none of fp32, bf16.*; use one of them$"):
+        PairPredictor(exported, precision=precision)
+
+
+def test_bf16_without_a_model_for_it_says_so(exported, monkeypatch):
+    monkeypatch.setattr(backends, "refuse_no_bf16", lambda: None)
+    onnx_only = replace(read_exported(exported), files={"model.onnx": ""})
+    with pytest.raises(InputError, match="no model for paddle; precision bf16 takes one; export it with"):
+        backends.open_backend(onnx_only, "auto", 1, "bf16")
 
 
 def test_no_pairs_have_no_answers(predictor):

@@ -49,8 +49,9 @@ def config(tmp_path, monkeypatch):
     return QuickstartConfig(output_dir=str(tmp_path / "a run"), pairs=90, steps=7, epochs=3, device="cpu")
 
 
-def test_seven_steps_of_the_quickstart_in_their_order(program, config, tmp_path, capsys):
+def test_seven_steps_of_the_quickstart_in_their_order(program, config, tmp_path, capsys, monkeypatch):
     asked = program()
+    monkeypatch.setattr(running, "cpu_threads", lambda: 7)
     quickstart(config)
     words = [line.split()[0] for line in asked()]
     assert words[:5] == ["make-sample", "text-to-json", "build-vocab", "create-corpus", "new-model"]
@@ -61,7 +62,7 @@ def test_seven_steps_of_the_quickstart_in_their_order(program, config, tmp_path,
     assert json.loads((tmp_path / "a run" / "quickstart.json").read_text()) == {"accuracy": 0.9}
     steps, epochs = asked()[5], asked()[7:9]
     assert steps.startswith("launch pretrain ") and "--max_steps=7 --decay_steps=7 " in steps
-    assert all("--epochs=3" in line and line.endswith("threads=1") for line in epochs)
+    assert all("--epochs=3" in line and line.endswith("threads=3") for line in epochs)
     assert asked()[9].endswith("threads=") and "--pairs=90" in asked()[0]
 
 

@@ -39,7 +39,7 @@ LIMITS = Limits(max_body=2000, max_pairs=5, max_chars=20)
 class Model:
     """Says how long both texts are together; ``gate`` holds it up, ``calls`` are what it was asked."""
 
-    backend = "onnx"
+    backend, precision = "onnx", "fp32"
     exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.5)
     threshold, symmetric = 0.25, "average"
 
@@ -128,6 +128,34 @@ def test_requests_that_wait_for_a_busy_model_go_together(model):
 
     answers = ask(model, busy, max_wait=0.0)
     assert all(answer.status_code == 200 for answer in answers) and model.calls == [1, 6]
+
+
+def test_who_asks_alone_waits_for_nobody(model):
+    async def one_by_one(client):
+        return [await asyncio.wait_for(post(client, *texts(n)), 5) for n in (1, 2, 3)]
+
+    assert len(ask(model, one_by_one, max_wait=60.0)) == 3 and model.calls == [1, 1, 1]
+
+
+def test_those_who_asked_together_are_waited_for(model):
+    async def twice(client):
+        await post(client, *texts(1))
+        await asyncio.sleep(0.05)
+        await post(client, *texts(2))
+
+    async def three(client):
+        model.gate.clear()
+        first = asyncio.ensure_future(twice(client))
+        while not model.calls:
+            await asyncio.sleep(0.001)
+        others = [asyncio.ensure_future(post(client, *texts(n))) for n in (3, 4)]
+        while (await client.get("/health")).json()["waiting_pairs"] < 2:
+            await asyncio.sleep(0.001)
+        model.gate.set()
+        await asyncio.wait_for(asyncio.gather(first, *others), 5)
+
+    ask(model, three, max_wait=60.0)
+    assert model.calls == [1, 3]  # as soon as the first asks again
 
 
 def test_a_request_is_never_cut_in_two(model):
@@ -261,7 +289,13 @@ def test_other_routes_are_refused_in_one_line(model, method, path, status):
 def test_health_says_what_is_served(model):
     answer = ask(model, lambda client: client.get("/health"))
     assert answer.status_code == 200
-    facts = {"backend": "onnx", "labels": ["odd", "even"], "max_seq_len": 128, "waiting_pairs": 0}
+    facts = {
+        "backend": "onnx",
+        "precision": "fp32",
+        "labels": ["odd", "even"],
+        "max_seq_len": 128,
+        "waiting_pairs": 0,
+    }
     facts.update(temperature=1.5, threshold=0.25, symmetric="average")
     assert answer.json() == {"status": "ok", **facts}
 

@@ -326,7 +326,7 @@ def test_a_host_that_is_not_the_services_is_refused(flags, host, status):
 class FakeModel:
     from types import SimpleNamespace
 
-    backend, threshold, symmetric = "none", None, "none"
+    backend, precision, threshold, symmetric = "none", "fp32", None, "none"
     exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.0)
 
     def predict(self, pairs):

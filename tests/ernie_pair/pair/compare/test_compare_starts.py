@@ -97,6 +97,15 @@ def test_every_start_has_every_seed_and_nothing_is_done_twice(tmp_path, config, 
     assert json.loads((tmp_path / "out" / "compare.json").read_text())["seeds"] == [7, 8, 9]
 
 
+def test_models_are_asked_by_the_kernels_they_learned_by(config, calls):
+    flags = json.loads(Path(config.train_config).read_text())
+    Path(config.train_config).write_text(json.dumps({**flags, "kernels": "plain"}))
+    compare_starts(replace(config, seeds=1))
+    asked = [words for words in calls if words[0] == "predict"]
+    assert len(asked) == 2
+    assert all({"--kernels=plain", "--precision=fp32"} < set(words) for words in asked)
+
+
 def test_runs_of_another_plan_are_not_mixed_in(tmp_path, config, calls):
     compare_starts(replace(config, seeds=1))
     flags = json.loads(Path(config.train_config).read_text())

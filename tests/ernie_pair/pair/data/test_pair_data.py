@@ -8,6 +8,7 @@ from tiny_pair import VOCAB, write_model, write_pairs
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.inference.token_rows import BatchRules
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pair.config.ask_config import EvaluateConfig
@@ -315,6 +316,18 @@ def test_evaluation_sees_every_row_once_with_its_like(batch_size):
     batches = evaluation_batches(lengths, batch_size)
     assert sorted(np.concatenate(batches).tolist()) == list(range(33))
     assert (np.diff(lengths[np.concatenate(batches)]) >= 0).all()
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+@pytest.mark.parametrize("rules", [BatchRules(256), BatchRules(300, 8), BatchRules(16)])
+def test_evaluation_batches_hold_few_tokens_where_told(batch_size, rules):
+    lengths = np.random.default_rng(1).integers(5, 40, size=500)
+    batches = evaluation_batches(lengths, batch_size, rules)
+    assert np.array_equal(np.concatenate(batches), np.argsort(lengths, kind="stable"))
+    for rows in batches:
+        tokens = len(rows) * rules.padded(int(lengths[rows].max()))
+        assert len(rows) == 1 or (tokens <= rules.most_tokens and len(rows) <= batch_size)
+    assert batch_size < 64 or rules.most_tokens < 64 or max(map(len, batches)) > 8
 
 
 @pytest.mark.parametrize(

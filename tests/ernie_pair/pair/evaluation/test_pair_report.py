@@ -181,7 +181,8 @@ def trained(tmp_path_factory):
         train_file=str(write_pairs(folder / "train.tsv", 90, seed=0)),
         dev_file=str(write_pairs(folder / "dev.tsv", 61, seed=1)),
         output_dir=str(folder / "out"),
-        max_steps=30,
+        max_steps=60,
+        dropout=0.0,  # its draws differ from one processor to the next
         batch_size=16,
         learning_rate=5e-3,
         best_metric="loss",

@@ -2,9 +2,12 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from places import ROOT
 from tiny_pair import write_pairs
 from tiny_ship import ship, write_trained
 
@@ -98,6 +101,17 @@ def test_predictions_may_go_to_standard_output_or_nowhere(world, tmp_path, name,
     assert Path("/dev/null").is_char_device()
 
 
+def test_an_evaluation_says_what_computed_it_and_why(world, tmp_path, capfd):
+    pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
+    evaluate(world, pairs, tmp_path / "out.json", report=str(report), kernels="plain")
+    reason = "plain kernels of Paddle: --kernels plain"
+    for name in (tmp_path / "out.json", report / "report.json"):
+        assert json.loads(name.read_text())["kernels"] == reason
+    assert f"<dt>Computed by</dt><dd>{reason}</dd>" in (report / "report.html").read_text()
+    said = capfd.readouterr().err
+    assert " on cpu, " in said and "1 process(es)" in said and reason in said
+
+
 def test_the_report_of_an_evaluation_keeps_the_rule_too(world, tmp_path):
     pairs, report = write_pairs(tmp_path / "pairs.tsv", 12), tmp_path / "report"
     report.mkdir()
@@ -124,3 +138,45 @@ def test_a_comparison_replaces_no_file_of_the_user(world, tmp_path, name):
         compare_starts(config)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
     assert (tmp_path / "out" / name).read_text() == '{"mine": 1}'
+
+
+# A command over so many rows, with an answer in place of a model's: what it holds at the most, in MB.
+PEAK = """
+import re, sys
+import numpy as np
+from ernie_pair.pair.config.ask_config import PredictConfig
+from ernie_pair.pair.evaluation import inference_model, predict_pair
+from ernie_pair.pair.export import predict_exported
+from ernie_pair.inference.predictor import PairPredictor
+
+def answer(self, left, right, *more):
+    return np.zeros((len(left), 2), dtype=np.float32)
+
+command, model, pairs, out = sys.argv[1:]
+inference_model.WINDOW = 4096
+inference_model.InferenceModel._logits_of_texts = PairPredictor._logits_of_texts = answer
+if command == "predict":
+    asked = PredictConfig(model, pairs, out, scores=True, on_bad_row="skip", device="cpu")
+    predict_pair.predict_pair(asked)
+else:
+    asked = predict_exported.RunConfig(model, pairs, out, scores=True, on_bad_row="skip")
+    predict_exported.predict_exported(asked)
+peak = re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())  # ru_maxrss begins with pytest's
+print(int(peak[1]) / 1e3)
+"""
+
+
+@pytest.mark.parametrize("command, model", [("predict", "model"), ("run", "ship")])
+def test_memory_does_not_follow_the_rows(world, tmp_path, command, model):
+    def peak(copies):
+        pairs, out = tmp_path / f"{copies}.tsv", tmp_path / f"{copies}.out"
+        rows = [f"{'今天天气' * 20}\t{'真很不太好' * 20}\n"] * 20 + ["今\n"]  # one in 21 is no pair
+        pairs.write_text("".join(rows) * copies, encoding="utf-8")
+        words = [sys.executable, "-c", PEAK, command, str(world / model), str(pairs), str(out)]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert len(out.read_text().splitlines()) == 1 + 21 * copies
+        return float(done.stdout)
+
+    few, many = peak(500), peak(3000)
+    assert many - few < 10  # 50,000 rows more, of 0.9 kB in the file

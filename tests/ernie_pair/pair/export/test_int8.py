@@ -10,10 +10,12 @@ from tiny_ship import random_texts, ship, write_trained
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.device.cpu_level import cpu_level
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.kernels.levels import LEVEL_ASKED
 from ernie_pair.pair.export import quantize
 from ernie_pair.pair.export.export_config import ExportConfig
-from ernie_pair.pair.export.judge_int8 import FLOAT, INT8
+from ernie_pair.pair.export.judge_precision import BF16, FLOAT, INT8
 from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 from ernie_pair.pair.model.classifier import load_classifier
 
@@ -69,6 +71,27 @@ def test_int8_stands_beside_float32_with_its_figures(exported, labelled):
     assert set(facts["pairs_per_second"]) == {FLOAT, INT8} and min(facts["pairs_per_second"].values()) > 0
     sizes = {name: (exported / file).stat().st_size for name, file in FILES.items()}
     assert facts["bytes"] == sizes and sizes[INT8] < sizes[FLOAT]
+
+
+@pytest.mark.skipif(cpu_level() != "avx512_bf16", reason="the processor has no AVX512-BF16")
+def test_bf16_is_judged_beside_float32(tmp_path, model, labelled, capfd):
+    flags = {"precision": "bf16", "quantize_file": str(labelled)}
+    folder = ship(model, tmp_path / "ship", "paddle", max_accuracy_drop=1.0, **flags)
+    facts = json.loads((folder / "export.json").read_text(encoding="utf-8"))["bf16"]
+    expected, found = (
+        PairPredictor(folder, "paddle", precision=precision).logits(PAIRS) for precision in ("fp32", "bf16")
+    )
+    assert facts["largest_difference"] == pytest.approx(np.abs(expected - found).max(), rel=1e-3)
+    assert facts["agreement"] == np.mean(expected.argmax(axis=1) == found.argmax(axis=1))
+    assert set(facts["accuracy"]) == {"paddle", BF16} and facts["accuracy"]["paddle"] == 1.0
+    assert "bf16: " in capfd.readouterr().err
+
+
+def test_bf16_without_the_processor_for_it_is_not_judged(tmp_path, model, monkeypatch):
+    monkeypatch.setenv(LEVEL_ASKED, "avx2")
+    with pytest.raises(InputError, match="precision bf16 needs a processor with AVX512-BF16"):
+        ship(model, tmp_path / "ship", "paddle", precision="bf16")
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_weight_of_a_product_is_int8(exported):
@@ -142,7 +165,8 @@ def test_without_labels_the_agreement_decides(tmp_path, model, labelled, monkeyp
     "flags, reason",
     [
         ({"format": "paddle", "quantize": "int8"}, "quantize int8 is of the ONNX model; pass format onnx"),
-        ({"quantize_file": "dev.tsv"}, "quantize_file is to judge int8 by; pass quantize int8 as well"),
+        ({"quantize_file": "dev.tsv"}, "quantize_file is to judge int8 or bf16 by; pass quantize"),
+        ({"precision": "bf16"}, "precision bf16 is of the Paddle model; pass format paddle or both"),
         ({"max_accuracy_drop": 1.5}, "max_accuracy_drop=1.5 is above 1"),
     ],
 )

@@ -13,7 +13,7 @@ from data_tools.base.errors import InputError, NumbersError
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.amp_flags import AmpFlags
-from ernie_pair.engine.loop import MOST_SKIPPED_IN_A_ROW
+from ernie_pair.engine.readings import MOST_SKIPPED_IN_A_ROW
 from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.pair.step.amp import LossScale, loss_scale_of
 from ernie_pair.pair.train.pair_job import PairJob

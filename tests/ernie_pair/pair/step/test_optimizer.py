@@ -13,6 +13,7 @@ from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.model.classifier import build_classifier
 from ernie_pair.pair.step.optimizer import (
+    BETAS,
     decays,
     new_optimizer,
     optimizer_arrays,
@@ -211,17 +212,27 @@ class NarrowModel:
 
 def test_masters_of_narrow_weights_belong_to_the_state():
     model = NarrowModel()
-    kept = {}
+    kept, laid = {}, []
+    powers = {
+        name: SimpleNamespace(
+            numpy=lambda value=value: value,
+            get_tensor=lambda: SimpleNamespace(set=lambda array, place: laid.append((array, str(place)))),
+        )
+        for name, value in BETAS.items()
+    }
     optimizer = SimpleNamespace(
         **{"_multi_precision": True, "_accumulators_holder": {}, "_master_weights": {}, "_name": "adamw_7"},
         state_dict=lambda: {},
         set_state_dict=kept.update,
+        _create_accumulators=lambda block, parameters: None,
+        _get_accumulator_master=lambda name, parameter: powers[name],
     )
     arrays = optimizer_arrays(model, optimizer)
     assert arrays["classifier.weight.master"].dtype == np.float32 and len(arrays) == 5
     arrays["classifier.weight.master"] = np.full((2, 3), 1.0001, np.float32)
     restore_optimizer(model, optimizer, arrays, "here")
     assert "linear_0.w_0_fp32_master_0_adamw_7_moment1_0" in kept
+    assert laid == [(value, str(paddle.CPUPlace())) for value in BETAS.values()]  # as AdamW makes them
     master = kept["master_weights"]["linear_0.w_0"]
     assert master.name == "linear_0.w_0_fp32_master_0" and float(master[0, 0]) == np.float32(1.0001)
     optimizer.state_dict = lambda: kept

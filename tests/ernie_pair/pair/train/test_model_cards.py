@@ -54,6 +54,7 @@ def test_a_card_tells_of_the_run_and_its_data(run):
     assert not [line for line in flags if line.startswith(("output_dir", "warmup_rate", "train_file"))]
     for package, version in installed_versions().items():
         assert f"- {package} {version}\n" in card
+    assert re.search(r"^- computed by: (fused kernels, |plain kernels of Paddle: )", card, re.M)
 
 
 def test_a_card_tells_the_metrics_and_their_intervals(run):

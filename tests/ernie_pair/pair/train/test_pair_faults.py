@@ -10,6 +10,7 @@ import pytest
 from tiny_pair import train_config
 
 from data_tools.base.errors import InputError, NumbersError, Stopped
+from ernie_pair.engine.run_log import MEASURED
 from ernie_pair.pair.step import loss as module
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
@@ -41,8 +42,8 @@ def poison(monkeypatch):
             now[:] = [step]
             return step_of(self, batches, step, stop)
 
-        def poisoned(logits, labels):
-            loss = entropy(logits, labels)
+        def poisoned(logits, labels, **settings):
+            loss = entropy(logits, labels, **settings)
             if now[0] not in steps:
                 return loss
             return loss + (logits.sum() * 0).sqrt() if gradient_only else loss * float("inf")
@@ -55,8 +56,7 @@ def poison(monkeypatch):
 
 def events(folder):
     read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    timed = ("samples_per_second", "data_wait_share", "memory_gb")
-    return [{name: value for name, value in event.items() if name not in timed} for event in read]
+    return [{name: value for name, value in event.items() if name not in MEASURED} for event in read]
 
 
 def weights(folder, step):

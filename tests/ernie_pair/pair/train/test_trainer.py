@@ -20,6 +20,7 @@ from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.engine.run_log import MEASURED
 from ernie_pair.inference import token_rows as pair_rows
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -60,9 +61,8 @@ def make(tmp_path, model):
 
 def events(folder, split=None):
     read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    timed = ("samples_per_second", "data_wait_share", "memory_gb")
     return [
-        {name: value for name, value in event.items() if name not in timed}
+        {name: value for name, value in event.items() if name not in MEASURED}
         for event in read
         if split in (None, event["split"])
     ]

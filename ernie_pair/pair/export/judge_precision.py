@@ -1,4 +1,4 @@
-"""Judge the int8 model beside the float one: by labelled pairs, otherwise by how often both answer alike."""
+"""Judge int8 and bf16 beside float32: by labelled pairs, otherwise by how often both answer alike."""
 
 import logging
 import time
@@ -20,11 +20,27 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_parity import random_texts
 
-FLOAT, INT8 = "onnx", "onnx-int8"
 CHUNK = 512  # pairs that each model answers in turn
 NUM_MADE_UP, MOST_ALONE = 512, 64
 
 logger = logging.getLogger(__name__)
+
+
+class Lower(NamedTuple):
+    """A way to ask an exported model with less precision, and the float32 one that it is judged beside.
+
+    ``name`` is its section of export.json, in which ``full`` and ``lower`` name the two.
+    """
+
+    name: str
+    full: str
+    lower: str
+    cure: str  # what to pass to export without it
+
+
+FLOAT, INT8, BF16 = "onnx", "onnx-int8", "paddle-bf16"
+INT8_BESIDE_FLOAT = Lower("int8", FLOAT, INT8, "--quantize none")
+BF16_BESIDE_FLOAT = Lower("bf16", "paddle", BF16, "--precision fp32")
 
 
 class JudgingPairs(NamedTuple):
@@ -46,8 +62,9 @@ def judging_pairs(config: ExportConfig, labels: Labels, tokenizer: WordPiece, lo
     name = config.quantize_file
     if not name:
         logger.warning(
-            "without --quantize_file int8 is judged by made-up pairs: that says little of yours; give some, "
-            "labelled ones best"
+            "without --quantize_file %s is judged by made-up pairs: that says little of yours; give some, "
+            "labelled ones best",
+            config.lower_precisions,
         )
         texts = random_texts(np.random.default_rng(1), tokenizer, longest, NUM_MADE_UP)
         return JudgingPairs(list(zip(*texts)), None, "made-up pairs", None)
@@ -55,32 +72,45 @@ def judging_pairs(config: ExportConfig, labels: Labels, tokenizer: WordPiece, lo
     source = PairSource("quantize_file", name, "dev", labels, columns, rules)
     if source.is_file and not has_labels(Path(name), columns, rules):
         source = PairSource("quantize_file", name, "dev", None, columns, rules)
-        logger.warning("%s has no labels: int8 is judged by how often it answers as float32 does", name)
+        logger.warning(
+            "%s has no labels: %s is judged by how often it answers as float32 does",
+            name,
+            config.lower_precisions,
+        )
     pairs = source.read()
     return JudgingPairs(list(zip(pairs.left, pairs.right)), pairs.labels, Path(name).name, pairs.sha256)
 
 
-def judge_int8(folder: Path, judging: JudgingPairs, threads: int) -> Dict[str, Any]:
-    """Return what export.json says of the int8 model in ``folder``, beside the float one of ONNX.
+def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict[str, Any]:
+    """Return what export.json says of the model in ``folder`` asked the lower ``way``, beside float32.
 
     accuracy (of labelled pairs), agreement (the share of pairs that both give the same class),
     pairs_per_second and bytes of both; largest_difference of a logit between them; alone: how far a logit
     of either moves when a pair is asked by itself. Raises an ErniePairError where one does not answer.
     """
-    predictors = {name: PairPredictor(folder, name, threads) for name in (FLOAT, INT8)}
+    predictors = {name: _open(folder, name, threads) for name in (way.full, way.lower)}
     logits, seconds = _answer_in_turn(predictors, judging.pairs)
     classes = {name: _classes(predictor, logits[name]) for name, predictor in predictors.items()}
     facts: Dict[str, Any] = {"judged_on": judging.name, "sha256": judging.sha256, "rows": len(judging.pairs)}
     if judging.labels is not None:
         facts["accuracy"] = {name: float(np.mean(given == judging.labels)) for name, given in classes.items()}
-    facts["agreement"] = float(np.mean(classes[FLOAT] == classes[INT8]))
-    facts["largest_difference"] = float(np.abs(logits[FLOAT] - logits[INT8]).max())
+    facts["agreement"] = float(np.mean(classes[way.full] == classes[way.lower]))
+    facts["largest_difference"] = float(np.abs(logits[way.full] - logits[way.lower]).max())
     facts["alone"] = {name: _moves_alone(predictors[name], judging.pairs, logits[name]) for name in logits}
     facts["pairs_per_second"] = {
         name: round(len(judging.pairs) / spent, 1) for name, spent in seconds.items()
     }
-    facts["bytes"] = {name: sum((folder / file).stat().st_size for file in FILES_OF[name]) for name in logits}
+    facts["bytes"] = {
+        name: sum((folder / file).stat().st_size for file in FILES_OF[predictor.backend])
+        for name, predictor in predictors.items()
+    }
     return {**facts, "threads": threads}
+
+
+def _open(folder: Path, name: str, threads: int) -> PairPredictor:
+    if name == BF16:
+        return PairPredictor(folder, "paddle", threads, precision="bf16")
+    return PairPredictor(folder, name, threads)
 
 
 def _answer_in_turn(
@@ -111,33 +141,35 @@ def _moves_alone(predictor: PairPredictor, pairs: List[TextPair], logits: np.nda
     return float(np.abs(alone - logits[:MOST_ALONE]).max())
 
 
-def refuse_loss_of_accuracy(facts: Dict[str, Any], most: float) -> None:
-    """Log the figures; raise CheckpointError when int8 loses more than ``most`` of the accuracy.
+def refuse_loss_of_accuracy(facts: Dict[str, Any], most: float, way: Lower) -> None:
+    """Log the figures; raise CheckpointError when the lower ``way`` loses more than ``most`` of the accuracy.
 
     Without labels the share of pairs that change class counts: no accuracy can drop by more.
     """
     speed, size = facts["pairs_per_second"], facts["bytes"]
     logger.info(
-        "int8: %.1f pairs/s against %.1f, %.1f MB against %.1f",
-        *(speed[INT8], speed[FLOAT], size[INT8] / 1e6, size[FLOAT] / 1e6),
+        "%s: %.1f pairs/s against %.1f, %.1f MB against %.1f",
+        way.name,
+        *(speed[way.lower], speed[way.full], size[way.lower] / 1e6, size[way.full] / 1e6),
     )
     logger.info(
-        "a logit of int8 differs by %.3g at most, and by %.3g when a pair is asked alone (float32: %.3g)",
-        *(facts["largest_difference"], facts["alone"][INT8], facts["alone"][FLOAT]),
+        "a logit of %s differs by %.3g at most, and by %.3g when a pair is asked alone (float32: %.3g)",
+        way.name,
+        *(facts["largest_difference"], facts["alone"][way.lower], facts["alone"][way.full]),
     )
-    said, drop = _drop_in_words(facts)
+    said, drop = _drop_in_words(facts, way)
     logger.info("%s", said)
     if not drop <= most:
         raise CheckpointError(
-            f"int8 loses too much ({said}), {drop:.4f} with --max_accuracy_drop {most}: nothing is exported; "
-            "raise the limit or pass --quantize none"
+            f"{way.name} loses too much ({said}), {drop:.4f} with --max_accuracy_drop {most}: nothing is "
+            f"exported; raise the limit or pass {way.cure}"
         )
 
 
-def _drop_in_words(facts: Dict[str, Any]) -> Tuple[str, float]:
+def _drop_in_words(facts: Dict[str, Any], way: Lower) -> Tuple[str, float]:
     on = f"of {facts['rows']} pairs of {facts['judged_on']}"
     agreement = f"the same class for {facts['agreement']:.4f}"
     if "accuracy" not in facts:
         return f"{agreement} {on}", 1 - facts["agreement"]
-    before, after = facts["accuracy"][FLOAT], facts["accuracy"][INT8]
-    return f"accuracy {before:.4f} in float32, {after:.4f} in int8, {agreement} {on}", before - after
+    before, after = facts["accuracy"][way.full], facts["accuracy"][way.lower]
+    return f"accuracy {before:.4f} in float32, {after:.4f} in {way.name}, {agreement} {on}", before - after

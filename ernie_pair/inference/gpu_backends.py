@@ -1,0 +1,100 @@
+"""An exported model on a GPU: Paddle Inference in float32 or half precision, or ONNX Runtime in float32.
+
+The GPU is the first of those that CUDA_VISIBLE_DEVICES shows.
+"""
+
+from importlib.util import find_spec
+from typing import Any, List
+
+from data_tools.base.errors import InputError
+from data_tools.base.installation import install_command
+from data_tools.base.optional_import import import_optional
+from ernie_pair.device.capability import refuse_old_gpu
+from ernie_pair.device.device import start_device
+from ernie_pair.inference.backends import CPU_PROVIDER, OnnxBackend, PaddleBackend, cure_of
+from ernie_pair.inference.exported_model import ExportedModel
+from ernie_pair.inference.token_rows import BatchRules
+from ernie_pair.kernels.kernel_flags import DTYPES
+from ernie_pair.processes.world import World
+
+CUDA_PROVIDER = "CUDAExecutionProvider"
+# Paddle Inference's words for a precision. Softmax and layer norm stay in float32 by its own rules.
+PRECISION_TYPES = {"fp32": "Float32", "bf16": "Bfloat16", "fp16": "Half"}
+FIRST_POOL_MB = 256  # that Paddle takes at once; it takes more as it needs it
+# All activations of a pass are held: of 12 layers x 768 in float32 about 1 MB a token.
+MOST_TOKENS = 4096
+
+
+def open_on_gpu(exported: ExportedModel, name: str, held: List[str], threads: int, precision: str):
+    """Open the model for ``name``: onnx, paddle, or auto for the first that is exported and has a GPU.
+
+    ``held``: what the model was exported for. Raises InputError where the backend, or the GPU, cannot.
+    """
+    if name == "auto":
+        name = _choose(exported, held, precision)
+    if name == "onnx-int8":
+        raise InputError("--backend onnx-int8 is of the CPU; use --backend paddle, or --device cpu")
+    if precision != "fp32" and name != "paddle":
+        raise InputError(
+            f"--precision {precision} is of --backend paddle, not of {name}; use --precision fp32"
+        )
+    if name not in held:
+        raise InputError(f"{exported.folder} holds no model for {name}; {cure_of(held[0], precision)}")
+    return (GpuPaddleBackend if name == "paddle" else GpuOnnxBackend)(exported, threads, precision)
+
+
+def _choose(exported: ExportedModel, held: List[str], precision: str) -> str:
+    if "paddle" in held and _has_cuda_paddle():
+        return "paddle"
+    if "onnx" in held and precision == "fp32" and _has_cuda_onnxruntime():
+        return "onnx"
+    raise InputError(
+        f"--device gpu, but nothing that {exported.folder} was exported for ({', '.join(held)}) has a GPU "
+        f"here for --precision {precision}; {install_command('gpu')}, or pass --device cpu"
+    )
+
+
+def _has_cuda_paddle() -> bool:
+    return bool(find_spec("paddle")) and import_optional("paddle", "gpu").is_compiled_with_cuda()
+
+
+def _has_cuda_onnxruntime() -> bool:
+    if not find_spec("onnxruntime"):
+        return False
+    return CUDA_PROVIDER in import_optional("onnxruntime", "predict").get_available_providers()
+
+
+class GpuPaddleBackend(PaddleBackend):
+    """Paddle Inference on a GPU. Raises InputError where there is none that it can use."""
+
+    def _configure(self, config, inference, precision: str) -> BatchRules:
+        self.where = start_device("gpu", World())
+        if precision != "fp32":
+            refuse_old_gpu(DTYPES[precision], f"--precision {precision}", "use another precision")
+        number = int(self.where.partition(",")[0].partition(":")[2])
+        kind = getattr(inference.PrecisionType, PRECISION_TYPES[precision])
+        config.enable_use_gpu(FIRST_POOL_MB, number, kind)
+        return BatchRules(MOST_TOKENS)
+
+
+class GpuOnnxBackend(OnnxBackend):
+    """ONNX Runtime on a GPU, by CUDA. Raises InputError where its build, or its start, has no CUDA."""
+
+    where = "gpu:0, by CUDA"
+
+    def __init__(self, exported: ExportedModel, threads: int, precision: str = "fp32"):
+        super().__init__(exported, threads)
+        if self._session.get_providers()[0] != CUDA_PROVIDER:
+            raise InputError(
+                "--device gpu: ONNX Runtime could not start CUDA, of which it needs version 12 and cuDNN 9 "
+                "(its own lines say what is absent); install them, use --backend paddle, or pass --device cpu"
+            )
+
+    def _providers(self, onnxruntime) -> List[Any]:
+        if CUDA_PROVIDER not in onnxruntime.get_available_providers():
+            raise InputError(
+                "--device gpu: this ONNX Runtime has no CUDA; pip uninstall onnxruntime && pip install "
+                f"onnxruntime-gpu=={onnxruntime.__version__}, use --backend paddle, or pass --device cpu"
+            )
+        # TF32 rounds products to 10 bits: --precision fp32 says that it does not.
+        return [(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU_PROVIDER]

@@ -1,0 +1,68 @@
+"""Which kernels compute a classifier, fused or plain; and what the fused ones are to be told."""
+
+from contextlib import nullcontext
+from typing import ContextManager
+
+import numpy as np
+import paddle
+
+from ernie_pair.device.capability import refuse_old_gpu
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.kernels.attach import attach_kernels, describe_unfit, detach_kernels, why_layers_unfit
+from ernie_pair.kernels.choice import AllReduce, KernelChoice, agree_on_path, choose_kernels
+from ernie_pair.kernels.kernel_flags import DTYPES, KernelFlags
+from ernie_pair.kernels.model_state import ModelState
+from ernie_pair.pair.model.classifier import PairClassifier
+
+
+def choose_path(
+    model: PairClassifier,
+    flags: KernelFlags,
+    device: str,
+    size: int = 1,
+    all_reduce: AllReduce = np.asarray,
+    casts: bool = False,
+) -> KernelChoice:
+    """Give ``model`` the kernels that the flags ask for on ``device``, cpu or gpu, and return which.
+
+    The ``size`` processes of a run, which ``all_reduce`` sums over, get the same. ``casts``: who calls it
+    asks the model within ``casting``, so that a GPU may have half precision. Nothing happens to a model that
+    has its kernels already. Raises InputError where they cannot be had.
+    """
+    parts = model.layers(), model.embeddings()
+    unfit = why_layers_unfit(parts[0])
+    choice = agree_on_path(
+        lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
+    )
+    if choice.is_cast:
+        refuse_old_gpu(DTYPES[choice.precision], f"--precision {choice.precision}", "use another precision")
+    held = model.fused_state
+    if choice.is_fused and (held is None or held.precision != choice.precision):
+        model.fused_state = ModelState(choice.precision, cpu_threads())
+        attach_kernels(*parts, model.fused_state)
+    elif not choice.is_fused and held is not None:
+        detach_kernels(*parts)
+        model.fused_state = None
+    return choice.with_note(describe_unfit(parts[1])) if choice.is_fused else choice
+
+
+def casting(choice: KernelChoice) -> ContextManager[None]:
+    """Return a context in which a GPU computes products in the half precision of ``choice``, if it has one.
+
+    Softmax and layer norm stay in float32, which is Paddle's own rule at O1.
+    """
+    if not choice.is_cast:
+        return nullcontext()
+    return paddle.amp.auto_cast(level="O1", dtype=DTYPES[choice.precision])
+
+
+def seed_dropout(model: PairClassifier, seed: int) -> None:
+    """Let the dropout of the next forward pass be drawn by ``seed``, 31 bits."""
+    paddle.seed(seed)
+    if model.fused_state is not None:
+        model.fused_state.seed.set(seed)
+
+
+def constant_weights(model: PairClassifier) -> ContextManager[None]:
+    """Return a context in which the weights of ``model`` do not change: copies in bfloat16 are made once."""
+    return nullcontext() if model.fused_state is None else model.fused_state.constant_weights()

@@ -1,0 +1,53 @@
+"""The forward pass of a pair classifier as a static program, made once by `paddle.jit.to_static`.
+
+Each op of the dynamic graph costs the host time, which a GPU waits for where the ops are small; a program is
+handed over as one. It gives the bits of the dynamic graph where that has been compared, and is refused
+elsewhere.
+"""
+
+from typing import Callable, Optional
+
+import paddle
+
+from data_tools.base.errors import InputError
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.model.classifier import PairClassifier
+
+ANY_SHAPE = [None, None]
+COMPARED = ("ernie", "ernie_gram", "bert")  # families, by the tests
+
+
+def compile_forward(config: PairConfig, model: PairClassifier, num_processes: int) -> Optional[Callable]:
+    """Return the forward pass of ``model`` as a program, or None where the dynamic graph is to compute it.
+
+    ``model`` itself computes on as before. Raises InputError where --to_static true asks for what cannot be.
+    """
+    is_asked_for = config.to_static is True
+    if not is_asked_for and (config.to_static is False or config.device == "cpu"):
+        return None
+    reason = why_not_compiled(config, model, num_processes)
+    if reason and is_asked_for:
+        raise InputError(f"--to_static true: {reason}; leave it out")
+    if reason:
+        return None
+    spec = [paddle.static.InputSpec(ANY_SHAPE, "int64", name) for name in ("input_ids", "token_type_ids")]
+    return paddle.jit.to_static(model.forward, input_spec=spec, full_graph=True)
+
+
+def why_not_compiled(config: PairConfig, model: PairClassifier, num_processes: int) -> str:
+    """Return why the forward pass of ``model`` is left to the dynamic graph; empty: it need not be."""
+    if type(model) is not PairClassifier:
+        return f"{type(model).__name__} is a class of your own, whose Python may do what a program cannot"
+    if model.family not in COMPARED:
+        return f"{model.family} has not been compared, as {', '.join(COMPARED)} have"
+    if model.fused_state is not None:
+        return "the fused kernels of the CPU are no ops of Paddle's; add --kernels plain"
+    if config.use_recompute:
+        return "--use_recompute true runs a layer twice, with the random numbers of the first time"
+    if config.use_amp:
+        return "in a program --use_amp true casts by other rules, which nobody has compared"
+    if num_processes > 1:
+        return (
+            f"its gradients have not been seen to be added up over processes, and these are {num_processes}"
+        )
+    return ""

@@ -1,0 +1,31 @@
+"""The floating-point operations that a step of a pair classifier asks for."""
+
+from ernie_pair.engine.flops import EncoderSize, count_classifier, count_encoder
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.step.freezing import num_frozen_layers
+
+
+class StepOperations:
+    """Counts the operations of training ``model`` as ``config`` says.
+
+    R-Drop lets every pair pass twice and FGM every batch. Frozen layers pass forward alone.
+    """
+
+    def __init__(self, config: PairConfig, model: PairClassifier):
+        spec = model.spec
+        self.size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
+        self.trained = self.size._replace(
+            layers=spec.num_layers - (num_frozen_layers(config, spec.num_layers) or 0)
+        )
+        self.passes = (2 if config.rdrop_alpha else 1) * (2 if config.fgm_epsilon else 1)
+        self.num_classes, self.first_token_only = model.num_classes, model.pooling == "cls"
+
+    def count(self, batch: int, length: int) -> int:
+        """Return the operations of one micro-batch of ``batch`` pairs of ``length`` tokens."""
+        forward, trained = (
+            count_encoder(size, batch, length, batch if self.first_token_only else None)
+            for size in (self.size, self.trained)
+        )
+        head = count_classifier(self.size, batch, self.num_classes)
+        return self.passes * (forward + head + 2 * (trained + head))

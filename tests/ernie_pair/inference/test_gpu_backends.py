@@ -1,0 +1,217 @@
+"""Exported models on a GPU: the settings that the libraries are given, and every refusal; none is needed."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import paddle
+import pytest
+from tiny_ship import ship, write_trained
+
+from data_tools.base.errors import InputError
+from ernie_pair.device.device import start_device
+from ernie_pair.inference import backends, gpu_backends
+from ernie_pair.inference.exported_model import FILES_OF, read_exported
+from ernie_pair.inference.gpu_backends import CUDA_PROVIDER, FIRST_POOL_MB, MOST_TOKENS
+from ernie_pair.inference.predictor import PairPredictor
+
+CPU = "CPUExecutionProvider"
+
+
+class FakeConfig:
+    """Notes what is asked of it, in the place of paddle.inference.Config."""
+
+    def __init__(self, *files):
+        self.asked = []
+
+    def __getattr__(self, name):
+        return lambda *words: self.asked.append((name, *words))
+
+
+class FakePredictor:
+    """Answers the first two token ids of a row, as its logits."""
+
+    def __init__(self, config):
+        self.config, self.given = config, {}
+
+    def get_input_handle(self, name):
+        return SimpleNamespace(copy_from_cpu=lambda array: self.given.update({name: array}))
+
+    def get_output_names(self):
+        return ["logits"]
+
+    def get_output_handle(self, name):
+        return SimpleNamespace(copy_to_cpu=lambda: self.given["input_ids"][:, :2].astype(np.float32))
+
+    def run(self):
+        pass
+
+
+def fake_paddle(is_cuda=True):
+    precisions = SimpleNamespace(Float32="32", Half="16", Bfloat16="b16")
+    inference = SimpleNamespace(Config=FakeConfig, create_predictor=FakePredictor, PrecisionType=precisions)
+    return SimpleNamespace(inference=inference, is_compiled_with_cuda=lambda: is_cuda)
+
+
+def fake_onnxruntime(available, started=(CUDA_PROVIDER, CPU)):
+    made = []
+
+    class Session:
+        def __init__(self, path, options, providers):
+            made.append(providers)
+
+        def get_providers(self):
+            return list(started)
+
+    options = lambda: SimpleNamespace(add_session_config_entry=lambda *words: None)  # noqa: E731
+    return SimpleNamespace(
+        InferenceSession=Session,
+        SessionOptions=options,
+        get_available_providers=lambda: list(available),
+        __version__="1.19.2",
+        made=made,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    trained = write_trained(tmp_path_factory.mktemp("trained") / "best")
+    return ship(trained, tmp_path_factory.mktemp("exported") / "ship")
+
+
+@pytest.fixture
+def exported(folder, monkeypatch):
+    """A model that holds every format; none of its files is opened here."""
+    held = {name: "" for files in FILES_OF.values() for name in files}
+    monkeypatch.setattr("ernie_pair.inference.exported_model.ExportedModel.file", lambda self, name: name)
+    return replace(read_exported(folder), files=held)
+
+
+@pytest.fixture
+def libraries(monkeypatch):
+    """Put libraries of a machine with a GPU of capability 8.0 in the place of those that are installed."""
+
+    def put(capability=(8, 0), **modules):
+        for module in (backends, gpu_backends):
+            monkeypatch.setattr(module, "import_optional", lambda name, extra: modules[name])
+        monkeypatch.setattr(gpu_backends, "find_spec", modules.get)
+        monkeypatch.setattr(gpu_backends, "start_device", lambda device, world: f"{device}:1, A card")
+        monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda: capability)
+
+    return put
+
+
+@pytest.mark.parametrize("precision, kind", [("fp32", "32"), ("fp16", "16"), ("bf16", "b16")])
+@pytest.mark.parametrize("name", ["auto", "paddle"])
+def test_paddle_inference_is_told_of_gpu_and_precision(libraries, exported, precision, kind, name):
+    libraries(paddle=fake_paddle())
+    backend = backends.open_backend(exported, name, 1, precision, "gpu")
+    asked = backend._predictor.config.asked
+    assert ("enable_use_gpu", FIRST_POOL_MB, 1, kind) in asked and ("enable_memory_optim",) in asked
+    words = {name for name, *_ in asked}
+    assert not words & {"disable_gpu", "enable_mkldnn", "enable_mkldnn_bfloat16"}
+    assert (backend.name, backend.where) == ("paddle", "gpu:1, A card")
+    assert backend.rules.most_tokens == MOST_TOKENS
+    ids = np.arange(6).reshape(2, 3)
+    assert backend.logits(ids, ids).tolist() == [[0, 1], [3, 4]]
+
+
+def test_the_cpu_is_told_what_it_was_before(libraries, exported):
+    libraries(paddle=fake_paddle())
+    asked = backends.open_backend(exported, "paddle", 3)._predictor.config.asked
+    assert asked == [
+        ("disable_glog_info",),
+        ("set_cpu_math_library_num_threads", 3),
+        ("enable_memory_optim",),
+        ("disable_gpu",),
+        ("enable_mkldnn",),
+        ("disable_mkldnn_fc_passes",),
+    ]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_the_real_settings_take_these_words(folder, precision):
+    """Names and arguments are those of the Paddle that is installed, a CPU build included."""
+    inference = paddle.inference
+    config = inference.Config(*(str(folder / name) for name in FILES_OF["paddle"]))
+    kind = getattr(inference.PrecisionType, gpu_backends.PRECISION_TYPES[precision])
+    config.enable_use_gpu(FIRST_POOL_MB, 0, kind)
+    assert config.use_gpu() == paddle.is_compiled_with_cuda()
+
+
+def test_onnx_runtime_computes_by_cuda_without_tf32(libraries, exported):
+    onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
+    libraries(onnxruntime=onnxruntime)
+    for name in ("auto", "onnx"):
+        assert backends.open_backend(exported, name, 1, "fp32", "gpu").where == "gpu:0, by CUDA"
+    assert onnxruntime.made == [[(CUDA_PROVIDER, {"device_id": "0", "use_tf32": "0"}), CPU]] * 2
+
+
+def test_paddle_comes_before_onnx_runtime_on_a_gpu(libraries, exported):
+    onnxruntime = fake_onnxruntime([CUDA_PROVIDER, CPU])
+    libraries(paddle=fake_paddle(), onnxruntime=onnxruntime)
+    assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "paddle"
+    libraries(paddle=fake_paddle(is_cuda=False), onnxruntime=onnxruntime)
+    assert backends.open_backend(exported, "auto", 1, "fp32", "gpu").name == "onnx"
+
+
+@pytest.mark.parametrize(
+    "name, precision, available, message",
+    [
+        ("onnx", "fp32", [CPU], "has no CUDA; pip uninstall onnxruntime && pip install onnxruntime-gpu==1"),
+        ("onnx", "fp16", [CUDA_PROVIDER], "precision fp16 is of backend paddle, not of onnx; use precision"),
+        ("onnx-int8", "fp32", [CUDA_PROVIDER], "onnx-int8 is of the CPU; use backend paddle, or device cpu"),
+        ("auto", "fp32", [CPU], "has a GPU here for precision fp32; pip install .*, or pass device cpu"),
+        ("auto", "bf16", [CUDA_PROVIDER], "has a GPU here for precision bf16; pip install"),
+    ],
+)
+def test_what_no_library_computes_on_a_gpu_is_refused(
+    libraries, exported, name, precision, available, message
+):
+    libraries(paddle=fake_paddle(is_cuda=False), onnxruntime=fake_onnxruntime(available))
+    with pytest.raises(InputError, match=message) as caught:
+        backends.open_backend(exported, name, 1, precision, "gpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cuda_that_does_not_start_is_no_silent_cpu(libraries, exported):
+    libraries(onnxruntime=fake_onnxruntime([CUDA_PROVIDER, CPU], started=[CPU]))
+    with pytest.raises(InputError, match="device gpu: ONNX Runtime could not start CUDA, .*; install them"):
+        backends.open_backend(exported, "onnx", 1, "fp32", "gpu")
+
+
+@pytest.mark.parametrize("precision, capability, least", [("bf16", (7, 5), 8), ("fp16", (6, 1), 7)])
+def test_an_old_gpu_is_refused_its_precision(libraries, exported, precision, capability, least):
+    libraries(capability, paddle=fake_paddle())
+    wanted = f"precision {precision} needs a GPU of compute capability {least}.0, this one has "
+    with pytest.raises(InputError, match=wanted):
+        backends.open_backend(exported, "paddle", 1, precision, "gpu")
+
+
+def test_a_model_for_the_other_library_alone_is_named(libraries, exported):
+    libraries(paddle=fake_paddle(), onnxruntime=fake_onnxruntime([CUDA_PROVIDER]))
+    onnx_only = replace(exported, files={"model.onnx": ""})
+    with pytest.raises(InputError, match="no model for paddle; precision fp16 takes one; export it with"):
+        backends.open_backend(onnx_only, "paddle", 1, "fp16", "gpu")
+
+
+def test_fp16_on_a_cpu_is_refused(folder):
+    with pytest.raises(InputError, match="precision fp16 needs device gpu; use fp32, or bf16 by backend"):
+        PairPredictor(folder, precision="fp16")
+
+
+@pytest.mark.skipif(bool(paddle.device.cuda.device_count()), reason="there is a GPU")
+def test_without_a_gpu_one_line_says_so(folder):
+    with pytest.raises(InputError, match="device gpu, but .*pass device cpu"):
+        PairPredictor(folder, "paddle", device="gpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not paddle.device.cuda.device_count(), reason="no GPU")
+@pytest.mark.parametrize("precision, bound", [("fp32", 1e-3), ("fp16", 0.05), ("bf16", 0.2)])
+def test_a_gpu_answers_as_the_cpu_does(folder, precision, bound):
+    start_device("gpu", gpu_backends.World())
+    pairs = [("今天天气真好", "今天天气很好"), ("你", "我们去上下左右")] * 40
+    expected = PairPredictor(folder, "paddle").logits(pairs)
+    found = PairPredictor(folder, "paddle", precision=precision, device="gpu").logits(pairs)
+    assert np.abs(found - expected).max() < bound * np.abs(expected).max()
