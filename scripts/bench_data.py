@@ -4,6 +4,10 @@ python scripts/bench_data.py --text_path my_texts/ --vocab_file ernie/vocab.txt 
 
 Each figure is the median of several runs; MB are 10^6 bytes of plain text, without JSON around it. A
 second figure, (by the processor's time), is what the first would be on a machine with nothing else to do.
+
+python scripts/bench_data.py --vocab_file ernie/vocab.txt --peer_python peer/bin/python --output data.json
+
+With a peer, or a file for the figures, the two tokenizers are measured side by side on pairs of the text.
 """
 
 import io
@@ -21,11 +25,14 @@ from statistics import median
 from typing import Callable, Iterable, Iterator, List, NamedTuple
 
 import numpy as np
+from side_by_side.cases import case_of_lanes, compare
+from side_by_side.encode_case import encode_lanes
+from side_by_side.flags import SideBySideFlags
 
 from data_tools import dataset_utils
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.base.options import option
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
@@ -43,16 +50,18 @@ TOKENS_PER_SENTENCE, SENTENCES_PER_DOCUMENT = 25, 10
 CUT = (509, 2**64 // 10, 7, 2)  # what cut_documents takes: target length, 1 in 10 short, stream, sentences
 MEMORY_MEGABYTES, MEMORY_A_WORKER = 400, 150
 SAMPLE_DOCUMENTS = 20_000
+PAIRS = 20_000
 PREFIX, JOINED = "out", "joined"  # corpora of the measured text
 MAX_SEQ_LEN, SAMPLES = 512, 5000
 _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
-class BenchConfig(Options):
+class BenchConfig(SideBySideFlags):
     """Measure the data tools; nothing is left on the disk."""
 
     EXAMPLE = "--text_path my_texts/ --vocab_file ernie/vocab.txt --megabytes 2000"
+    WITHOUT_LANES = ("speed_megabytes", "megabytes", "workers", "million_tokens", "runs")
 
     vocab_file: str = option(help="the vocab.txt of the model", group="data")
     text_path: str = option(
@@ -87,9 +96,16 @@ class Row(NamedTuple):
 
 def bench(config: BenchConfig) -> None:
     """Print a line as soon as its figure is known."""
+    if config.is_side_by_side:
+        compare(config, [case_of_lanes(config, "encode pairs", f"{PAIRS} pairs of lines", _lanes(config))])
+        return
     with tempfile.TemporaryDirectory(prefix="bench_data.") as folder:
         for row in measured(config, Path(folder)):
             print(f"{row.what:<60}{row.figure:>26}   {row.at_least}", flush=True)
+
+
+def _lanes(config: BenchConfig) -> Callable[[Path], List]:
+    return lambda folder: encode_lanes(config, _texts(config, folder), PAIRS, folder, config.vocab_file)
 
 
 def measured(config: BenchConfig, folder: Path) -> Iterator[Row]:

@@ -4,6 +4,12 @@ python scripts/bench_pair.py --pair_file lcqmc/train.tsv --vocab_file ernie/voca
 
 The model has random weights of the size that is asked for. Each figure is the median of several runs;
 training is measured without its first logged updates.
+
+python scripts/bench_pair.py --pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt \
+    --peer_python peer/bin/python --output pair.json
+
+With a peer, or a file for the figures, the steps of training are measured in every way that this machine
+has, in turn and on the same batches; nothing else is.
 """
 
 import json
@@ -15,17 +21,21 @@ import sys
 import tempfile
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Iterator, List
 
-from bench_table import Row, print_rows, seconds_of, words_of, write_model
+from bench_table import Row, deterministic_row, print_rows, seconds_of, words_of, write_model
+from side_by_side.cases import Case, case_of_lanes, compare
+from side_by_side.flags import SideBySideFlags
+from side_by_side.pair_case import PairShape, pair_lanes
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.base.options import option
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.ask_config import PredictConfig
@@ -45,10 +55,12 @@ STREAM = "import sys; sys.path.insert(0, sys.argv[1]); import bench_pair; bench_
 
 
 @dataclass(frozen=True)
-class BenchConfig(Options):
+class BenchConfig(SideBySideFlags):
     """Measure training and prediction; nothing is left on the disk."""
 
     EXAMPLE = "--pair_file lcqmc/train.tsv --vocab_file ernie/vocab.txt"
+    OF_LANES = (*SideBySideFlags.OF_LANES, "full_pairs")
+    WITHOUT_LANES = ("rows", "updates", "runs")
 
     pair_file: str = option(help="labelled pairs: text TAB text TAB label", group="data")
     vocab_file: str = option(help="the vocab.txt of the model", group="data")
@@ -72,13 +84,31 @@ class BenchConfig(Options):
         unit="steps",
         at_least=3 * UPDATES_PER_LINE,
     )
+    full_pairs: bool = option(
+        False, help="side by side: join texts until every pair has max_seq_len tokens", group="data"
+    )
     runs: int = option(
         3, help="measurements of each kind, of which the median is shown", group="evaluation", at_least=1
     )
 
+    @property
+    def shape(self) -> PairShape:
+        """Return the case that is measured side by side."""
+        sizes = (self.num_hidden_layers, self.hidden_size, self.batch_size)
+        return PairShape(*sizes, full=self.full_pairs, max_seq_len=self.max_seq_len)
+
+
+def pair_case(config, shape: PairShape) -> Case:
+    """Return the case of training pairs, for flags that have a pair_file and a vocab_file."""
+    lanes = partial(pair_lanes, config, shape, pair_file=config.pair_file, vocab_file=config.vocab_file)
+    return case_of_lanes(config, shape.name, f"one batch of {shape.batch_size} pairs", lanes)
+
 
 def bench(config: BenchConfig) -> None:
     """Print a line as soon as its figure is known."""
+    if config.is_side_by_side:
+        compare(config, [pair_case(config, config.shape)])
+        return
     logging.disable(logging.WARNING)  # what is wrong with the pairs is not asked here
     with tempfile.TemporaryDirectory(prefix="bench_pair.") as name:
         folder = Path(name)
@@ -91,6 +121,7 @@ def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
     yield Row(f"{config.rows} pairs", f"median of {config.runs}", "goal")
     yield from _first_batch(config, folder)
     yield from _training(config, folder)
+    yield from _deterministic(config, folder)
     yield from _prediction(config, folder)
     yield from _streaming(config, folder)
 
@@ -122,7 +153,7 @@ def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict
         "logging_freq": UPDATES_PER_LINE,
         "eval_freq": 10**6,
         "checkpoint_steps": 10**6,
-        "device": "cpu",
+        "device": config.device,
         **changes,
     }
 
@@ -152,6 +183,16 @@ def _training(config: BenchConfig, folder: Path) -> Iterator[Row]:
     yield Row("the same without buckets", f"{padding[False]:.1%}")
 
 
+def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    """Runs with and without kernels that give the same bits again, in turn."""
+    speeds = {True: [], False: []}
+    for _ in range(config.runs):
+        for deterministic, found in speeds.items():
+            events = _train(_settings(config, folder, "run", deterministic=deterministic))
+            found.append(median(event["samples_per_second"] for event in events))
+    yield deterministic_row("pairs/s", config.device, median(speeds[True]), median(speeds[False]))
+
+
 def _train(flags: dict) -> List[dict]:
     """The training events of a run in a process of its own, without the first."""
     output = Path(flags["output_dir"])
@@ -171,7 +212,7 @@ def _prediction(config: BenchConfig, folder: Path) -> Iterator[Row]:
         input_file=str(folder / "train.tsv"),
         output_file=str(folder / "predictions.tsv"),
         batch_size=config.batch_size,
-        device="cpu",
+        device=config.device,
     )
     seconds = median(seconds_of(lambda: predict_pair(ask)) for _ in range(config.runs))
     yield Row("prediction: pairs/s", f"{config.rows / seconds:,.0f}")

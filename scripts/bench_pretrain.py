@@ -4,6 +4,12 @@ python scripts/bench_pretrain.py --vocab_file ernie/vocab.txt
 
 Bare is the program alone, run after run on batches that are there. The same updates through the loop,
 with seeds, logs, finite checks and a checkpoint, are measured between them in turn; figures are medians.
+
+python scripts/bench_pretrain.py --vocab_file ernie/vocab.txt --hidden_size 768 --num_hidden_layers 12 \
+    --peer_python peer/bin/python --output pretrain.json
+
+With a peer, or a file for the figures, the steps of pretraining are measured in every way that this machine
+has, in turn and on the same batches; nothing else is.
 """
 
 import contextlib
@@ -15,21 +21,31 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Iterator
 
 import numpy as np
-from bench_table import Row, print_rows, seconds_of, words_of, write_model
+from bench_table import (
+    Row,
+    count_gpus,
+    deterministic_row,
+    print_rows,
+    seconds_of,
+    words_of,
+    words_of_launcher,
+    write_model,
+)
+from side_by_side.cases import Case, case_of_lanes, compare
+from side_by_side.flags import SideBySideFlags
+from side_by_side.pretrain_case import DOCUMENTS, PretrainShape, pretrain_lanes, write_corpus
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
-from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
-from data_tools.make_sample import SampleConfig, make_sample
+from data_tools.base.options import option
 from data_tools.text.wordpiece import WordPiece
-from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
@@ -51,10 +67,11 @@ UPDATES_PER_CHECKPOINT, UPDATES_PER_LINE, SAVES = 100, 20, 7
 
 
 @dataclass(frozen=True)
-class BenchConfig(Options):
+class BenchConfig(SideBySideFlags):
     """Measure pretraining; nothing is left on the disk."""
 
     EXAMPLE = "--vocab_file ernie/vocab.txt"
+    WITHOUT_LANES = ("updates", "runs")
 
     vocab_file: str = option(help="the vocab.txt of the model", group="data")
     hidden_size: int = option(312, help="width of the model", group="model")
@@ -74,9 +91,25 @@ class BenchConfig(Options):
         3, help="measurements of each kind, of which the median is shown", group="evaluation", at_least=1
     )
 
+    @property
+    def shape(self) -> PretrainShape:
+        """Return the case that is measured side by side."""
+        return PretrainShape(
+            self.num_hidden_layers, self.hidden_size, self.micro_batch_size, self.max_seq_len
+        )
+
+
+def pretrain_case(config, shape: PretrainShape) -> Case:
+    """Return the case of pretraining, for flags that have a vocab_file."""
+    lanes = partial(pretrain_lanes, config, shape, vocab_file=config.vocab_file)
+    return case_of_lanes(config, shape.name, f"one batch of {shape.batch_size} samples", lanes)
+
 
 def bench(config: BenchConfig) -> None:
     """Print a line as soon as its figure is known."""
+    if config.is_side_by_side:
+        compare(config, [pretrain_case(config, config.shape)])
+        return
     with tempfile.TemporaryDirectory(prefix="bench_pretrain.") as name:
         folder = Path(name)
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -86,26 +119,17 @@ def bench(config: BenchConfig) -> None:
 
 def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
     yield Row("what", f"median of {config.runs}", "goal")
-    yield from _launched(config, folder)
+    if config.device == "cpu":  # processes share the cores of a CPU, and each would want a GPU of its own
+        yield from _launched(config, folder)
     yield from _recompute(config, folder)
+    yield from _deterministic(config, folder)
     yield from _in_this_process(config, folder)
 
 
 def _prepare(config: BenchConfig, folder: Path) -> None:
     """A model folder and a corpus of the embedded sample."""
     write_model(folder / "model", config.vocab_file, "ernie", config.hidden_size, config.num_hidden_layers)
-    make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=20000))
-    text = str(folder / "sample" / "corpus.txt")
-    trans_to_json(TransConfig(input_path=text, output_path=str(folder / "text")))
-    create_pretraining_data(
-        CreateConfig(
-            input_path=str(folder / "text.jsonl"),
-            output_prefix=str(folder / "data" / "text"),
-            vocab_file=config.vocab_file,
-            chinese=True,
-            cn_whole_word_segment=True,
-        )
-    )
+    write_corpus(folder, config.vocab_file, DOCUMENTS)
 
 
 def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict:
@@ -123,14 +147,17 @@ def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict
         "save_steps": 10**6,
         "eval_freq": 10**6,
         "eval_iters": 1,
-        "device": "cpu",
+        "device": config.device,
         "num_workers": 2,
         **changes,
     }
 
 
 def _launched(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Two processes of one thread against one process of two, the same samples an update."""
+    """Two processes of one thread, or GPU, against one process of two threads, the same samples an update."""
+    if config.device == "gpu" and count_gpus() < 2:
+        yield Row("2 processes against 1", "not measured", "needs 2 GPUs")
+        return
     speeds, waits = {}, []
     samples = {"global_batch_size": 2 * config.micro_batch_size}
     for _ in range(config.runs):
@@ -141,8 +168,9 @@ def _launched(config: BenchConfig, folder: Path) -> Iterator[Row]:
             speeds.setdefault(processes, []).append(median(event["tokens_per_second"] for event in events))
             waits.append(median(event["data_wait_share"] for event in events))
     one, two = median(speeds[1]), median(speeds[2])
-    yield Row("1 process of 2 threads: tokens/s", f"{one:,.0f}")
-    yield Row("2 processes of 1 thread: tokens/s", f"{two:,.0f}", f"{two / one:.2f} times the line above")
+    each = ("1 thread", "2 threads") if config.device == "cpu" else ("1 GPU", "1 GPU")
+    yield Row(f"1 process of {each[1]}: tokens/s", f"{one:,.0f}")
+    yield Row(f"2 processes of {each[0]}: tokens/s", f"{two:,.0f}", f"{two / one:.2f} times the line above")
     yield Row("waiting for data, 2 loader processes: share", f"{median(waits):.2%}", "2 % at most")
 
 
@@ -152,7 +180,7 @@ def _recompute(config: BenchConfig, folder: Path) -> Iterator[Row]:
         size = {"micro_batch_size": 4 * config.micro_batch_size, "max_steps": UPDATES_PER_LINE}
         flags = _settings(config, folder, "memory", use_recompute=use_recompute, logging_freq=5, **size)
         events = _run(flags, 1, 2)
-        peaks[use_recompute] = events[-1]["memory_gb"]
+        peaks[use_recompute] = events[-1]["memory_gb" if config.device == "cpu" else "gpu_memory_gb"]
         speeds[use_recompute] = median(event["tokens_per_second"] for event in events)
     saved, share = peaks[False] - peaks[True], speeds[True] / speeds[False]
     batch = 4 * config.micro_batch_size
@@ -160,10 +188,20 @@ def _recompute(config: BenchConfig, folder: Path) -> Iterator[Row]:
     yield Row("recompute: tokens/s against none", f"{share:.2f}")
 
 
+def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
+    """Runs with and without kernels that give the same bits again, in turn."""
+    speeds = {True: [], False: []}
+    for _ in range(config.runs):
+        for deterministic, found in speeds.items():
+            flags = _settings(config, folder, "deterministic", deterministic=deterministic)
+            found.append(median(event["tokens_per_second"] for event in _run(flags, 1, 2)))
+    yield deterministic_row("tokens/s", config.device, median(speeds[True]), median(speeds[False]))
+
+
 def _run(flags: dict, processes: int, threads: int) -> list:
     """The training events of a run in processes of its own, without the first."""
     output = Path(flags["output_dir"])
-    launch = ["-m", "paddle.distributed.launch", "--nproc_per_node", str(processes)]
+    launch = ["-m", "paddle.distributed.launch", *words_of_launcher(flags["device"], processes)]
     launch += ["--log_dir", f"{output}_log"]
     shutil.rmtree(output, ignore_errors=True)
     done = subprocess.run(
@@ -209,13 +247,15 @@ def _bare(job, updates) -> None:
     for batches in updates:
         for batch in batches:
             job.program.run(job.program.main, {**batch, **constant})
+    job.program.records(1)  # a GPU may still be busy
 
 
 def _whole(run: PretrainConfig, job, updates, checkpoints: Checkpoints, number: int) -> None:
     state = TrainState(step=number * len(updates) + 1)
     last = state.step + len(updates)
-    schedule = Schedule(last, run.samples_per_step, UPDATES_PER_LINE, 10**6, UPDATES_PER_CHECKPOINT)
-    log = RunLog(Path(run.output_dir), state, last, run.max_seq_len)
+    sizes = (last, run.samples_per_step, UPDATES_PER_LINE, 10**6, UPDATES_PER_CHECKPOINT)
+    schedule = Schedule(*sizes, sync_freq=run.sync_freq_on(run.device))
+    log = RunLog(Path(run.output_dir), state, last)
 
     hooks = Hooks()
     hooks.save = lambda state: checkpoints.save(state, {}, job.state_files(), {})

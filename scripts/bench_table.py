@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Callable, Iterable, List, NamedTuple
 
+from data_tools.base.errors import InputError
 from ernie_pair.model_files.new_model import NewModelConfig, new_model
 
 
@@ -15,14 +16,23 @@ class Row(NamedTuple):
     goal: str = ""
 
 
+def deterministic_row(unit: str, device: str, deterministic: float, free: float) -> Row:
+    """Return what kernels that give the same bits in every run cost on ``device``, by the speeds of both."""
+    compared = f"{free / deterministic:.2f} times --deterministic true"
+    reason = "; a CPU has one kind of kernels" if device == "cpu" else ""
+    return Row(f"--deterministic false: {unit}", f"{free:,.0f}", compared + reason)
+
+
 def print_rows(rows: Iterable[Row]) -> None:
     """Each as soon as its figure is known."""
     for row in rows:
         print(f"{row.what:<66}{row.figure:>14}   {row.goal}", flush=True)
 
 
-def write_model(folder: Path, vocab_file: str, model_type: str, hidden_size: int, layers: int) -> Path:
-    """Of the proportions of the 4 x 312 models: heads of 26, four times as wide inside."""
+def write_model(
+    folder: Path, vocab_file: str, model_type: str, hidden_size: int, layers: int, hidden_act: str = ""
+) -> Path:
+    """Of the proportions of the base and the 4 x 312 models: heads of 64 or 26, four times as wide inside."""
     new_model(
         NewModelConfig(
             vocab_file=vocab_file,
@@ -30,11 +40,27 @@ def write_model(folder: Path, vocab_file: str, model_type: str, hidden_size: int
             model_type=model_type,
             hidden_size=hidden_size,
             num_hidden_layers=layers,
-            num_attention_heads=hidden_size // 26,
+            num_attention_heads=hidden_size // (26 if hidden_size % 64 else 64),
             intermediate_size=4 * hidden_size,
+            hidden_act=hidden_act,
         )
     )
     return folder
+
+
+def words_of_launcher(device: str, processes: int) -> List[str]:
+    """What tells Paddle's launcher of the processes: their number, or a GPU for each. Raises InputError."""
+    if device == "cpu":
+        return ["--nproc_per_node", str(processes)]
+    if processes > count_gpus():
+        raise InputError(f"{processes} processes need {processes} GPUs, and {count_gpus()} are visible")
+    return ["--gpus", ",".join(map(str, range(processes)))]
+
+
+def count_gpus() -> int:
+    import paddle
+
+    return paddle.device.cuda.device_count()
 
 
 def words_of(flags: dict) -> List[str]:

@@ -14,9 +14,14 @@ fail() {
     exit 2
 }
 
+# An NVIDIA driver is loaded: on Linux, or under WSL2 that of Windows, as in ernie_pair/device/gpu/cards.py.
+has_driver() {
+    [ -e /dev/nvidiactl ] || { [ -e /dev/dxg ] && [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
+}
+
 if [ -z "${DEVICE:-}" ]; then
     DEVICE=cpu
-    [ -e /dev/nvidiactl ] && DEVICE=gpu
+    ! has_driver || DEVICE=gpu
 fi
 case $DEVICE in cpu | gpu) ;; *) fail "DEVICE=$DEVICE is neither cpu nor gpu; set one of them" ;; esac
 
@@ -119,7 +124,7 @@ make_environment() {
         "$PY" -m pip uninstall --quiet --yes paddlepaddle # both builds would share one folder
     fi
     (cd "$ROOT" && pip_install pip setuptools wheel && pip_install --editable ".[$build${WITH_TOOLS:+,dev}]")
-    [ "$build" = cpu ] || link_cuda
+    [ "$build" = cpu ] || (cd "$ROOT" && "$PY" -m ernie_pair link-cuda >&2)
     "$PY" -c 'import data_tools._helpers' 2>/dev/null ||
         echo "note: no C++ compiler, so data_tools uses its slower Python twin" >&2
     [ -z "${WITH_TOOLS:-}" ] || echo "$made" >"$VENV/stamp.tools"
@@ -144,24 +149,10 @@ pip_install() {
     "$PY" -m pip install --quiet --disable-pip-version-check --constraint "$ROOT/constraints.txt" "$@"
 }
 
-# Paddle opens libcublas.so and the like; the wheels hold libcublas.so.11 in a folder each.
-link_cuda() {
-    mkdir -p "$VENV/cuda"
-    for library in "$VENV"/lib/python3.*/site-packages/nvidia/*/lib/lib*.so.*; do
-        name=${library##*/}
-        ln -sf "$library" "$VENV/cuda/$name"
-        ln -sf "$library" "$VENV/cuda/${name%%.so.*}.so"
-    done
-}
-
 if active=$(active_environment); then
     PY=$active/bin/python
     echo "using the active environment $active" >&2
     [ -z "${WITH_TOOLS:-}" ] || add_tools "$active"
 else
     is_made || make_environment
-    if [ -d "$VENV/cuda" ]; then
-        LD_LIBRARY_PATH=$VENV/cuda${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-        export LD_LIBRARY_PATH
-    fi
 fi

@@ -4,17 +4,16 @@ python scripts/quickstart_table.py output/a output/b output/c
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import List
 
+from readme_block import QUICKSTART, ROOT, replace_block
+
 from ernie_pair.quickstart.figures import STARTS, Results, render_table
 
-ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
-PAGES = {"README.md": "seed", "README_cn.md": "随机种子"}
-BLOCK = re.compile(r"(?<=<!-- quickstart -->\n)(.*)(?=\n<!-- end of quickstart -->)", re.S)
+SEED = {"README.md": "seed", "README_cn.md": "随机种子"}
 
 
 def publish(folders: List[Path]) -> None:
@@ -22,9 +21,7 @@ def publish(folders: List[Path]) -> None:
     runs = [json.loads((folder / PUBLISHED.name).read_text(encoding="utf-8")) for folder in folders]
     PUBLISHED.parent.mkdir(exist_ok=True)
     PUBLISHED.write_text(json.dumps(runs, indent=2) + "\n", encoding="utf-8")
-    for name, seed in PAGES.items():
-        before, _, after = BLOCK.split((ROOT / name).read_text(encoding="utf-8"))
-        (ROOT / name).write_text(f"{before}{render_block(runs, seed)}{after}", encoding="utf-8")
+    replace_block(QUICKSTART, lambda page: render_block(runs, SEED[page]))
 
 
 def render_block(runs: List[Results], seed: str) -> str:

@@ -1,8 +1,9 @@
 #!/bin/sh
 # Pretrain ERNIE 1.0 in static graph with the recipe's numbers. Start it again to resume.
-#   sh scripts/run_pretrain_static.sh
+#   sh scripts/run_pretrain_static.sh      on all GPUs that are visible
 #   GPUS=0,1 DATA=./data OUTPUT=./output/mine sh scripts/run_pretrain_static.sh --max_steps 1000
 #   NPROC=2 DEVICE=cpu sh scripts/run_pretrain_static.sh --micro_batch_size 8
+#   NPROC=auto DEVICE=cpu sh scripts/run_pretrain_static.sh      as many processes as a short probe finds fastest
 # On several machines, the same command on each; MASTER is a free port of one of them:
 #   NNODES=2 MASTER=10.0.0.1:6170 sh scripts/run_pretrain_static.sh
 # Their OUTPUT is one shared folder; when each has its own, add --share_folder false.
@@ -12,11 +13,12 @@ set -eu
 MODEL="${MODEL:-ernie-1.0}"
 DATA="${DATA:-./data}"
 OUTPUT="${OUTPUT:-./output/ernie-1.0}"
-GPUS="${GPUS:-0,1,2,3}"
 NNODES="${NNODES:-1}"
 MASTER="${MASTER:-}"
 
 if [ "$DEVICE" = gpu ]; then
+    [ "${NPROC:-}" != auto ] || fail "NPROC=auto is for the CPU; add DEVICE=cpu, or name the GPUs alone: GPUS=0,1"
+    [ -n "${GPUS:-}" ] || GPUS=$("$PY" -m ernie_pair.device.gpu.visible) # all of them
     NPROC=$(echo "$GPUS" | tr ',' '\n' | wc -l)
     PROCESSES="--gpus $GPUS"
     USE_AMP="${USE_AMP:-true}"
@@ -24,10 +26,13 @@ else
     NPROC="${NPROC:-1}"
     PROCESSES="--nproc_per_node $NPROC"
     USE_AMP="${USE_AMP:-false}"
-    echo "no GPU is used: $NPROC process(es) on the CPU, without mixed precision" >&2
+    COUNT="$NPROC process(es)"
+    [ "$NPROC" != auto ] || COUNT="as many processes as a probe chooses"
+    echo "no GPU is used: $COUNT on the CPU, without mixed precision" >&2
 fi
 
 if [ "$NNODES" -gt 1 ]; then
+    [ "$NPROC" != auto ] || fail "NPROC=auto measures one machine, not NNODES=$NNODES; give a number"
     [ -n "$MASTER" ] || fail "NNODES=$NNODES needs MASTER=HOST:PORT, the same on every machine"
     PROCESSES="$PROCESSES --nnodes $NNODES --master $MASTER"
 fi
@@ -35,12 +40,17 @@ fi
 # A sharding group counts once: --sharding_degree 4 on four GPUs leaves a --dp_degree of 1.
 SHARDING=$(echo " $* " | sed -n 's/.* --sharding_degree[ =]\([1-9][0-9]*\) .*/\1/p')
 SHARDING="${SHARDING:-1}"
-[ "$SHARDING" -le $((NPROC * NNODES)) ] || fail "--sharding_degree $SHARDING is above $((NPROC * NNODES)) processes"
+DP_DEGREE= # auto: the launcher says it
+if [ "$NPROC" != auto ]; then
+    [ "$SHARDING" -le $((NPROC * NNODES)) ] || fail "--sharding_degree $SHARDING is above $((NPROC * NNODES)) processes"
+    DP_DEGREE=$((NPROC * NNODES / SHARDING))
+fi
 
 # The recipe's numbers. A flag of yours takes the place of the one here: given twice, it would be refused.
 while read -r flag value; do
     case "$flag of $* " in
         "--warmup_rate of "*"--warmup_steps"*) continue ;;
+        "--dp_degree of "*) [ -n "$DP_DEGREE" ] || continue ;;
     esac
     case " $* " in
         *" $flag "* | *" $flag="*) ;;
@@ -56,7 +66,7 @@ done <<RECIPE
 --micro_batch_size 32
 --global_batch_size 128
 --sharding_degree 1
---dp_degree $((NPROC * NNODES / SHARDING))
+--dp_degree $DP_DEGREE
 --use_amp $USE_AMP
 --use_recompute false
 --max_lr 0.0001
@@ -74,6 +84,9 @@ done <<RECIPE
 --device $DEVICE
 RECIPE
 
+if [ "$NPROC" = auto ]; then
+    exec "$PY" -u -m ernie_pair launch pretrain --processes auto --log_dir "$OUTPUT/log" "$@"
+fi
 # shellcheck disable=SC2086 # $PROCESSES holds flags and their values
 exec "$PY" -u -m ernie_pair.launcher $PROCESSES --log_dir "$OUTPUT/log" \
     "$ROOT/scripts/run_pretrain_static.py" "$@"

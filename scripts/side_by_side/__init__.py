@@ -1,0 +1,1 @@
+"""Measure this package beside transformers on torch: lanes that take turns on the same batches."""

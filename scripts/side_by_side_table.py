@@ -1,0 +1,56 @@
+"""Keep the figures of a comparison side by side and show its ratios in both READMEs.
+
+python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
+
+Several files are of several cases, measured on one machine.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+from readme_block import ROOT, SIDE_BY_SIDE, replace_block
+from side_by_side.report import render_rows
+
+from data_tools.base.errors import InputError
+
+PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
+HEADS = {
+    "README.md": ("what", "ours", "against", "times as fast", "by the clock"),
+    "README_cn.md": ("内容", "本项目", "对照", "CPU 时间之比", "墙钟时间之比"),
+}
+
+
+def publish(files: Sequence[Path]) -> None:
+    """Keep the figures of ``files`` in PUBLISHED and show them in both READMEs.
+
+    Raises InputError where they were measured on different machines.
+    """
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    figures = {"machine": found[0]["machine"], "cases": [case for one in found for case in one["cases"]]}
+    for file, one in zip(files, found):
+        if one["machine"] != figures["machine"]:
+            raise InputError(f"{file}: measured on another machine than {files[0]}; measure all cases on one")
+    PUBLISHED.parent.mkdir(exist_ok=True)
+    PUBLISHED.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    replace_block(SIDE_BY_SIDE, lambda page: render_page(figures, page))
+
+
+def render_page(figures: Dict[str, Any], page: str) -> str:
+    """Return the machine in words, and the table of ratios: of medians, and the least and most of a round."""
+    machine = ", ".join(f"{name} {value}" for name, value in figures["machine"].items() if value)
+    rows: List[List[str]] = [
+        [case["name"], ratio["ours"], ratio["other"], _cell(ratio["cpu"]), _cell(ratio["wall"])]
+        for case in figures["cases"]
+        for ratio in case["ratios"]
+    ]
+    return f"{machine}\n\n{render_rows(HEADS[page], rows)}"
+
+
+def _cell(ratio) -> str:
+    return "{ratio:.2f} ({low:.2f} to {high:.2f})".format(**ratio) if ratio else ""
+
+
+if __name__ == "__main__":
+    publish(list(map(Path, sys.argv[1:])))
