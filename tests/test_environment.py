@@ -80,6 +80,9 @@ def run(folder, *words, device="cpu", **environment):
     )
 
 
+LINKED = "asked: -m ernie_pair link-cuda"  # where it says so: on stderr
+
+
 def installs(folder, extras):
     """What is asked of pip, and whether the helper is there."""
     install = INSTALL.format(folder)
@@ -133,11 +136,18 @@ def test_an_edit_updates_the_environment_in_place(clone, name):
     assert (clone / ".venv" / "mine").read_text() == "kept"
 
 
+def test_no_script_sets_where_libraries_are_looked_for():
+    scripts = [ROOT / ".ci" / "run", *(ROOT / "scripts").glob("*.sh")]
+    assert not [path for path in scripts if "LD_LIBRARY_PATH" in path.read_text(encoding="utf-8")]
+
+
 def test_the_gpu_build_takes_the_place_of_the_other(clone):
     finish(clone, "cpu")
     packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
     (packages / "paddlepaddle-2.6.2.dist-info").mkdir(parents=True)
-    said = asked(run(clone, device="gpu"))
+    done = run(clone, device="gpu")
+    said = asked(done)
+    assert LINKED in done.stderr.splitlines()
     assert said[0] == "asked: -m pip uninstall --quiet --yes paddlepaddle"
     assert said[1:] == [*installs(clone, "gpu,dev"), TEST]
 
@@ -145,8 +155,11 @@ def test_the_gpu_build_takes_the_place_of_the_other(clone):
 def test_an_outdated_gpu_environment_stays_one_on_the_cpu(clone):
     packages = clone / ".venv" / "lib" / "python3.11" / "site-packages"
     (packages / "paddlepaddle_gpu-2.6.2.post117.dist-info").mkdir(parents=True)
-    assert asked(run(clone)) == [*installs(clone, "gpu,dev"), TEST]
-    assert asked(run(clone)) == [TEST] == asked(run(clone, device="gpu"))
+    done = run(clone)
+    assert asked(done) == [*installs(clone, "gpu,dev"), TEST] and LINKED in done.stderr.splitlines()
+    for device in ("cpu", "gpu", "cpu"):  # neither is thrown away for the other, and CUDA is linked once
+        done = run(clone, device=device)
+        assert asked(done) == [TEST] and done.stderr == ""
 
 
 def test_an_environment_cut_short_is_completed(clone, tmp_path):
@@ -252,7 +265,7 @@ def test_what_an_active_environment_lacks_is_found():
     assert fault_of_this_environment(root, "cpu") == ""
     assert fault_of_this_environment("/", "cpu") == "this package is not installed in it from here"
     lacks = fault_of_this_environment(root, "gpu")
-    assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu==2.6.2, ")
+    assert lacks == "" or lacks.startswith("it lacks paddlepaddle-gpu<2.6.3,>=2.6.2, ")
 
 
 LINTED = ["-m ruff check .", "-m ruff format --check .", "-m mypy"]

@@ -21,8 +21,16 @@ BELOW = {
     "data_tools": ("data_tools/audit", "data_tools/samples"),
     "ernie_pair/processes": ("data_tools/files",),
     "ernie_pair/device/paddle_patches": (),
+    "ernie_pair/kernels": ("data_tools/base", "ernie_pair/device/paddle_patches"),
+    "ernie_pair/kernels/operator": ("data_tools/files", "ernie_pair/kernels"),
+    "ernie_pair/device/gpu": ("data_tools/files", "ernie_pair/device/paddle_patches"),
     "ernie_pair/device": (
-        *("data_tools/samples", "ernie_pair/processes", "ernie_pair/device/paddle_patches"),
+        *(
+            "data_tools/samples",
+            "ernie_pair/processes",
+            "ernie_pair/kernels/operator",
+            "ernie_pair/device/gpu",
+        ),
     ),
     "ernie_pair": ("ernie_pair/device",),
     "ernie_pair/weights": ("data_tools/base",),
@@ -34,9 +42,12 @@ BELOW = {
     "ernie_pair/notebook": ("ernie_pair/device",),
     "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference"),
     "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device", "ernie_pair/engine"),
-    "ernie_pair/pretrain/graph": ("ernie_pair/pretrain/config", "ernie_pair/model_files"),
+    "ernie_pair/pretrain/fusion": ("ernie_pair/pretrain/config",),
+    "ernie_pair/pretrain/graph": (
+        *("ernie_pair/pretrain/fusion", "ernie_pair/model_files", "ernie_pair/kernels/operator"),
+    ),
     "ernie_pair/pretrain/convert": ("ernie_pair/pretrain/graph", "ernie_pair/engine"),
-    "ernie_pair/pretrain": ("ernie_pair/pretrain/convert",),
+    "ernie_pair/pretrain": ("ernie_pair/pretrain/convert", "ernie_pair/kernels"),
     "ernie_pair/pair": ("ernie_pair/processes", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pair/data": ("ernie_pair/inference",),
     "ernie_pair/pair/audit": ("ernie_pair/pair/data", "data_tools/audit"),
@@ -45,6 +56,7 @@ BELOW = {
     "ernie_pair/pair/step": ("ernie_pair/pair/config", "ernie_pair/pair/model"),
     "ernie_pair/pair/train": (
         *("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step", "ernie_pair/pair/evaluation"),
+        "ernie_pair/kernels",
     ),
     "ernie_pair/pair/evaluation": ("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
     "ernie_pair/pair/compare": (
@@ -52,7 +64,9 @@ BELOW = {
     ),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
-    "ernie_pair/launch": ("ernie_pair/pair/config", "ernie_pair/pretrain/config"),
+    "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
+    "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
+    "ernie_pair/launch": ("ernie_pair/pair/train", "ernie_pair/pretrain"),
 }
 # Their recipe fixes where they lie; these are the rooms that they are of.
 ROOM_OF = {
@@ -194,6 +208,8 @@ def configs():
     from ernie_pair.checkpoint.diff_checkpoints import DiffConfig
     from ernie_pair.checkpoint.show_checkpoint import ShowConfig
     from ernie_pair.device.doctor import DoctorConfig
+    from ernie_pair.device.gpu.cuda_links import LinkCudaConfig
+    from ernie_pair.gpu_check.check_gpu import CheckGpuConfig
     from ernie_pair.launch.launch_config import LaunchConfig
     from ernie_pair.launch.wizard import QuestionsConfig
     from ernie_pair.model_files.average_checkpoints import AverageConfig
@@ -213,12 +229,13 @@ def configs():
     from ernie_pair.server.serve import ServeConfig
 
     return [
-        *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, NewModelConfig),
+        *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, LinkCudaConfig, NewModelConfig),
         *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
+        CheckGpuConfig,
     ]
 
 

@@ -49,9 +49,46 @@ def test_readme_layouts_match_the_number_of_processes(start, processes, flags, g
     refuse_unready(replace(config, global_batch_size=0), world, world)
 
 
+def test_auto_is_no_number_in_what_it_says(start):
+    done = start("auto", "")
+    assert "no GPU is used: as many processes as a probe chooses on the CPU, without" in done.stderr
+    assert "launch pretrain --processes auto" in done.stdout
+
+
+def test_auto_on_gpus_is_refused(start, tmp_path):
+    (tmp_path / "environment.sh").write_text(STUB.replace("DEVICE=cpu", "DEVICE=gpu"))
+    done = start("auto", "")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: NPROC=auto is for the CPU; add DEVICE=cpu, or name the GPUs alone")
+
+
 def test_a_warm_up_in_steps_takes_the_place_of_the_rate(start):
     handed_on = shlex.split(start(1, "--warmup_steps 30").stdout.split("run_pretrain_static.py ")[1])
     assert parse_config(PretrainConfig, handed_on).num_warmup_steps == 30
+
+
+@pytest.mark.parametrize("asked, started", [("", "0,2"), ("1", "1")])
+def test_all_visible_gpus_are_taken_unless_some_are_named(start, tmp_path, asked, started):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\n[ "$2" != ernie_pair.device.gpu.visible ] || exec echo 0,2\necho $*\n')
+    python.chmod(0o755)
+    stub = STUB.replace("PY=echo", f"PY='{python}'").replace("DEVICE=cpu", f"DEVICE=gpu GPUS={asked}")
+    (tmp_path / "environment.sh").write_text(stub)
+    words = start(1, "").stdout.split()
+    assert words[words.index("--gpus") + 1] == started
+    config = parse_config(PretrainConfig, words[words.index("./scripts/run_pretrain_static.py") + 1 :])
+    assert config.dp_degree == len(started.split(",")) and config.device == "gpu"
+
+
+def test_without_a_visible_gpu_the_script_ends_there(start, tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'error: no NVIDIA driver is loaded' >&2\nexit 2\n")
+    python.chmod(0o755)
+    (tmp_path / "environment.sh").write_text(
+        STUB.replace("PY=echo", f"PY='{python}'").replace("=cpu", "=gpu")
+    )
+    done = start(1, "")
+    assert done.returncode == 2 and done.stderr == "error: no NVIDIA driver is loaded\n"
 
 
 def test_more_shards_than_processes_are_one_line(start):

@@ -4,10 +4,10 @@ import re
 from typing import List, NamedTuple
 
 from places import ROOT
-from quickstart_table import BLOCK
+from readme_block import MARKS, PAGES, between
 
-PAGES = ("README.md", "README_cn.md")
 FENCE = re.compile(r"^(?:<!-- (?P<mark>[\w ]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.S | re.M)
+FLAG_TABLES = ("flags", "参数")  # the first cell of their head; a table of promises holds no flags
 TABLE = re.compile(r"^\|.*\|\n\|[-|: ]+\|\n(?:\|.*\|\n?)+", re.M)
 
 
@@ -68,9 +68,14 @@ def blocks() -> List[Block]:
 def rows() -> List[Row]:
     found = []
     for page in PAGES:
-        text = FENCE.sub("", BLOCK.sub("", text_of(page)))  # the quickstart's table holds results, no flags
+        text = text_of(page)
+        for mark in MARKS:  # these tables hold results, no flags
+            text = between(mark).sub("", text)
+        text = FENCE.sub("", text)
         tables = TABLE.findall(text)
         for number, table in enumerate(tables):
+            if table.strip("| ").split("|")[0].strip() not in FLAG_TABLES:
+                continue
             for line in table.strip().splitlines()[2:]:
                 found.append(Row(page, number, [cell.strip() for cell in line.strip("| ").split("|")]))
         lines = sum(line.lstrip().startswith("|") for line in text.splitlines())

@@ -3,11 +3,14 @@
 import importlib.util
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -31,28 +34,24 @@ def run(*words, cwd, **environment):
     return done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Build the wheel, from a copy: a build leaves its own files beside the sources."""
-    folder = tmp_path_factory.mktemp("wheel")
+def build_wheel(folder, **environment):
+    """The wheel, and what its build said; from a copy: a build leaves files beside the sources."""
     for name in SOURCES:
         if (ROOT / name).is_dir():
             ignored = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(ROOT / name, folder / "sources" / name, ignore=ignored)
         else:
             shutil.copy(ROOT / name, folder / "sources" / name)
-    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "dist"]
+    words = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--wheel-dir", folder / "dist"]
     words += ["--no-build-isolation"] if importlib.util.find_spec("pybind11") else []
-    run(*words, folder / "sources", cwd=folder, CFLAGS="-O0")
+    said = run(*words, folder / "sources", cwd=folder, CFLAGS="-O0", **environment)
     shutil.rmtree(folder / "sources")
     (built,) = (folder / "dist").iterdir()
-    return built
+    return built, said
 
 
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
+def install_wheel(wheel, folder):
     """The bin folder of an environment with the wheel; the libraries are those of this one."""
-    folder = tmp_path_factory.mktemp("environment") / "venv"
     venv.create(folder, symlinks=True)
     site = Path(sysconfig.get_path("purelib", "posix_prefix", {"base": str(folder), "platbase": str(folder)}))
     libraries = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
@@ -60,6 +59,16 @@ def installed(wheel, tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install", "--quiet"]
     run(*pip, "--no-deps", "--ignore-installed", wheel, cwd=folder)
     return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return build_wheel(tmp_path_factory.mktemp("wheel"))[0]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    return install_wheel(wheel, tmp_path_factory.mktemp("environment") / "venv")
 
 
 @pytest.fixture
@@ -77,6 +86,43 @@ def test_the_package_is_the_wheel_and_names_it(installed, wheel, empty):
     assert command.strip() == f"pip install 'ernie-pair[serve] @ {wheel.as_uri()}'"
     said = run(installed / "ernie-pair", "--help", cwd=empty)
     assert all(f"  {name} " in said for name in ("quickstart", "check", "text-to-json", "build-vocab"))
+
+
+CHOOSE = """
+from ernie_pair.kernels.choice import choose_kernels
+from ernie_pair.kernels.kernel_flags import KernelFlags
+print(choose_kernels(KernelFlags(), "cpu").describe())
+choose_kernels(KernelFlags(kernels="fused"), "cpu")
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64" or shutil.which("g++") is None,
+    reason="no kernels are built here",
+)
+def test_the_wheel_holds_the_kernels(wheel, installed, empty):
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith("ernie_pair/kernels/_fused")]
+    assert len(names) == 1 and names[0].endswith(".so")
+    if "avx2" in Path("/proc/cpuinfo").read_text():
+        assert "fused kernels, avx" in run(installed / "python", "-c", CHOOSE, cwd=empty)
+        doctor = subprocess.run(
+            [installed / "ernie-pair", "doctor"], cwd=empty, capture_output=True, text=True
+        )
+        assert "fused on the CPU, avx" in doctor.stdout
+
+
+def test_without_a_compiler_the_wheel_is_built_without_them(tmp_path):
+    wheel, said = build_wheel(tmp_path / "wheel", CC="/absent/cc", CXX="/absent/c++")
+    if sys.platform == "linux" and platform.machine() == "x86_64":
+        assert "warning: ernie_pair.kernels._fused is not compiled" in said
+        assert "used instead: Paddle's own kernels" in said
+    python = install_wheel(wheel, tmp_path / "venv") / "python"
+    done = subprocess.run([python, "-c", CHOOSE], cwd=tmp_path, capture_output=True, text=True)
+    assert "plain kernels of Paddle: the " in done.stdout and done.returncode != 0
+    assert re.search("kernels fused: the .*; use (--)?kernels", done.stderr)
+    if platform.machine() == "x86_64":
+        assert "the package was built without its compiled kernels" in done.stderr
 
 
 def test_the_wheel_runs_the_line_and_several_processes(installed, empty):

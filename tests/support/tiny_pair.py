@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ernie_pair.model_files.new_model import NewModelConfig, new_model
 from ernie_pair.pair.config.pair_config import TrainConfig
 
 CHARACTERS = "我你他她它们今天明昨气候真很不太好坏大小多少上下左右前后来去"
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, "[UNK]"]
 
 
@@ -57,3 +59,15 @@ def train_config(folder: Path, **changes) -> TrainConfig:
         output_dir=str(folder / "out"),
         **{"batch_size": 16, "logging_freq": 1, "device": "cpu", **changes},
     )
+
+
+def write_new(folder, family, **flags):
+    """The folder that `ernie-pair new-model` makes; its weights are to differ clearly from each other."""
+    vocab_file = folder.with_name(f"{folder.name}.txt")
+    vocab_file.write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    sizes = {**SIZES, "max_position_embeddings": 64, **flags}
+    new_model(NewModelConfig(str(vocab_file), str(folder), model_type=family, **sizes))
+    config = json.loads((folder / "config.json").read_text())
+    spread = 0.1 if family == "mobilebert" else 0.5  # that one has no norms
+    (folder / "config.json").write_text(json.dumps({**config, "initializer_range": spread}))
+    return folder

@@ -15,6 +15,7 @@ from ernie_pair.pair.data.class_weights import class_weights_of
 from ernie_pair.pair.data.encoded_pairs import encode_pairs, training_steps
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.pair_job import PairJob
@@ -22,7 +23,10 @@ from ernie_pair.processes.world import World
 
 STEPS = 60
 PLACES = {"train_file": "t", "dev_file": "d", "output_dir": "o"}
-SETTINGS = {"model_type": "ernie", "batch_size": 16, "learning_rate": 5e-3, "dropout": 0.1, "device": "cpu"}
+SETTINGS = {
+    **{"model_type": "ernie", "batch_size": 16, "learning_rate": 5e-3, "dropout": 0.1, "device": "cpu"},
+    "logging_freq": 1,  # the norm of the gradient is there in steps that are logged
+}
 
 
 class Tiny(NamedTuple):
@@ -54,6 +58,7 @@ def tiny_job(
     )
     source = open_model(str(folder / "model"), model_type=config.model_type, from_scratch=True)
     model = build_classifier(source, config.seed, config.dropout)
+    choose_path(model, config, config.device)
     recompute_layers(model, config.use_recompute)
     if prepare:
         prepare(model)

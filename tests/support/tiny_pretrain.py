@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.text.wordpiece import WordPiece
+from ernie_pair.engine.run_log import MEASURED
+from ernie_pair.kernels.library import FOLDER, open_kernels
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *CHARACTERS, *(f"##{c}" for c in CHARACTERS), "[UNK]"]
@@ -18,6 +21,22 @@ SIZES = {
     "max_position_embeddings": 40,
     "type_vocab_size": 2,
 }
+
+
+def has_bf16() -> bool:
+    """Whether the fused kernels offer bf16 here; a function, for it loads Paddle."""
+    return open_kernels().has_bf16
+
+
+def level_here() -> str:
+    """The level of the fused kernels here; a function as above."""
+    return open_kernels().level
+
+
+needs_kernels = pytest.mark.skipif(
+    not list(FOLDER.glob("_fused*.so")) or "avx2" not in Path("/proc/cpuinfo").read_text(),
+    reason="the fused kernels are not built, or not for this processor",
+)
 
 
 def write_model(folder: Path, **changes) -> Path:
@@ -74,5 +93,4 @@ def events(output: Path, timing: bool = False):
     """The lines of metrics.jsonl, without what the clock decides."""
     lines = (output / "metrics.jsonl").read_text().splitlines()
     loaded = [json.loads(line) for line in lines]
-    timed = ("samples_per_second", "tokens_per_second", "data_wait_share", "memory_gb")
-    return [{k: v for k, v in event.items() if timing or k not in timed} for event in loaded]
+    return [{k: v for k, v in event.items() if timing or k not in MEASURED} for event in loaded]

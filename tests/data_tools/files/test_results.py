@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from data_tools.base.errors import InputError, MachineError
 from data_tools.build_vocab import VocabConfig, build_vocab
 from data_tools.files.atomic_files import published
 from data_tools.files.own_names import is_own_name, own_name
-from data_tools.files.results import Results, refuse_existing
+from data_tools.files.results import Results, refuse_existing, settings_of
 from data_tools.make_sample import SampleConfig, make_sample
 from data_tools.trans_to_json import TransConfig, trans_to_json
 from ernie_pair.model_files.new_model import NewModelConfig, new_model
@@ -66,6 +67,33 @@ def test_other_flags_inputs_or_commands_are_told_the_difference(tmp_path, given)
     assert out.read_text() == "result"
     assert not write(results(given, out, overwrite=True), "new") and out.read_text() == "new"
     assert write(results(given, out))
+
+
+@dataclass
+class Asked:
+    scores: bool = False
+    kernels: str = "auto"
+    precision: str = "fp32"
+
+
+def asked(given, out, **flags):
+    return Results("tool", [out], {"input_file": [given]}, settings_of(Asked(**flags)), overwrite=False)
+
+
+def test_what_an_earlier_version_made_is_done(tmp_path, given):
+    """It knew neither kernels nor precision, and computed in float32."""
+    out = tmp_path / "out.tsv"
+    write(results(given, out))
+    assert write(asked(given, out)) and write(asked(given, out, kernels="plain"))
+    with pytest.raises(InputError, match="made with precision 'fp32' and not 'bf16'"):
+        write(asked(given, out, precision="bf16"))
+
+
+def test_kernels_make_no_other_result(tmp_path, given):
+    out, record = tmp_path / "out.tsv", tmp_path / ".out.tsv.made.json"
+    write(asked(given, out, kernels="fused"))
+    assert "kernels" not in json.loads(record.read_text())["settings"]
+    assert write(asked(given, out, kernels="plain"))
 
 
 def test_what_was_changed_or_made_by_hand_stays(tmp_path, given):

@@ -1,0 +1,354 @@
+"""Lanes take turns, and what comes of them is shown; the peer is a small script."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import bench_data
+import bench_pair
+import bench_pretrain
+import bench_serve
+import bench_side_by_side
+import pytest
+import readme_block
+import side_by_side_table
+from places import ROOT
+from side_by_side import turns
+from side_by_side.cases import Case, compare
+from side_by_side.figures import case_figures, ratio_of
+from side_by_side.flags import SideBySideFlags
+from side_by_side.lanes import Lane, Measured, Turn, TurnPlan, Work, measure_lanes
+from side_by_side.pair_case import work_of
+from side_by_side.report import render_rows
+from side_by_side.starting import path_of_peer, peer_ways
+from tiny_pair import VOCAB, write_pairs
+from tiny_pair import write_model as write_tiny_model
+
+from data_tools.base.errors import InputError
+from ernie_pair.device import malloc
+from ernie_pair.engine.flops import EncoderSize, count_classifier, count_encoder
+from ernie_pair.inference.token_rows import Batch
+from ernie_pair.model_files.source import open_model
+
+# A lane that notes its turns in a file; ending in the step that is told.
+LANE = """
+import sys
+from pathlib import Path
+from side_by_side.turns import Turns
+name, path, ending = sys.argv[1], sys.argv[2], int(sys.argv[3])
+turns = Turns()
+print("what a library says")
+turns.begin()
+for step in range(1, 100):
+    if step == ending:
+        sys.exit("no more")
+    with open(path, "a") as file:
+        file.write(name)
+    turns.end_step(step=step)
+"""
+# What the benchmarks ask of a peer's Python: its versions, and lanes.
+PEER = """
+import sys
+from pathlib import Path
+if sys.argv[1] == "-c":
+    print("2.0 4.0 False")
+else:
+    import json
+    from side_by_side.turns import Turns
+    spec = json.load(open(sys.argv[3]))
+    assert sys.argv[2] == "side_by_side.peer_lane" and spec["model"]["num_hidden_layers"] == 1
+    turns = Turns()
+    turns.begin()
+    while True:
+        sum(range(10**5))
+        turns.end_step(loss=1.0)
+"""
+
+
+def lane(name, path, ending=0, **settings):
+    command = [sys.executable, "-c", LANE, name, str(path), str(ending)]
+    return Lane(name, "ours", "fp32", command, environment=path_of_peer(), **settings)
+
+
+def test_lanes_take_turns_and_nobody_always_comes_first(tmp_path):
+    told = tmp_path / "told"
+    plan = TurnPlan(warmup=1, steps=2, rounds=3)
+    measured = measure_lanes([lane("a", told), lane("b", told)], plan, threads=1)
+    assert told.read_text() == "ab" + "aabb" + "bbaa" + "aabb"
+    assert [len(each.turns) for each in measured] == [3, 3]
+    assert [turn.counts["step"] for turn in measured[0].turns] == [2.5, 4.5, 6.5]
+    assert all(turn.seconds > 0 and turn.memory_gb > 0 for each in measured for turn in each.turns)
+
+
+@pytest.mark.parametrize("ending", [1, 3])
+def test_a_lane_that_ends_is_named_with_its_last_words(tmp_path, ending):
+    with pytest.raises(InputError, match="the lane b ended with code 1: no more"):
+        lanes = [lane("a", tmp_path / "told"), lane("b", tmp_path / "told", ending)]
+        measure_lanes(lanes, TurnPlan(1, 1, 3), threads=1)
+
+
+def test_a_ratio_is_of_medians_and_spreads_over_rounds():
+    assert ratio_of([2.0, 4.0, 12.0], [1.0, 2.0, 3.0]) == (2.0, 2.0, 4.0)
+    assert ratio_of([], [1.0]) is None
+
+
+def measured(name, side, precision, seconds, work=(), **counts):
+    turns = [Turn(each, each / 2, 1.5, counts) for each in seconds]
+    return Measured(Lane(name, side, precision, (), work), turns)
+
+
+def test_figures_count_work_and_compare_like_with_like():
+    work = [Work(pairs=8, tokens=80, padded_tokens=100, flops=2e9)] * 2
+    case = case_figures(
+        "case",
+        "a batch",
+        [
+            measured("plain fp32", "ours", "fp32", [2.0, 2.0], work),
+            measured("fused bf16", "ours", "bf16", [1.0, 1.0], work),
+            measured("peer bf16", "peer", "bf16", [3.0, 5.0], work),
+            measured("peer defaults", "peer", "fp32", [8.0, 8.0], work),
+            measured("product bf16", "product", "bf16", [1.0, 1.0], flops_per_cpu_second=8e9),
+        ],
+    )
+    plain, fused = case.lanes[:2]
+    assert (fused.pairs_per_second, fused.real_tokens_per_second, fused.tokens_per_second) == (8, 80, 100)
+    assert (fused.flops_per_second, fused.flops_per_cpu_second, fused.product_share) == (2e9, 4e9, 0.5)
+    assert plain.product_share is None  # no product was measured in its precision
+    found = {(ratio["ours"], ratio["other"]): ratio["wall"]["ratio"] for ratio in case.ratios}
+    assert found == {
+        ("plain fp32", "peer defaults"): 4.0,
+        ("fused bf16", "plain fp32"): 2.0,
+        ("fused bf16", "peer bf16"): 4.0,
+        ("fused bf16", "peer defaults"): 8.0,
+    }
+
+
+def test_a_table_has_columns_of_one_width():
+    lines = render_rows(("lane", "ms"), [["a", "1"], ["a long name", "1,000"]]).splitlines()
+    assert len(set(map(len, lines))) == 1 and lines[3] == "| a long name | 1,000 |"
+
+
+def test_work_is_what_the_batches_of_a_turn_hold(tmp_path):
+    import numpy as np
+
+    spec = open_model(str(write_tiny_model(tmp_path / "m")), model_type="", from_scratch=True).spec
+    ids = np.array([[1, 5, 2, 6, 2, spec.pad_id], [1, 5, 2, 6, 7, 2]])
+    batches = [Batch(ids, ids, None)] * 3
+    (work,) = work_of(spec, batches, TurnPlan(warmup=1, steps=2, rounds=1))
+    size = EncoderSize(2, 32, 64)
+    flops = 3 * (count_encoder(size, 2, 6, rows_read=2) + count_classifier(size, 2, 2))
+    assert work == Work(pairs=2, tokens=11, padded_tokens=12, flops=flops)
+    (padded,) = work_of(spec, batches, TurnPlan(1, 2, 1), padded_to=9)
+    assert padded.padded_tokens == 18 and padded.tokens == 11 and padded.flops > flops
+
+
+def test_three_files_come_of_cases_and_none_is_replaced(tmp_path, capsys):
+    flags = SideBySideFlags(output=str(tmp_path / "out.json"), device="cpu")
+    case = Case("a case", "a batch", lambda folder: [measured("plain fp32", "ours", "fp32", [2.0])])
+    compare(flags, [case, case])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md", "out.png"]
+    assert [each["name"] for each in json.loads((tmp_path / "out.json").read_text())["cases"]] == [
+        "a case"
+    ] * 2
+    assert "| plain fp32 | 1,000.0 " in (tmp_path / "out.md").read_text()
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match="out.json exists; "):
+        compare(flags, [case])
+
+
+@pytest.fixture
+def peer(tmp_path):
+    """A Python that has no torch, and answers as if it had."""
+    (tmp_path / "peer.py").write_text(PEER)
+    path = tmp_path / "peer_python"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/peer.py "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def bench(script, *words):
+    command = [sys.executable, f"scripts/{script}.py", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+SHORT = ("--device", "cpu", "--rounds", 2, "--steps", 1, "--warmup", 1)
+SHORT += ("--hidden_size", 64, "--num_hidden_layers", 1)
+
+
+def lanes_in(path):
+    (case,) = json.loads(path.read_text())["cases"]
+    return {each["name"]: each for each in case["lanes"]}
+
+
+def test_pairs_train_beside_a_peer(tmp_path, peer):
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    pairs, output = write_pairs(tmp_path / "pairs.tsv", 40), tmp_path / "out.json"
+    data = ("--pair_file", pairs, "--vocab_file", tmp_path / "vocab.txt", "--batch_size", 4)
+    done = bench("bench_pair", *data, *SHORT, "--peer_python", peer, "--output", output)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lanes = lanes_in(output)
+    assert {"plain fp32", *peer_ways("cpu")} <= set(lanes)
+    plain = lanes["plain fp32"]
+    assert 0 < plain["product_share"] < 1.5 and plain["data_wait_share"] is not None
+    assert plain["tokens_per_second"] > plain["real_tokens_per_second"] > plain["pairs_per_second"] > 0
+    assert "| plain fp32" in done.stdout and "torch 2.0, transformers 4.0" in done.stdout
+
+
+def test_pretraining_is_measured_beside_a_peer(tmp_path, peer):
+    from data_tools.make_sample import SampleConfig, make_sample
+
+    make_sample(SampleConfig(output_dir=str(tmp_path / "sample"), documents=200))
+    characters = sorted(set((tmp_path / "sample" / "corpus.txt").read_text(encoding="utf-8")) - {"\n", " "})
+    specials = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]"]
+    twins = [f"##{character}" for character in characters]
+    vocab = "".join(f"{token}\n" for token in [*specials, *characters, *twins])
+    (tmp_path / "vocab.txt").write_text(vocab, encoding="utf-8")
+    data = ("--vocab_file", tmp_path / "vocab.txt", "--max_seq_len", 32, "--micro_batch_size", 2)
+    output = tmp_path / "out.json"
+    done = bench("bench_pretrain", *data, *SHORT, "--peer_python", peer, "--output", output)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lanes = lanes_in(output)
+    assert lanes["plain fp32"]["flops_per_second"] > 0 and "peer defaults" in lanes
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        ({"device": "gpu"}, "device gpu, but "),
+        ({"peer_python": "/nowhere/python"}, "No such file or directory; give a Python"),
+        ({"peer_python": "/bin/false"}, "install torch and transformers in its environment"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_a_line(flags, said):
+    with pytest.raises(InputError, match=said):
+        compare(SideBySideFlags(**{"device": "cpu", **flags}), [])
+
+
+PAIR_WORDS, TEXT_WORDS = {"pair_file": "p", "vocab_file": "v"}, {"vocab_file": "v"}
+
+
+@pytest.mark.parametrize(
+    "module, given, unread",
+    [
+        (bench_pair, PAIR_WORDS, ("threads", "rounds", "steps", "warmup", "overwrite", "full_pairs")),
+        (bench_pretrain, TEXT_WORDS, ("threads", "rounds", "steps", "warmup", "overwrite")),
+        (bench_data, TEXT_WORDS, ("threads", "rounds", "steps", "warmup", "overwrite")),
+    ],
+)
+def test_a_flag_of_lanes_needs_lanes(module, given, unread):
+    module.BenchConfig(**given)
+    for name in unread:
+        other = {name: True if name in ("overwrite", "full_pairs") else 9}
+        with pytest.raises(InputError, match=f"^{name} is not read without peer_python or output; leave it"):
+            module.BenchConfig(**given, **other)
+        module.BenchConfig(**given, **other, output="figures.json")
+
+
+@pytest.mark.parametrize(
+    "module, given, unread",
+    [
+        (bench_pair, PAIR_WORDS, {"rows": 9000, "updates": 90, "runs": 9}),
+        (bench_pretrain, TEXT_WORDS, {"updates": 90, "runs": 9}),
+        (bench_data, TEXT_WORDS, {"megabytes": 9, "speed_megabytes": 9, "million_tokens": 9, "runs": 9}),
+    ],
+)
+def test_a_flag_that_lanes_do_not_read_is_refused_with_them(module, given, unread):
+    module.BenchConfig(**given, **unread)
+    for name, value in unread.items():
+        with pytest.raises(InputError, match=f"^{name} is not read with peer_python or output; leave it out"):
+            module.BenchConfig(**given, **{name: value}, peer_python="python")
+
+
+@pytest.mark.parametrize("clients", ["0", "1 x", "", "-1", "1.5"])
+def test_numbers_of_clients_that_are_none_are_refused(clients):
+    with pytest.raises(InputError, match="^clients takes numbers from 1 to 9999, not '.*'; use '1 4 16'"):
+        bench_serve.BenchConfig(model="m", pair_file="p", clients=clients)
+
+
+def test_too_few_answers_for_a_latency_are_one_line():
+    """A service that keeps everyone waiting until the time is over."""
+
+    async def measure():
+        async def answer(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.2)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+            writer.close()
+
+        service = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with service:
+            port = service.sockets[0].getsockname()[1]
+            await bench_serve.latency_of(port, [b"{}"], 1, 0.1)
+
+    with pytest.raises(InputError, match=r"^[01] requests were answered in 0\.1 s; pass more seconds$"):
+        asyncio.run(measure())
+
+
+def test_the_allocator_is_set_as_this_package_sets_its_own():
+    assert turns.MALLOC_SETTINGS == malloc.SETTINGS
+
+
+def test_the_whole_comparison_refuses_a_case_that_is_none():
+    config = bench_side_by_side.BenchConfig(pair_file="p", vocab_file="v", cases="ask-small,tea")
+    with pytest.raises(InputError, match="cases tea is no case; use some of pair-small, "):
+        config.chosen_cases()
+    names = [
+        case.name for case in bench_side_by_side.BenchConfig(pair_file="p", vocab_file="v").chosen_cases()
+    ]
+    assert len(set(names)) == len(bench_side_by_side.CASES) == 7
+
+
+@pytest.mark.parametrize("module", [bench_pair, bench_pretrain, bench_side_by_side])
+def test_help_tells_of_the_peer(module):
+    words = [sys.executable, module.__file__, "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0 and "--peer_python" in done.stdout and "--rounds" in done.stdout
+
+
+@pytest.fixture
+def pages(tmp_path, monkeypatch) -> Path:
+    """Return a folder with both pages, where the figures go."""
+    for page in readme_block.PAGES:
+        (tmp_path / page).write_text("a\n<!-- side by side -->\nold\n<!-- end of side by side -->\nb\n")
+    monkeypatch.setattr(readme_block, "ROOT", tmp_path)
+    monkeypatch.setattr(side_by_side_table, "PUBLISHED", tmp_path / "results" / "side_by_side.json")
+    return tmp_path
+
+
+def write_figures(path: Path, name: str, processor: str = "fast") -> Path:
+    """Write the figures of one case, whose only ratio is 2, and return their file."""
+    ratio = {"ratio": 2.0, "low": 1.5, "high": 2.25}
+    ratios = [{"ours": "fused fp32", "other": "peer fp32", "cpu": ratio, "wall": None}]
+    machine = {"processor": processor, "cores": 2, "peer": ""}
+    path.write_text(json.dumps({"machine": machine, "cases": [{"name": name, "ratios": ratios}]}))
+    return path
+
+
+def test_the_pages_show_the_ratios_of_comparisons(pages):
+    files = [write_figures(pages / f"{name}.json", name) for name in ("pairs", "words")]
+    side_by_side_table.publish(files)
+    shown = (pages / "README.md").read_text().splitlines()
+    assert shown[0] == "a" and shown[-1] == "b" and "old" not in shown
+    assert shown[2] == "processor fast, cores 2"
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in shown[6:8]]
+    assert cells == [
+        [name, "fused fp32", "peer fp32", "2.00 (1.50 to 2.25)", ""] for name in ("pairs", "words")
+    ]
+
+
+def test_figures_of_two_machines_are_not_joined(pages):
+    files = [write_figures(pages / f"{name}.json", name, processor=name) for name in ("old", "new")]
+    with pytest.raises(InputError, match="another machine"):
+        side_by_side_table.publish(files)
+    assert "old" in (pages / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", readme_block.PAGES)
+def test_the_pages_show_what_was_published(page):
+    figures = json.loads(side_by_side_table.PUBLISHED.read_text(encoding="utf-8"))
+    shown = readme_block.between(readme_block.SIDE_BY_SIDE).search((ROOT / page).read_text(encoding="utf-8"))
+    assert shown[0] == side_by_side_table.render_page(figures, page)
