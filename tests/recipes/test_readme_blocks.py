@@ -39,6 +39,7 @@ PRETRAIN = "--max_steps 2 --micro_batch_size 4 --global_batch_size 8 --max_seq_l
 PRETRAIN += " --split 80,10,10"
 PREPARE = "--input_path documents.jsonl --output_prefix ray/text --vocab_file my_model/vocab.txt"
 TRAIN = "--train_file train.tsv --dev_file dev.tsv --output_dir output/two"
+POST120 = "install paddlepaddle-gpu==2.6.2.post120 -i https://www.paddlepaddle.org.cn/packages/stable/cu120/"
 DRY = "--dry-run --no-deps --no-build-isolation"
 # What is changed in a command that holds the first words: replaced (it must be there), then added.
 CHANGES = [
@@ -56,6 +57,7 @@ CHANGES = [
     ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
     ("ernie-pair launch", {}, "--max_steps 2"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
+    ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is asked
     ("pip install -c", {'".[': f'"{ROOT}[', "-c constraints": f"-c {ROOT}/constraints"}, DRY),
 ]
 ANSWERS = "cpu 2 1 8 2 ernie-1.0 ernie train.tsv dev.tsv output/answers"

@@ -6,6 +6,7 @@ SAME_WEIGHTS says why. What needs a GPU is refused on a CPU with the line that i
 """
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, fields, replace
@@ -19,6 +20,7 @@ from safetensors.numpy import load_file
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError, without_flags
+from ernie_pair.kernels.library import open_kernels
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -159,6 +161,10 @@ def with_flags(config, flags):
 def test_a_flag_of_pair_training_is_trained_with(plain, tmp_path, flags):
     if flags in NEED_A_GPU:
         with pytest.raises(InputError, match=without_flags(NEED_A_GPU[flags])):
+            train_pair(with_flags(plain, flags))
+        return
+    if flags == "--precision bf16" and (why := open_kernels().why_no_bf16):
+        with pytest.raises(InputError, match=re.escape(why)):
             train_pair(with_flags(plain, flags))
         return
     config = replace(with_flags(plain, SMALLER.get(flags, flags)), output_dir=str(tmp_path / "out"))

@@ -4,8 +4,9 @@ import time
 
 
 def until(happened, seconds=60):
-    """Until ``happened()`` is true; AssertionError after ``seconds``."""
+    """Wait for ``happened()`` to be true, and return it; AssertionError after ``seconds``."""
     end = time.monotonic() + seconds
-    while not happened():
+    while not (what := happened()):
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.005)
+    return what

@@ -153,7 +153,9 @@ def test_a_signal_leaves_nothing_behind(tmp_path, number, code):
         text=True,
     )
     until(lambda: list(temporary.glob("ernie-pair-check-gpu-*/log/2.txt")))  # the second command: of step 2
-    found = [pid for pid in marked_processes("") if str(temporary).encode() in environment_of(pid)]
+    found = until(
+        lambda: [pid for pid in marked_processes("") if str(temporary).encode() in environment_of(pid)]
+    )
     check.send_signal(number)
     said = check.communicate(timeout=60)[1]
     assert check.returncode == code and said.startswith("stopped; nothing is left")
