@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, List, NamedTuple, Sequence
 
+from data_tools.base.errors import InputError
 from side_by_side.figures import CaseFigures, case_figures
 from side_by_side.flags import SideBySideFlags
 from side_by_side.lanes import Lane, Measured, measure_lanes
@@ -45,10 +46,20 @@ def compare(flags: SideBySideFlags, cases: Sequence[Case]) -> None:
 
 def _measure(flags: SideBySideFlags, lanes: Callable[[Path], List[Lane]], folder: Path) -> List[Measured]:
     with _silence():
-        working = lanes(folder)
+        working = _chosen(flags.lanes, lanes(folder))
     counts = any(work.flops for lane in working for work in lane.work)
     products = [_products(folder, name, flags.device) for name in DTYPES if counts]
     return measure_lanes([*working, *products], flags.plan, flags.threads)
+
+
+def _chosen(names: str, lanes: Sequence[Lane]) -> List[Lane]:
+    """Return those of ``lanes`` that --lanes names, all without one. Raises InputError for what is none."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    known = [lane.name for lane in lanes]
+    for name in wanted:
+        if name not in known:
+            raise InputError(f"--lanes {name} is no lane of this case; use some of {', '.join(known)}")
+    return [lane for lane in lanes if not wanted or lane.name in wanted]
 
 
 @contextmanager

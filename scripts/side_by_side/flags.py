@@ -25,7 +25,7 @@ print(torch.__version__, transformers.__version__, torch.cuda.is_available())
 class SideBySideFlags(Options):
     """How lanes are measured side by side."""
 
-    OF_LANES: ClassVar[Tuple[str, ...]] = ("overwrite", "threads", "rounds", "steps", "warmup")
+    OF_LANES: ClassVar[Tuple[str, ...]] = ("overwrite", "lanes", "threads", "rounds", "steps", "warmup")
     # The flags of a benchmark that are read where it measures no lanes; none: it measures nothing else.
     WITHOUT_LANES: ClassVar[Tuple[str, ...]] = ()
 
@@ -36,6 +36,11 @@ class SideBySideFlags(Options):
         "", help="the figures go here: FILE.json, and its table and picture beside it", group="evaluation"
     )
     overwrite: bool = option(False, help="replace earlier figures", group="evaluation")
+    lanes: str = option(
+        "",
+        help="their names, with commas, where not all of them fit into the memory; empty: all",
+        group="evaluation",
+    )
     threads: int = option(1, help="of every lane", group="devices", unit="threads", at_least=1)
     rounds: int = option(
         7, help="turns of every lane, of which the median is shown", group="evaluation", at_least=1
