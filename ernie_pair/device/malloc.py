@@ -19,8 +19,8 @@ import os
 import platform
 import re
 
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # as <malloc.h> numbers them
-SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: 2**31 - 1}
+TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # as <malloc.h> numbers them
+SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}
 OTHER_ALLOCATOR = re.compile("malloc|hoard|scudo")  # jemalloc, tcmalloc, mimalloc
 
 

@@ -14,6 +14,9 @@
 #include "attention.h"
 #include "fused.h"
 #include "norms.h"
+#ifdef __AMX_BF16__
+#include "tile_attention.h"
+#endif
 #include "weights.h"
 
 namespace {
@@ -143,10 +146,11 @@ struct Gradients {
 };
 
 // What one thread needs for one block.
+template <class T>
 struct BlockWork {
   float *wide;    // [rows, max(3 D, F)]
   float *narrow;  // [rows, D]
-  HeadWork head;
+  HeadWork<T> head;
   size_t bytes;
 
   BlockWork(const Shape &shape, Space space)
@@ -163,7 +167,8 @@ struct BlockWork {
 // What one thread needs for a block, or for the gradient of a part of a weight.
 template <class T>
 inline size_t thread_work_bytes(const Shape &shape) {
-  const size_t block = BlockWork(shape, Space(nullptr)).bytes, gradient = weight_gradient_work_bytes<T>(shape.hidden);
+  const size_t block = BlockWork<T>(shape, Space(nullptr)).bytes;
+  const size_t gradient = weight_gradient_work_bytes<T>(shape.hidden, shape.rows);
   return block > gradient ? block : gradient;
 }
 
@@ -186,7 +191,7 @@ class EncoderLayer {
 #pragma omp for schedule(static, 1)
       for (int64_t number = 0; number < shape.blocks; number++) {
         const Block block(shape, number);
-        const BlockWork space(shape, Space(own));
+        const BlockWork<T> space(shape, Space(own));
         attend(block, mask, space);
         feed_forward(block, space, y);
       }
@@ -206,7 +211,7 @@ class EncoderLayer {
 #pragma omp for schedule(static, 1)
       for (int64_t number = 0; number < shape.blocks; number++) {
         const Block block(shape, number);
-        const BlockWork space(shape, Space(own));
+        const BlockWork<T> space(shape, Space(own));
         float *sums = d.sums + number * d.sum_width;
         feed_forward_backward(block, d, sums, dy, dx, space);
         attend_backward(block, d, sums, dx, space);
@@ -244,7 +249,7 @@ class EncoderLayer {
 
   // ---- forward
 
-  void attend(const Block &block, const float *mask, const BlockWork &space) const {
+  void attend(const Block &block, const float *mask, const BlockWork<T> &space) const {
     if (is_half<T>())
       convert(x + block.row * shape.hidden, block.rows * shape.hidden, saved.x + block.row * shape.hidden);
     project(block, space.wide);
@@ -287,7 +292,7 @@ class EncoderLayer {
     }
   }
 
-  void attend_head(int64_t sequence, int64_t number, const float *mask, const HeadWork &work, T *context) const {
+  void attend_head(int64_t sequence, int64_t number, const float *mask, const HeadWork<T> &work, T *context) const {
     const int64_t column = number * head.width, cell = sequence * shape.heads + number;
     const Dropout dropout = attention_dropout();
     uint32_t *bits = saved.attention_bits + cell * head.queries * head.bit_words();
@@ -310,7 +315,7 @@ class EncoderLayer {
     return dropout.drops() ? bits : nullptr;
   }
 
-  void feed_forward(const Block &block, const BlockWork &space, float *y) const {
+  void feed_forward(const Block &block, const BlockWork<T> &space, float *y) const {
     const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
     weights.up.multiply(block.out_rows, saved.middle + start * D, D, space.wide, F);
     for (int64_t row = 0; row < block.out_rows; row++) activate(start + row, space.wide + row * F);
@@ -350,7 +355,7 @@ class EncoderLayer {
 
   // dy -> the gradient of `residual` in space.narrow; of the block's rows in d.
   void feed_forward_backward(const Block &block, const Gradients<T> &d, float *sums, const float *dy, float *dx,
-                             const BlockWork &space) const {
+                             const BlockWork<T> &space) const {
     const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
     Norm norm = norm_of(FUSED_B2, FUSED_G2, FUSED_E2);
     for (int64_t row = start; row < start + block.out_rows; row++) {
@@ -387,7 +392,7 @@ class EncoderLayer {
   }
 
   // The gradient of the context of every query of a block, from that of the rows that came out, in space.narrow.
-  const float *context_gradient(const Block &block, const BlockWork &space) const {
+  const float *context_gradient(const Block &block, const BlockWork<T> &space) const {
     if (!shape.chosen) return space.narrow;
     const size_t row_bytes = (size_t)shape.hidden * sizeof(float);
     memset(space.wide, 0, (size_t)block.rows * row_bytes);
@@ -398,7 +403,7 @@ class EncoderLayer {
   }
 
   // From the gradient of the context in space.narrow; adds to dx.
-  void attend_backward(const Block &block, const Gradients<T> &d, float *sums, float *dx, const BlockWork &space) const {
+  void attend_backward(const Block &block, const Gradients<T> &d, float *sums, float *dx, const BlockWork<T> &space) const {
     const int64_t D = shape.hidden;
     const float *d_context = context_gradient(block, space);
     for (int64_t sequence = block.first; sequence < block.first + block.count; sequence++)
@@ -417,7 +422,7 @@ class EncoderLayer {
   }
 
   void attend_head_backward(int64_t sequence, int64_t number, const float *d_context, const Gradients<T> &d, float *sums,
-                            const HeadWork &work) const {
+                            const HeadWork<T> &work) const {
     const int64_t D = shape.hidden, column = number * head.width, cell = sequence * shape.heads + number;
     const int64_t q = sequence * head.queries * saved.q_step + column;
     const int64_t kv = sequence * head.length * saved.kv_step + column;

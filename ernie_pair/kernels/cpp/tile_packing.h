@@ -87,22 +87,32 @@ inline void pack_turned_rows(const Half *a, int64_t step, int64_t depth, int64_t
     }
 }
 
-constexpr int64_t DEPTH_AT_ONCE = 512;  // of turned products: both packed factors stay in the cache
+// All panels of a right factor.
+template <class T>
+inline void pack_right(const T *b, int64_t step, int64_t depth, int64_t columns, Half *to) {
+  for (int64_t j = 0; j < columns; j += PANEL, to += panel_halves(depth)) pack_panel(b, step, depth, columns, j, to);
+}
+template <class T>
+inline void pack_turned_right(const T *w, int64_t step, int64_t depth, int64_t columns, Half *to) {
+  for (int64_t j = 0; j < columns; j += PANEL, to += panel_halves(depth)) pack_turned_panel(w, step, depth, columns, j, to);
+}
 
-inline size_t turned_work_halves(int64_t height, int64_t width) {
-  return (size_t)(packed_halves(DEPTH_AT_ONCE, height) + packed_halves(DEPTH_AT_ONCE, width));
+constexpr int64_t MOST_DEPTH = 1024;  // of turned products at once: both packed factors stay in the cache
+
+ALWAYS int64_t depth_at_once(int64_t depth) { return depth < MOST_DEPTH ? depth : MOST_DEPTH; }
+inline int64_t turned_work_halves(int64_t height, int64_t width, int64_t depth) {
+  return packed_halves(depth_at_once(depth), height) + packed_halves(depth_at_once(depth), width);
 }
 
 // c [height, width] = the turned a [depth, height] times b [depth, width].
 inline void multiply_turned(int64_t height, int64_t width, int64_t depth, const Half *a, int64_t a_step, const Half *b,
                             int64_t b_step, float *c, int64_t c_step, Half *work) {
-  Half *left = work, *right = work + packed_halves(DEPTH_AT_ONCE, height);
-  for (int64_t start = 0; start == 0 || start < depth; start += DEPTH_AT_ONCE) {
-    const int64_t rows = depth - start < DEPTH_AT_ONCE ? depth - start : DEPTH_AT_ONCE, panel = panel_halves(rows);
+  Half *left = work, *right = work + packed_halves(depth_at_once(depth), height);
+  for (int64_t start = 0; start == 0 || start < depth; start += MOST_DEPTH) {
+    const int64_t rows = depth_at_once(depth - start), panel = panel_halves(rows);
     for (int64_t i = 0; i < height; i += 2 * TILE)
       pack_turned_rows(a + start * a_step, a_step, rows, height, i, left + i / (2 * TILE) * panel);
-    for (int64_t j = 0; j < width; j += PANEL)
-      pack_panel(b + start * b_step, b_step, rows, width, j, right + j / PANEL * panel);
+    pack_right(b + start * b_step, b_step, rows, width, right);
     TileSizes sizes;
     for (int64_t j = 0; j < width; j += PANEL)
       for (int64_t i = 0; i < height; i += 2 * TILE)

@@ -26,8 +26,9 @@ struct Weight {
   }
 };
 
+// Of one thread, for a part of up to `side` rows and columns.
 template <class T>
-inline size_t weight_gradient_work_bytes(int64_t) {
+inline size_t weight_gradient_work_bytes(int64_t, int64_t) {
   return 0;
 }
 
@@ -115,8 +116,8 @@ struct Weights<Half> {
 };
 
 template <>
-inline size_t weight_gradient_work_bytes<Half>(int64_t side) {
-  return turned_work_halves(side, side) * sizeof(Half);
+inline size_t weight_gradient_work_bytes<Half>(int64_t side, int64_t depth) {
+  return (size_t)turned_work_halves(side, side, depth) * sizeof(Half);
 }
 
 template <>
