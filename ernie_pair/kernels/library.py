@@ -1,6 +1,6 @@
 """The compiled kernels: where they are, whether they work here, and if not, why not.
 
-ERNIE_PAIR_KERNELS_LEVEL=none|avx2|avx512|avx512_bf16|amx_bf16 lowers, and never raises, what the processor offers.
+ERNIE_PAIR_KERNELS_LEVEL, one of LEVELS, lowers, and never raises, what the processor offers.
 """
 
 import ctypes
