@@ -21,13 +21,15 @@ class KernelExtension(Extension):
     """The fused CPU kernels: C functions, opened by ctypes; each file is for a level of processors."""
 
     FOLDER = Path("ernie_pair", "kernels", "cpp")
-    FROM_GCC_10 = "-mavx512bf16"  # with an older compiler the kernels of that level are left out
+    FROM_GCC_10, FROM_GCC_11 = ("-mavx512bf16",), ("-mamx-tile", "-mamx-bf16")
+    OF_NEWER_COMPILERS = (*FROM_GCC_10, *FROM_GCC_11)  # without them the kernels of the level are left out
     AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
     LEVELS = {
         "interface.cpp": (),
         "avx2.cpp": ("-mavx2", "-mfma"),
         "avx512.cpp": AVX512,
-        "avx512_bf16.cpp": (*AVX512, FROM_GCC_10),
+        "avx512_bf16.cpp": (*AVX512, *FROM_GCC_10),
+        "amx_bf16.cpp": (*AVX512, *FROM_GCC_10, *FROM_GCC_11),
     }
     FLAGS = (
         *("-O3", "-std=c++17", "-fopenmp", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
@@ -52,11 +54,12 @@ class KernelExtension(Extension):
             try:
                 objects += self._compile(compiler, source, output_dir, flags)
             except CompileError:
-                if self.FROM_GCC_10 not in flags:
+                newer = [flag for flag in flags if flag in self.OF_NEWER_COMPILERS]
+                if not newer:
                     raise
-                flags.remove(self.FROM_GCC_10)
+                flags = [flag for flag in flags if flag not in newer]
                 objects += self._compile(compiler, source, output_dir, flags)
-                sys.stderr.write(f"warning: no kernels in bf16: this compiler knows no {self.FROM_GCC_10}\n")
+                sys.stderr.write(f"warning: {source} is left out: this compiler knows no {newer[-1]}\n")
         compiler.link_shared_object(objects, output_file, libraries=["m", "dl"])
 
     def _compile(self, compiler, source, output_dir, flags):

@@ -1,4 +1,4 @@
-"""The instructions that the processor offers for products, as one of four levels."""
+"""The instructions that the processor offers for products, as one of LEVELS."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,7 @@ NEEDS = {
     "avx2": ("avx2", "fma"),
     "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
     "avx512_bf16": ("avx512_bf16",),
+    "amx_bf16": ("amx_tile", "amx_bf16"),
 }
 
 

@@ -1,17 +1,16 @@
 """How glibc's malloc keeps the memory of a process that trains.
 
 A step frees its activations and asks for them again. As it comes, malloc gives large blocks back to the
-system, which hands them out again page by page, zeroed. Measured with 4 layers x 312, one thread of an
-AVX512-BF16 processor, CPU time of a step and peak memory, medians of three runs in turn, without and with
-these settings:
+system, which hands them out again page by page, zeroed: those above a size that it mapped alone, those at the
+end of its heap, and those of the heaps that it has for threads other than the first, which it gives back
+whatever it is told of the others. So there is to be one heap, in which nothing is mapped alone or trimmed.
+Paddle's executor runs the layers of a static graph in a thread of its own.
 
-static graph, fused bf16, 2 x 8 x 128       504 -> 404 ms    1341 -> 1559 MB
-static graph, Paddle's own kernels          1010 -> 1028     1850 -> 1960
-pairs, fused bf16, 64 x 25                  170 -> 163       1227 -> 1237
+CPU time of a step and peak memory on one thread, without and with these settings: the medians of three runs
+in turn on a processor with AMX, the machine being busy with other work as well:
 
-256 MiB more at the top (M_TOP_PAD) gain up to 5 % of the static step and cost 100 to 350 MB. A threshold for
-trimming alone is slower than nothing, 250 ms for 170: malloc then no longer raises the size from which on it
-asks the system.
+static graph, 12 x 768, fused bf16, 8 x 128     2290 -> 2016 ms    4.2 -> 5.3 GB
+pairs, 4 x 312, fused bf16, 64 x 40              222 -> 213        1.2 -> 1.2
 """
 
 import ctypes
@@ -19,8 +18,8 @@ import os
 import platform
 import re
 
-TRIM_THRESHOLD, MMAP_MAX = -1, -4  # as <malloc.h> numbers them
-SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: 2**31 - 1}
+TRIM_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -4, -8  # as <malloc.h> numbers them
+SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}
 OTHER_ALLOCATOR = re.compile("malloc|hoard|scudo")  # jemalloc, tcmalloc, mimalloc
 
 

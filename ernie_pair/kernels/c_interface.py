@@ -4,7 +4,7 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any, List, Sequence, Tuple
 
-VERSION = 4  # FUSED_VERSION
+VERSION = 5  # FUSED_VERSION
 PRECISIONS = {"fp32": 0, "bf16": 1}
 ACTIVATIONS = {"gelu": 0, "relu": 1}
 Pointers = Any  # an array of pointers

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from data_tools.base.errors import InputError
 
-LEVELS = ("none", "avx2", "avx512", "avx512_bf16")  # in the order of their numbers in fused.h
+LEVELS = ("none", "avx2", "avx512", "avx512_bf16", "amx_bf16")  # in the order of their numbers in fused.h
 LEVEL_ASKED = "ERNIE_PAIR_KERNELS_LEVEL"
 
 
@@ -19,11 +19,16 @@ def asked_level() -> str:
     return asked
 
 
+def has_bf16(level: str) -> bool:
+    """Return whether products of bfloat16 are the processor's own at ``level``."""
+    return LEVELS.index(level) >= LEVELS.index("avx512_bf16")
+
+
 def why_no_bf16(offered: str) -> str:
     """Return why a processor that offers a level computes no products of bfloat16, in words, or ''."""
-    if offered != LEVELS[-1]:
+    if not has_bf16(offered):
         return "this processor has no AVX512-BF16"
-    return "" if asked_level() == LEVELS[-1] else f"{LEVEL_ASKED}={asked_level()} is set"
+    return "" if has_bf16(asked_level()) else f"{LEVEL_ASKED}={asked_level()} is set"
 
 
 def refuse_bf16(reason: str) -> NoReturn:

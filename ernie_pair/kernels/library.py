@@ -1,6 +1,6 @@
 """The compiled kernels: where they are, whether they work here, and if not, why not.
 
-ERNIE_PAIR_KERNELS_LEVEL=none|avx2|avx512|avx512_bf16 lowers, and never raises, what the processor offers.
+ERNIE_PAIR_KERNELS_LEVEL, one of LEVELS, lowers, and never raises, what the processor offers.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Optional
 
 from ernie_pair.kernels.c_interface import VERSION, declare_functions
-from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, asked_level, why_no_bf16
+from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, asked_level, has_bf16, why_no_bf16
 
 PROCESSOR = "x86_64"
 FOLDER = Path(__file__).parent
@@ -34,7 +34,7 @@ class Kernels(NamedTuple):
     @property
     def has_bf16(self) -> bool:
         """Return whether the products of bfloat16 are the processor's own."""
-        return self.level == "avx512_bf16"
+        return has_bf16(self.level)
 
     @property
     def why_no_bf16(self) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from ernie_pair.device.cpu_level import cpu_level
+from ernie_pair.kernels.levels import has_bf16
 from ernie_pair.kernels.library import open_kernels
 from side_by_side.lanes import Lane, Work
 
@@ -49,7 +50,7 @@ def peer_lane(flags, folder: Path, name: str, spec: Dict[str, Any], work: Sequen
 
 def peer_ways(device: str) -> List[str]:
     """Return the ways that the peer is measured in: not in bf16 where the processor would only emulate it."""
-    emulates = device == "cpu" and cpu_level() != "avx512_bf16"
+    emulates = device == "cpu" and not has_bf16(cpu_level())
     return [name for name, (precision, _) in PEER_WAYS.items() if not (emulates and precision == "bf16")]
 
 

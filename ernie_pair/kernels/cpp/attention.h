@@ -84,8 +84,23 @@ struct HeadForward {
   Rows<T> context;
 };
 
+// scores [Q, padded_length] -> probabilities, kept; `dropped` gets what dropout leaves of them, and may be the scores.
+template <class T, class D>
+inline void probabilities_of(const Head &head, const HeadForward<T> &of, float *scores, D *dropped) {
+  for (int64_t i = 0; i < head.queries; i++, scores += head.padded_length, dropped += head.padded_length) {
+    softmax_row(head, of.mask, scores);
+    const uint32_t *bits = of.bits ? of.bits + i * head.bit_words() : nullptr;
+    for (int64_t j = 0; j < head.padded_length; j += 16) {
+      const Lanes probability = load(scores + j, Whole());
+      store(of.probabilities + i * head.padded_length + j, Whole(), probability);
+      store(dropped + j, Whole(), drop(probability, bits, j, of.upscale));
+    }
+  }
+}
+
 // The rows of one head, without gaps; of_queries: [Q, padded_width]; of_keys: [S, padded_width]; turned: [width,
 // padded_length]; scores: [Q, padded_length].
+template <class T>
 struct HeadWork {
   float *of_queries[2], *of_keys[3], *turned, *scores[2];
 
@@ -98,7 +113,7 @@ struct HeadWork {
 };
 
 template <class T>
-inline void head_forward(const Head &head, const HeadForward<T> &of, const HeadWork &work) {
+inline void head_forward(const Head &head, const HeadForward<T> &of, const HeadWork<T> &work) {
   float *q = work.of_queries[0], *k = work.of_keys[0], *v = work.of_keys[1], *kt = work.turned, *p = work.scores[0];
   float *context = work.of_queries[1];
   gather<T>(head, head.queries, of.q, q);
@@ -107,16 +122,7 @@ inline void head_forward(const Head &head, const HeadForward<T> &of, const HeadW
   transpose(head, k, kt);
   multiply_small(head.queries, head.padded_length, head.width, {q, head.padded_width, 1}, kt, head.padded_length, false, p,
                  head.padded_length);
-  for (int64_t i = 0; i < head.queries; i++) {
-    float *row = p + i * head.padded_length;
-    softmax_row(head, of.mask, row);
-    const uint32_t *bits = of.bits ? of.bits + i * head.bit_words() : nullptr;
-    for (int64_t j = 0; j < head.padded_length; j += 16) {
-      const Lanes probability = load(row + j, Whole());
-      store(of.probabilities + i * head.padded_length + j, Whole(), probability);
-      store(row + j, Whole(), drop(probability, bits, j, of.upscale));
-    }
-  }
+  probabilities_of(head, of, p, p);
   multiply_small(head.queries, head.padded_width, head.length, {p, head.padded_length, 1}, v, head.padded_width, false,
                  context, head.padded_width);
   scatter(head, head.queries, context, of.context);
@@ -133,11 +139,11 @@ struct HeadBackward {
   float *sum_q, *sum_k, *sum_v;  // [width]: the gradients of the biases are added up here
 };
 
-// The gradient of the scores of one query, in place of that of its probabilities; `dropped` gets the probabilities as dropout
-// left them.
-template <class T>
+// The gradient of the scores of one query from that of its probabilities, which it may replace; `dropped` gets the
+// probabilities as dropout left them.
+template <class T, class D>
 inline void softmax_row_backward(const Head &head, const T *probabilities, const uint32_t *bits, float upscale,
-                                 float *gradient, float *dropped) {
+                                 float *gradient, D *of_scores, D *dropped) {
   Lanes along = zero();
   for (int64_t j = 0; j < head.padded_length; j += 16) {
     const Lanes probability = load(probabilities + j, Whole());
@@ -149,8 +155,17 @@ inline void softmax_row_backward(const Head &head, const T *probabilities, const
   const Lanes mean = fill(sum(along)), scale = fill(head.scale());
   for (int64_t j = 0; j < head.padded_length; j += 16) {
     const Lanes d = load(gradient + j, Whole()) - mean;
-    store(gradient + j, Whole(), load(probabilities + j, Whole()) * d * scale);
+    store(of_scores + j, Whole(), load(probabilities + j, Whole()) * d * scale);
   }
+}
+
+// The same of all queries.
+template <class T, class D>
+inline void softmax_backward(const Head &head, const HeadBackward<T> &of, float *gradient, D *of_scores, D *dropped) {
+  const int64_t length = head.padded_length;
+  for (int64_t i = 0; i < head.queries; i++)
+    softmax_row_backward(head, of.probabilities + i * length, of.bits ? of.bits + i * head.bit_words() : nullptr,
+                         of.upscale, gradient + i * length, of_scores + i * length, dropped + i * length);
 }
 
 template <class T>
@@ -163,7 +178,7 @@ inline void put_gradient(const Head &head, int64_t rows, const float *gradient, 
 }
 
 template <class T>
-inline void head_backward(const Head &head, const HeadBackward<T> &of, const HeadWork &work) {
+inline void head_backward(const Head &head, const HeadBackward<T> &of, const HeadWork<T> &work) {
   float *q = work.of_queries[0], *g = work.of_queries[1], *k = work.of_keys[0], *v = work.of_keys[1];
   float *vt = work.turned, *dropped = work.scores[0], *d_scores = work.scores[1], *result = work.of_keys[2];
   gather<T>(head, head.queries, of.q, q);
@@ -173,9 +188,7 @@ inline void head_backward(const Head &head, const HeadBackward<T> &of, const Hea
   transpose(head, v, vt);
   const int64_t width = head.padded_width, length = head.padded_length;
   multiply_small(head.queries, length, head.width, {g, width, 1}, vt, length, false, d_scores, length);
-  for (int64_t i = 0; i < head.queries; i++)
-    softmax_row_backward(head, of.probabilities + i * length, of.bits ? of.bits + i * head.bit_words() : nullptr,
-                         of.upscale, d_scores + i * length, dropped + i * length);
+  softmax_backward(head, of, d_scores, d_scores, dropped);
   multiply_small(head.queries, width, head.length, {d_scores, length, 1}, k, width, false, result, width);
   put_gradient(head, head.queries, result, of.d_q, of.sum_q);
   multiply_small(head.length, width, head.queries, {d_scores, 1, length}, q, width, false, result, width);

@@ -2,8 +2,12 @@
 #pragma once
 #include <omp.h>
 
-#include "basics.h"
 #include "kernels.h"
+#ifdef __AMX_BF16__
+#include "tile_packing.h"
+#else
+#include "basics.h"
+#endif
 
 namespace {
 
@@ -38,6 +42,27 @@ inline void convert_in_parallel(const float *from, int64_t count, Half *to) {
     convert(from + start, count - start < PART ? count - start : PART, to + start);
 }
 
+#ifdef __AMX_BF16__
+inline int64_t right_halves(const Dense &of) { return packed_halves(of.k, of.n); }
+
+// In a parallel region, as the other two are.
+inline void narrow_right(const Dense &of, const float *b, Half *to) {
+#pragma omp for schedule(static)
+  for (int64_t j = 0; j < of.n; j += PANEL) pack_panel(b, of.n, of.k, of.n, j, to + j / PANEL * panel_halves(of.k));
+}
+
+inline void multiply_narrow(const Dense &of, const Half *a, const Half *b, float *c) {
+#pragma omp for schedule(static, 1)
+  for (int64_t i = 0; i < of.m; i += TILE_ROWS)
+    multiply_packed(of.m - i < TILE_ROWS ? of.m - i : TILE_ROWS, of.n, of.k, a + i * of.k, of.k, b, false, c + i * of.n,
+                    of.n);
+}
+#else
+inline int64_t right_halves(const Dense &of) { return of.k * of.n; }
+inline void narrow_right(const Dense &of, const float *b, Half *to) { convert_in_parallel(b, of.k * of.n, to); }
+inline void multiply_narrow(const Dense &of, const Half *a, const Half *b, float *c) { multiply_tiles(of, a, b, c); }
+#endif
+
 struct NarrowFactors {
   Half *a, *b;
   size_t bytes;
@@ -45,7 +70,7 @@ struct NarrowFactors {
   NarrowFactors(const Dense &of, void *base) {
     Space space(base);
     a = space.take<Half>(of.m * of.k);
-    b = space.take<Half>(of.k * of.n);
+    b = space.take<Half>(right_halves(of));
     bytes = space.bytes();
   }
 };
@@ -59,8 +84,8 @@ inline void dense_of_half(const Dense &of, const float *a, const float *b, void 
     const TinyIsZero tiny_is_zero;
     omp_set_num_threads(1);
     convert_in_parallel(a, of.m * of.k, narrow.a);
-    convert_in_parallel(b, of.k * of.n, narrow.b);
-    multiply_tiles(of, narrow.a, narrow.b, c);
+    narrow_right(of, b, narrow.b);
+    multiply_narrow(of, narrow.a, narrow.b, c);
   }
 }
 #endif

@@ -14,6 +14,10 @@
 #include "attention.h"
 #include "fused.h"
 #include "norms.h"
+#ifdef __AMX_BF16__
+#include "tile_attention.h"
+#endif
+#include "weights.h"
 
 namespace {
 
@@ -63,61 +67,6 @@ struct Block {
     return low;
   }
 };
-
-// The weights as the products read them: in float32 the parameters themselves; in Half copies, those of queries, keys
-// and values side by side.
-template <class T>
-struct Weights {
-  const T *q, *k, *v, *out, *up, *down;
-  int64_t step;  // from row to row of q, k and v
-};
-
-template <class T>
-Weights<T> weights_of(const Shape &shape, const float *const *parameters, const void *packed);
-
-template <>
-inline Weights<float> weights_of(const Shape &shape, const float *const *p, const void *) {
-  return {p[FUSED_WQ], p[FUSED_WK], p[FUSED_WV], p[FUSED_WO], p[FUSED_W1], p[FUSED_W2], shape.hidden};
-}
-
-template <>
-inline Weights<Half> weights_of(const Shape &shape, const float *const *, const void *packed) {
-  Space space(packed);
-  const int64_t D = shape.hidden, F = shape.inner;
-  const Half *qkv = space.take<Half>(D * 3 * D), *out = space.take<Half>(D * D), *up = space.take<Half>(D * F);
-  return {qkv, qkv + D, qkv + 2 * D, out, up, space.take<Half>(F * D), 3 * D};
-}
-
-inline size_t layer_packed_bytes(const fused_layer *layer) {
-  const Shape shape(*layer);
-  Space space(nullptr);
-  space.take<Half>(3 * shape.hidden * shape.hidden);
-  space.take<Half>(shape.hidden * shape.hidden);
-  space.take<Half>(shape.hidden * shape.inner);
-  space.take<Half>(shape.inner * shape.hidden);
-  return space.bytes();
-}
-
-#ifdef __AVX512BF16__
-// Fill what weights_of reads, of the parameters as they are now.
-inline void layer_pack(const fused_layer *layer, const float *const *p, void *packed) {
-  const Shape shape(*layer);
-  const Weights<Half> to = weights_of<Half>(shape, p, packed);
-  const int64_t D = shape.hidden, F = shape.inner;
-  struct Part { const float *from; const Half *to; int64_t rows, width, step; };
-  const Part parts[] = {{p[FUSED_WQ], to.q, D, D, 3 * D},  {p[FUSED_WK], to.k, D, D, 3 * D}, {p[FUSED_WV], to.v, D, D, 3 * D},
-                        {p[FUSED_WO], to.out, D, D, D},    {p[FUSED_W1], to.up, D, F, F},    {p[FUSED_W2], to.down, F, D, D}};
-#pragma omp parallel num_threads(layer->threads)
-  {
-    const TinyIsZero tiny_is_zero;
-    for (const Part &part : parts) {
-#pragma omp for schedule(static) nowait
-      for (int64_t row = 0; row < part.rows; row++)
-        convert(part.from + row * part.width, part.width, (Half *)part.to + row * part.step);
-    }
-  }
-}
-#endif
 
 // What goes from forward to backward.
 template <class T>
@@ -197,10 +146,11 @@ struct Gradients {
 };
 
 // What one thread needs for one block.
+template <class T>
 struct BlockWork {
   float *wide;    // [rows, max(3 D, F)]
   float *narrow;  // [rows, D]
-  HeadWork head;
+  HeadWork<T> head;
   size_t bytes;
 
   BlockWork(const Shape &shape, Space space)
@@ -214,7 +164,13 @@ struct BlockWork {
   }
 };
 
-inline size_t block_work_bytes(const Shape &shape) { return BlockWork(shape, Space(nullptr)).bytes; }
+// What one thread needs for a block, or for the gradient of a part of a weight.
+template <class T>
+inline size_t thread_work_bytes(const Shape &shape) {
+  const size_t block = BlockWork<T>(shape, Space(nullptr)).bytes;
+  const size_t gradient = weight_gradient_work_bytes<T>(shape.hidden, shape.rows);
+  return block > gradient ? block : gradient;
+}
 
 // A layer at work: forward, or backward of the same.
 template <class T>
@@ -223,10 +179,10 @@ class EncoderLayer {
   EncoderLayer(const fused_layer &layer, const float *x, const float *const *parameters, const void *packed,
                const void *saved)
       : layer(layer), shape(layer), head(shape.head()), parameters(parameters), x(x),
-        weights(weights_of<T>(shape, parameters, packed)), saved(shape, layer.activation, saved) {}
+        weights(layer, parameters, packed), saved(shape, layer.activation, saved) {}
 
   void forward(const float *mask, void *work, float *y) {
-    const size_t bytes = block_work_bytes(shape);
+    const size_t bytes = thread_work_bytes<T>(shape);
 #pragma omp parallel num_threads(layer.threads)
     {
       const TinyIsZero tiny_is_zero;
@@ -235,7 +191,7 @@ class EncoderLayer {
 #pragma omp for schedule(static, 1)
       for (int64_t number = 0; number < shape.blocks; number++) {
         const Block block(shape, number);
-        const BlockWork space(shape, Space(own));
+        const BlockWork<T> space(shape, Space(own));
         attend(block, mask, space);
         feed_forward(block, space, y);
       }
@@ -246,7 +202,7 @@ class EncoderLayer {
     Gradients<T> d(shape, work);
     char *rest = (char *)work + d.bytes;
     memset(d.sums, 0, (size_t)(shape.blocks * d.sum_width) * sizeof(float));
-    const size_t bytes = block_work_bytes(shape);
+    const size_t bytes = thread_work_bytes<T>(shape);
 #pragma omp parallel num_threads(layer.threads)
     {
       const TinyIsZero tiny_is_zero;
@@ -255,12 +211,12 @@ class EncoderLayer {
 #pragma omp for schedule(static, 1)
       for (int64_t number = 0; number < shape.blocks; number++) {
         const Block block(shape, number);
-        const BlockWork space(shape, Space(own));
+        const BlockWork<T> space(shape, Space(own));
         float *sums = d.sums + number * d.sum_width;
         feed_forward_backward(block, d, sums, dy, dx, space);
         attend_backward(block, d, sums, dx, space);
       }
-      weight_gradients(d, gradients);
+      weight_gradients(d, gradients, own);
     }
     add_sums(d, gradients);
   }
@@ -293,7 +249,7 @@ class EncoderLayer {
 
   // ---- forward
 
-  void attend(const Block &block, const float *mask, const BlockWork &space) const {
+  void attend(const Block &block, const float *mask, const BlockWork<T> &space) const {
     if (is_half<T>())
       convert(x + block.row * shape.hidden, block.rows * shape.hidden, saved.x + block.row * shape.hidden);
     project(block, space.wide);
@@ -304,7 +260,7 @@ class EncoderLayer {
         attend_head(sequence, number, mask, space.head, context + (sequence - block.first) * shape.queries * D);
     for (int64_t row = block.out_row; shape.chosen && row < block.out_row + block.out_rows; row++)
       memcpy(saved.context + row * D, context + (row_in(row) - block.row) * D, (size_t)D * sizeof(T));
-    product(block.out_rows, D, D, saved.context + block.out_row * D, D, weights.out, D, false, space.wide, D);
+    weights.out.multiply(block.out_rows, saved.context + block.out_row * D, D, space.wide, D);
     Norm norm = norm_of(FUSED_BO, FUSED_G1, FUSED_E1);
     for (int64_t row = block.out_row; row < block.out_row + block.out_rows; row++) {
       norm.bits = drawn(hidden_dropout(1), row, saved.bits1);
@@ -315,10 +271,10 @@ class EncoderLayer {
 
   // Queries, keys and values of a block, with their biases.
   void project(const Block &block, float *result) const {
-    const int64_t D = shape.hidden, joined = shape.is_whole() && is_half<T>();
+    const int64_t D = shape.hidden, joined = shape.is_whole() && Weights<T>::ARE_JOINED;
     const T *rows = rows_of_x() + block.row * D;
-    if (joined) product(block.rows, 3 * D, D, rows, D, weights.q, weights.step, false, result, 3 * D);
-    struct Part { const T *weight; int bias; T *to; int64_t step, rows, from_step; };
+    if (joined) weights.qkv.multiply(block.rows, rows, D, result, 3 * D);
+    struct Part { const Weight<T> &weight; int bias; T *to; int64_t step, rows, from_step; };
     const Part parts[3] = {
         {weights.q, FUSED_BQ, saved.q + block.query_row * saved.q_step, saved.q_step, block.query_rows, query_step()},
         {weights.k, FUSED_BK, saved.k + block.row * saved.kv_step, saved.kv_step, block.rows, D},
@@ -327,7 +283,7 @@ class EncoderLayer {
       const Part &part = parts[which];
       const int64_t step = joined ? 3 * D : D;
       const float *from = joined ? result + which * D : result;
-      if (!joined) product(part.rows, D, D, rows, part.from_step, part.weight, weights.step, false, result, D);
+      if (!joined) part.weight.multiply(part.rows, rows, part.from_step, result, D);
       for (int64_t row = 0; row < part.rows; row++)
         sweep(D, [&](int64_t j, auto mask) {
           store(part.to + row * part.step + j, mask,
@@ -336,7 +292,7 @@ class EncoderLayer {
     }
   }
 
-  void attend_head(int64_t sequence, int64_t number, const float *mask, const HeadWork &work, T *context) const {
+  void attend_head(int64_t sequence, int64_t number, const float *mask, const HeadWork<T> &work, T *context) const {
     const int64_t column = number * head.width, cell = sequence * shape.heads + number;
     const Dropout dropout = attention_dropout();
     uint32_t *bits = saved.attention_bits + cell * head.queries * head.bit_words();
@@ -359,11 +315,11 @@ class EncoderLayer {
     return dropout.drops() ? bits : nullptr;
   }
 
-  void feed_forward(const Block &block, const BlockWork &space, float *y) const {
+  void feed_forward(const Block &block, const BlockWork<T> &space, float *y) const {
     const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
-    product(block.out_rows, F, D, saved.middle + start * D, D, weights.up, F, false, space.wide, F);
+    weights.up.multiply(block.out_rows, saved.middle + start * D, D, space.wide, F);
     for (int64_t row = 0; row < block.out_rows; row++) activate(start + row, space.wide + row * F);
-    product(block.out_rows, D, F, saved.after + start * F, F, weights.down, D, false, space.wide, D);
+    weights.down.multiply(block.out_rows, saved.after + start * F, F, space.wide, D);
     Norm norm = norm_of(FUSED_B2, FUSED_G2, FUSED_E2);
     for (int64_t row = start; row < start + block.out_rows; row++) {
       norm.bits = drawn(hidden_dropout(2), row, saved.bits2);
@@ -399,7 +355,7 @@ class EncoderLayer {
 
   // dy -> the gradient of `residual` in space.narrow; of the block's rows in d.
   void feed_forward_backward(const Block &block, const Gradients<T> &d, float *sums, const float *dy, float *dx,
-                             const BlockWork &space) const {
+                             const BlockWork<T> &space) const {
     const int64_t D = shape.hidden, F = shape.inner, start = block.out_row;
     Norm norm = norm_of(FUSED_B2, FUSED_G2, FUSED_E2);
     for (int64_t row = start; row < start + block.out_rows; row++) {
@@ -407,10 +363,10 @@ class EncoderLayer {
       norm_backward<T>(norm, row_of(saved.norm2, row, D), dy + row * D, space.narrow + (row - start) * D,
                        d.down + row * D, {sums + d.SCALE2 * D, sums + d.SHIFT2 * D, sums + d.DOWN * D});
     }
-    product<false, true>(block.out_rows, F, D, d.down + start * D, D, weights.down, D, false, space.wide, F);
+    weights.down.multiply_back(block.out_rows, d.down + start * D, D, false, space.wide, F);
     for (int64_t row = 0; row < block.out_rows; row++)
       activate_backward(start + row, space.wide + row * F, d.up + (start + row) * F, sums + d.UP * D);
-    product<false, true>(block.out_rows, D, F, d.up + start * F, F, weights.up, F, true, space.narrow, D);
+    weights.up.multiply_back(block.out_rows, d.up + start * F, F, true, space.narrow, D);
     if (shape.chosen || !shape.is_whole()) memset(dx + block.row * D, 0, (size_t)(block.rows * D) * sizeof(float));
     norm = norm_of(FUSED_BO, FUSED_G1, FUSED_E1);
     for (int64_t row = start; row < start + block.out_rows; row++) {
@@ -418,7 +374,7 @@ class EncoderLayer {
       norm_backward<T>(norm, row_of(saved.norm1, row, D), space.narrow + (row - start) * D, dx + row_in(row) * D,
                        d.out + row * D, {sums + d.SCALE1 * D, sums + d.SHIFT1 * D, sums + d.OUT * D});
     }
-    product<false, true>(block.out_rows, D, D, d.out + start * D, D, weights.out, D, false, space.narrow, D);
+    weights.out.multiply_back(block.out_rows, d.out + start * D, D, false, space.narrow, D);
   }
 
   void activate_backward(int64_t row, const float *d_after, T *d_before, float *sums) const {
@@ -436,7 +392,7 @@ class EncoderLayer {
   }
 
   // The gradient of the context of every query of a block, from that of the rows that came out, in space.narrow.
-  const float *context_gradient(const Block &block, const BlockWork &space) const {
+  const float *context_gradient(const Block &block, const BlockWork<T> &space) const {
     if (!shape.chosen) return space.narrow;
     const size_t row_bytes = (size_t)shape.hidden * sizeof(float);
     memset(space.wide, 0, (size_t)block.rows * row_bytes);
@@ -447,7 +403,7 @@ class EncoderLayer {
   }
 
   // From the gradient of the context in space.narrow; adds to dx.
-  void attend_backward(const Block &block, const Gradients<T> &d, float *sums, float *dx, const BlockWork &space) const {
+  void attend_backward(const Block &block, const Gradients<T> &d, float *sums, float *dx, const BlockWork<T> &space) const {
     const int64_t D = shape.hidden;
     const float *d_context = context_gradient(block, space);
     for (int64_t sequence = block.first; sequence < block.first + block.count; sequence++)
@@ -456,17 +412,17 @@ class EncoderLayer {
                              space.head);
     float *to = dx + block.row * D;
     const T *q = d.q + block.query_row * saved.q_step, *k = d.k + block.row * saved.kv_step;
-    if (is_half<T>() && shape.is_whole()) {
-      product<false, true>(block.rows, D, 3 * D, q, saved.q_step, weights.q, weights.step, true, to, D);
+    if (shape.is_whole() && Weights<T>::ARE_JOINED) {
+      weights.qkv.multiply_back(block.rows, q, saved.q_step, true, to, D);
       return;
     }
-    product<false, true>(block.query_rows, D, D, q, saved.q_step, weights.q, weights.step, true, to, query_step());
-    product<false, true>(block.rows, D, D, k, saved.kv_step, weights.k, weights.step, true, to, D);
-    product<false, true>(block.rows, D, D, k + D, saved.kv_step, weights.v, weights.step, true, to, D);
+    weights.q.multiply_back(block.query_rows, q, saved.q_step, true, to, query_step());
+    weights.k.multiply_back(block.rows, k, saved.kv_step, true, to, D);
+    weights.v.multiply_back(block.rows, k + D, saved.kv_step, true, to, D);
   }
 
   void attend_head_backward(int64_t sequence, int64_t number, const float *d_context, const Gradients<T> &d, float *sums,
-                            const HeadWork &work) const {
+                            const HeadWork<T> &work) const {
     const int64_t D = shape.hidden, column = number * head.width, cell = sequence * shape.heads + number;
     const int64_t q = sequence * head.queries * saved.q_step + column;
     const int64_t kv = sequence * head.length * saved.kv_step + column;
@@ -490,7 +446,7 @@ class EncoderLayer {
 
   // The products of all rows that the gradients of the weights are, shared out among the threads of a parallel region in
   // squares of D x D.
-  void weight_gradients(const Gradients<T> &d, float *const *gradients) const {
+  void weight_gradients(const Gradients<T> &d, float *const *gradients, void *work) const {
     const int64_t D = shape.hidden, F = shape.inner, M = shape.rows, R = shape.out_rows;
     struct Square { const T *a; int64_t a_step; const T *b; int64_t b_step; float *c; int64_t c_step, height, width, depth; };
     const int64_t strips = (F + D - 1) / D;
@@ -507,8 +463,7 @@ class EncoderLayer {
           {saved.middle, D, d.up + start, F, gradients[FUSED_W1] + start, F, D, rest, R},
           {saved.after + start, F, d.down, D, gradients[FUSED_W2] + start * D, D, rest, D, R}};
       const Square &one = number < 4 ? of_attention[number] : of_feed_forward[number % 2];
-      product<true, false>(one.height, one.width, one.depth, one.a, one.a_step, one.b, one.b_step, false, one.c,
-                           one.c_step);
+      weight_gradient(one.height, one.width, one.depth, one.a, one.a_step, one.b, one.b_step, one.c, one.c_step, work);
     }
   }
 
@@ -535,7 +490,7 @@ size_t layer_saved_bytes(const fused_layer *layer) {
 template <class T>
 size_t layer_work_bytes(const fused_layer *layer) {
   const Shape shape(*layer);
-  return Gradients<T>(shape, nullptr).bytes + (size_t)layer->threads * block_work_bytes(shape);
+  return Gradients<T>(shape, nullptr).bytes + (size_t)layer->threads * thread_work_bytes<T>(shape);
 }
 
 template <class T>

@@ -7,7 +7,7 @@
  *
  * Functions that return an int status return 0, or 1 when oneDNN refused a product.
  * On one processor a result depends on the arguments and on fused_level() alone, to the last bit: not on the number of
- * threads. Products are oneDNN's, which asks the processor for itself. What is too small for a normal float32 is zero.
+ * threads. Products are oneDNN's, which asks the processor for itself, but for bfloat16 on AMX. What is too small for a normal float32 is zero.
  */
 #ifndef ERNIE_PAIR_FUSED_H
 #define ERNIE_PAIR_FUSED_H
@@ -26,9 +26,9 @@ extern "C" {
 #endif
 
 /* Raised with every change of this file, so that an operator and a library of two versions never meet. */
-#define FUSED_VERSION 4
+#define FUSED_VERSION 5
 
-enum { FUSED_NONE = 0, FUSED_AVX2 = 1, FUSED_AVX512 = 2, FUSED_AVX512_BF16 = 3 };
+enum { FUSED_NONE = 0, FUSED_AVX2 = 1, FUSED_AVX512 = 2, FUSED_AVX512_BF16 = 3, FUSED_AMX_BF16 = 4 };
 enum { FUSED_FLOAT32 = 0, FUSED_BFLOAT16 = 1 };
 enum { FUSED_GELU = 0, FUSED_RELU = 1 };
 
@@ -66,7 +66,7 @@ typedef struct {
 } fused_embedding;
 
 FUSED_API int fused_version(void);
-/* What this processor offers: FUSED_NONE to FUSED_AVX512_BF16. */
+/* What this processor offers: FUSED_NONE to FUSED_AMX_BF16. */
 FUSED_API int fused_processor_level(void);
 /* Open oneDNN's library and choose the kernels, at most those of `most`. Returns the level in use; FUSED_NONE:
  * the library cannot be opened or has no products that work, and nothing else here may be called. */

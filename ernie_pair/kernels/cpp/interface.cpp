@@ -1,7 +1,10 @@
 // The functions of fused.h: which level runs is chosen once, by fused_open.
 #include "fused.h"
 
+#include <cpuid.h>
 #include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "kernels.h"
 #include "products.h"
@@ -15,8 +18,10 @@ int level = FUSED_NONE;
 
 const FloatKernels &float_kernels() { return level == FUSED_AVX2 ? avx2_kernels : avx512_kernels; }
 
+const HalfKernels &half_kernels() { return level == FUSED_AMX_BF16 ? amx_bf16_kernels : avx512_bf16_kernels; }
+
 const LayerKernels &layer_kernels(const fused_layer *layer) {
-  return layer->precision == FUSED_FLOAT32 ? float_kernels().layer : avx512_bf16_kernels.layer;
+  return layer->precision == FUSED_FLOAT32 ? float_kernels().layer : half_kernels().layer;
 }
 
 // Compares the refused products before and after a call: a call of another thread may fail this one, and never clear it.
@@ -44,6 +49,15 @@ bool half_products_work() {
          c[2] == 15 && c[3] == 22;
 }
 
+// The registers of tiles are large, and Linux gives them to those that ask: to this process, once and for all its threads.
+bool has_tiles() {
+  constexpr int ASK_FOR_STATE = 0x1023, TILE_DATA = 18;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+  constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24;
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return false;
+  return syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
+}
+
 }  // namespace
 
 int fused_version(void) { return FUSED_VERSION; }
@@ -54,7 +68,8 @@ int fused_processor_level(void) {
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") ||
       !__builtin_cpu_supports("avx512dq"))
     return FUSED_AVX2;
-  return __builtin_cpu_supports("avx512bf16") ? FUSED_AVX512_BF16 : FUSED_AVX512;
+  if (!__builtin_cpu_supports("avx512bf16")) return FUSED_AVX512;
+  return has_tiles() ? FUSED_AMX_BF16 : FUSED_AVX512_BF16;
 }
 
 int fused_open(const char *onednn, int most) {
@@ -66,21 +81,23 @@ int fused_open(const char *onednn, int most) {
   const int processor = fused_processor_level();
   const int wanted = processor < most ? processor : most;
   if (wanted <= FUSED_NONE || !products.of_float || !float_products_work()) return level;
-  const bool has_half = wanted == FUSED_AVX512_BF16 && avx512_bf16_kernels.pack && products.of_half && half_products_work();
-  level = wanted == FUSED_AVX512_BF16 && !has_half ? FUSED_AVX512 : wanted;
+  level = wanted;
+  if (level == FUSED_AMX_BF16 && !amx_bf16_kernels.pack) level = FUSED_AVX512_BF16;
+  if (level == FUSED_AVX512_BF16 && !(avx512_bf16_kernels.pack && products.of_half && half_products_work()))
+    level = FUSED_AVX512;
   return level;
 }
 
 int fused_level(void) { return level; }
 
 size_t fused_packed_bytes(const fused_layer *layer) {
-  return layer->precision == FUSED_FLOAT32 ? 0 : avx512_bf16_kernels.packed_bytes(layer);
+  return layer->precision == FUSED_FLOAT32 ? 0 : half_kernels().packed_bytes(layer);
 }
 size_t fused_saved_bytes(const fused_layer *layer) { return layer_kernels(layer).saved_bytes(layer); }
 size_t fused_work_bytes(const fused_layer *layer) { return layer_kernels(layer).work_bytes(layer); }
 
 void fused_layer_pack(const fused_layer *layer, const float *const *parameters, void *packed) {
-  if (layer->precision != FUSED_FLOAT32) avx512_bf16_kernels.pack(layer, parameters, packed);
+  if (layer->precision != FUSED_FLOAT32) half_kernels().pack(layer, parameters, packed);
 }
 
 int fused_layer_forward(const fused_layer *layer, const float *x, const float *mask, const float *const *parameters,
@@ -115,14 +132,14 @@ void fused_embedding_backward(const fused_embedding *of, const int64_t *ids, con
 }
 
 size_t fused_product_work_bytes(int64_t m, int64_t n, int64_t k, int precision) {
-  return precision == FUSED_FLOAT32 ? 0 : avx512_bf16_kernels.product_work_bytes({m, n, k, 1});
+  return precision == FUSED_FLOAT32 ? 0 : half_kernels().product_work_bytes({m, n, k, 1});
 }
 
 int fused_product(int64_t m, int64_t n, int64_t k, const float *a, const float *b, int precision, int threads, void *work,
                   float *c) {
   const Refusals refusals;
   const Dense dense = {m, n, k, threads};
-  (precision == FUSED_FLOAT32 ? float_kernels().product : avx512_bf16_kernels.product)(dense, a, b, work, c);
+  (precision == FUSED_FLOAT32 ? float_kernels().product : half_kernels().product)(dense, a, b, work, c);
   return refusals.status();
 }
 

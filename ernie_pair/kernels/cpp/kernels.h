@@ -40,4 +40,4 @@ struct FloatKernels {
 };
 
 extern const FloatKernels avx2_kernels, avx512_kernels;
-extern const HalfKernels avx512_bf16_kernels;
+extern const HalfKernels avx512_bf16_kernels, amx_bf16_kernels;

@@ -15,6 +15,8 @@ PROCESSORS = [
     ("fma avx2 avx512f", "avx2"),
     (AVX512, "avx512"),
     (f"{AVX512} avx512_bf16", "avx512_bf16"),
+    (f"{AVX512} avx512_bf16 amx_bf16", "avx512_bf16"),
+    (f"{AVX512} avx512_bf16 amx_tile amx_bf16 amx_int8", "amx_bf16"),
     ("fma avx2 avx512_bf16", "avx2"),
 ]
 

@@ -24,7 +24,7 @@ from ernie_pair.inference import backends
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.predictor import BATCH_SIZE, PairPredictor
 from ernie_pair.inference.softmax import probabilities
-from ernie_pair.kernels.levels import LEVEL_ASKED
+from ernie_pair.kernels.levels import LEVEL_ASKED, has_bf16
 from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
@@ -138,7 +138,7 @@ def test_predictions_are_named_and_calibrated(predictor):
 
 @pytest.fixture(scope="module")
 def in_bf16(exported):
-    if cpu_level() != "avx512_bf16":
+    if not has_bf16(cpu_level()):
         pytest.skip("the processor has no AVX512-BF16")
     return PairPredictor(exported, "paddle", threads=1, precision="bf16")
 
@@ -180,7 +180,7 @@ def test_bf16_asks_in_few_shapes(in_bf16, monkeypatch):
 
 
 def test_a_rounded_length_stays_within_the_model(tmp_path, trained):
-    if cpu_level() != "avx512_bf16":
+    if not has_bf16(cpu_level()):
         pytest.skip("the processor has no AVX512-BF16")
     folder = ship(trained, tmp_path / "ship", max_seq_len=125)
     predictor = PairPredictor(folder, "paddle", precision="bf16")

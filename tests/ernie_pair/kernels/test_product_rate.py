@@ -18,7 +18,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("level", ["none", "avx512_bf16"])
+@pytest.mark.parametrize("level", ["none", "avx512_bf16", "amx_bf16"])
 @pytest.mark.parametrize("is_static", [False, True])
 def test_products_have_a_rate_in_both_modes(is_static, level, dtype, monkeypatch):
     """With the fused kernels, of whatever level this processor has, and without."""

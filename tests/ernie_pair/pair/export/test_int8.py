@@ -12,7 +12,7 @@ from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.device.cpu_level import cpu_level
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.kernels.levels import LEVEL_ASKED
+from ernie_pair.kernels.levels import LEVEL_ASKED, has_bf16
 from ernie_pair.pair.export import quantize
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.judge_precision import BF16, FLOAT, INT8
@@ -73,7 +73,7 @@ def test_int8_stands_beside_float32_with_its_figures(exported, labelled):
     assert facts["bytes"] == sizes and sizes[INT8] < sizes[FLOAT]
 
 
-@pytest.mark.skipif(cpu_level() != "avx512_bf16", reason="the processor has no AVX512-BF16")
+@pytest.mark.skipif(not has_bf16(cpu_level()), reason="the processor has no AVX512-BF16")
 def test_bf16_is_judged_beside_float32(tmp_path, model, labelled, capfd):
     flags = {"precision": "bf16", "quantize_file": str(labelled)}
     folder = ship(model, tmp_path / "ship", "paddle", max_accuracy_drop=1.0, **flags)

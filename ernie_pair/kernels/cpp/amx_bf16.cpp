@@ -1,0 +1,10 @@
+// The kernels of processors that multiply tiles of bfloat16 (AMX). A compiler older than they are makes none of them.
+#ifdef __AMX_BF16__
+#include "half_kernels.h"
+
+const HalfKernels amx_bf16_kernels = HALF_KERNELS;
+#else
+#include "kernels.h"
+
+const HalfKernels amx_bf16_kernels = {};
+#endif

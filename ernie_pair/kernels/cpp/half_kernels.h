@@ -1,0 +1,13 @@
+// The kernels of bfloat16, by the products of the level that includes this.
+#pragma once
+#include "lanes_avx512.h"
+//
+#include "dense_product.h"
+#include "encoder_layer.h"
+#include "kernels.h"
+
+#define HALF_KERNELS                                                                                    \
+  {                                                                                                     \
+    {layer_saved_bytes<Half>, layer_work_bytes<Half>, layer_forward<Half>, layer_backward<Half>},      \
+        dense_of_half, dense_work_bytes, layer_packed_bytes, layer_pack                                 \
+  }

@@ -1,0 +1,83 @@
+"""Products of bfloat16 at each level that has them: rounded factors, sums in float32, whatever the shape."""
+
+import numpy as np
+import pytest
+from fused_cases import SHAPES, assert_equal_to_plain, batch_of, build, loss_and_gradients
+from tiny_pair_job import same
+
+from ernie_pair.kernels.c_interface import PRECISIONS
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, has_bf16
+from ernie_pair.kernels.library import open_kernels
+from ernie_pair.kernels.workspaces import WorkspacePool
+from ernie_pair.pair.model.kernel_path import choose_path
+
+WITH_BF16 = [level for level in LEVELS if has_bf16(level)]
+MORE_ROWS = "more rows than a turned product takes at once"
+BF16 = KernelFlags("fused", "bf16")
+
+
+@pytest.fixture(params=WITH_BF16)
+def level(request, monkeypatch):
+    monkeypatch.setenv(LEVEL_ASKED, request.param)
+    if open_kernels().level != request.param:
+        pytest.skip(f"this processor has no {request.param}")
+    return request.param
+
+
+def rounded(values):
+    """``values`` as bfloat16 has them, to the nearest even."""
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+
+
+def product(a, b, threads=1):
+    (m, k), n = a.shape, b.shape[1]
+    functions, precision = open_kernels().functions, PRECISIONS["bf16"]
+    work = WorkspacePool().take(functions.fused_product_work_bytes(m, n, k, precision))
+    c = np.full((m, n), np.nan, np.float32)
+    given = (a.ctypes.data, b.ctypes.data, precision, threads, work.address, c.ctypes.data)
+    assert functions.fused_product(m, n, k, *given) == 0
+    return c
+
+
+@pytest.mark.parametrize(
+    "m, n, k",
+    [(1, 1, 1), (16, 16, 32), (17, 33, 31), (32, 32, 64), (33, 47, 70), (215, 312, 1248), (530, 100, 26)],
+)
+def test_a_product_is_that_of_rounded_factors(level, m, n, k):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    expected = rounded(a).astype(np.float64) @ rounded(b).astype(np.float64)
+    found = product(a, b)
+    np.testing.assert_allclose(found, expected, atol=2e-6 * k**0.5 * 3)
+    assert np.array_equal(found, product(a, b, threads=2))
+
+
+def test_what_is_no_number_stays_in_its_row(level):
+    a, b = np.ones((40, 50), np.float32), np.ones((50, 40), np.float32)
+    a[3, 49] = np.nan
+    found = product(a, b)
+    assert np.isnan(found[3]).all() and (np.delete(found, 3, axis=0) == 50).all()
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, MORE_ROWS])
+def test_every_shape_is_computed_as_paddle_does(level, tmp_path, monkeypatch, shape):
+    monkeypatch.setitem(SHAPES, MORE_ROWS, ((32, 2, 1, 64), (60, 19)))
+    model, batch = build(tmp_path / "m", shape=shape), batch_of(shape)
+    assert_equal_to_plain(model, batch, "bf16")
+
+
+def test_mean_pooling_reads_every_row(level, tmp_path):
+    model = build(tmp_path / "m", pooling="mean", shape="width of 26")
+    assert_equal_to_plain(model, batch_of("width of 26"), "bf16")
+
+
+def test_threads_change_no_bit_at_any_level(level, tmp_path):
+    model = build(tmp_path / "m", shape="one block more", dropout=0.2)
+    choose_path(model, BF16, "cpu")
+    found = []
+    for threads in (1, 2):
+        model.fused_state.threads = threads
+        found.append(loss_and_gradients(model, batch_of("one block more")))
+    assert found[0][0] == found[1][0] and same(found[0][1], found[1][1])
