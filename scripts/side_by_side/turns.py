@@ -11,7 +11,7 @@ import sys
 import time
 
 # glibc: no block of its own for a large array, and nothing is given back to the system between steps.
-MALLOC_SETTINGS = {-4: 0, -1: -1}  # M_MMAP_MAX, M_TRIM_THRESHOLD
+MALLOC_SETTINGS = {-4: 0, -1: -1, -8: 1}  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_ARENA_MAX
 
 
 class Turns:
