@@ -12,7 +12,6 @@ With a peer, or a file for the figures, the steps of training are measured in ev
 has, in turn and on the same batches; nothing else is.
 """
 
-import json
 import logging
 import resource
 import shutil
@@ -26,12 +25,13 @@ from io import StringIO
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Iterator, List
+from typing import Iterator
 
-from bench_table import Row, deterministic_row, print_rows, seconds_of, words_of, write_model
+from bench_run import SCRIPTS, train_events
+from bench_table import Row, deterministic_row, print_rows, seconds_of, write_model
 from side_by_side.cases import Case, case_of_lanes, compare
 from side_by_side.flags import SideBySideFlags
-from side_by_side.pair_case import PairShape, pair_lanes
+from side_by_side.pair_case import PairShape, pair_lanes, pair_settings
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
@@ -48,8 +48,8 @@ from ernie_pair.pair.train.datasets import open_pair_data
 from ernie_pair.pair.train.initial_model import open_initial_model
 from ernie_pair.processes.world import World
 
-TRAIN = Path(__file__).resolve().parent / "train_pair.py"
-DEV_ROWS, STREAMED_COPIES, UPDATES_PER_LINE, UNLOGGED = 1000, 20, 10, 1
+SCRIPT = "train_pair.py"
+DEV_ROWS, STREAMED_COPIES, UPDATES_PER_LINE = 1000, 20, 10
 # In a process of its own, whose peak of memory is that of the stream.
 STREAM = "import sys; sys.path.insert(0, sys.argv[1]); import bench_pair; bench_pair.stream(*sys.argv[2:])"
 
@@ -140,22 +140,8 @@ def _prepare(config: BenchConfig, folder: Path) -> None:
 
 
 def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict:
-    return {
-        "model_name_or_path": str(folder / "model"),
-        "from_scratch": True,
-        "train_file": str(folder / "train.tsv"),
-        "dev_file": str(folder / "dev.tsv"),
-        "output_dir": str(folder / output),
-        "cache_dir": str(folder / "cache"),
-        "batch_size": config.batch_size,
-        "max_seq_len": config.max_seq_len,
-        "max_steps": config.updates,
-        "logging_freq": UPDATES_PER_LINE,
-        "eval_freq": 10**6,
-        "checkpoint_steps": 10**6,
-        "device": config.device,
-        **changes,
-    }
+    given = pair_settings(folder, config.shape, config.device, config.updates, UPDATES_PER_LINE)
+    return {**given, "output_dir": str(folder / output), **changes}
 
 
 def _first_batch(config: BenchConfig, folder: Path) -> Iterator[Row]:
@@ -174,7 +160,7 @@ def _training(config: BenchConfig, folder: Path) -> Iterator[Row]:
     speeds, padding = {}, {}
     for _ in range(config.runs):
         for bucket in (True, False):
-            events = _train(_settings(config, folder, "run", bucket=bucket))
+            events = train_events(SCRIPT, _settings(config, folder, "run", bucket=bucket))
             speeds.setdefault(bucket, []).append(median(event["samples_per_second"] for event in events))
             padding[bucket] = sum(event["padding_share"] for event in events) / len(events)
     yield Row("training: pairs/s", f"{median(speeds[True]):,.0f}")
@@ -188,20 +174,9 @@ def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
     speeds = {True: [], False: []}
     for _ in range(config.runs):
         for deterministic, found in speeds.items():
-            events = _train(_settings(config, folder, "run", deterministic=deterministic))
+            events = train_events(SCRIPT, _settings(config, folder, "run", deterministic=deterministic))
             found.append(median(event["samples_per_second"] for event in events))
     yield deterministic_row("pairs/s", config.device, median(speeds[True]), median(speeds[False]))
-
-
-def _train(flags: dict) -> List[dict]:
-    """The training events of a run in a process of its own, without the first."""
-    output = Path(flags["output_dir"])
-    shutil.rmtree(output, ignore_errors=True)
-    done = subprocess.run([sys.executable, str(TRAIN), *words_of(flags)], capture_output=True, text=True)
-    if done.returncode:
-        raise InputError(f"a run ended with code {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
-    lines = (output / "metrics.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["split"] == "train"][UNLOGGED:]
 
 
 def _prediction(config: BenchConfig, folder: Path) -> Iterator[Row]:
@@ -224,7 +199,7 @@ def _streaming(config: BenchConfig, folder: Path) -> Iterator[Row]:
     peaks = {}
     for name, rows in (("train.tsv", config.rows), ("many.tsv", config.rows * STREAMED_COPIES)):
         words = [str(folder / name), config.vocab_file, str(rows), str(config.max_seq_len)]
-        command = [sys.executable, "-c", STREAM, str(TRAIN.parent), *words]
+        command = [sys.executable, "-c", STREAM, str(SCRIPTS), *words]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks[rows] = float(done.stdout)
         yield Row(f"peak memory, {rows:,} pairs streamed: MB", f"{peaks[rows]:.0f}")

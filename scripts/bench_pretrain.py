@@ -14,11 +14,7 @@ has, in turn and on the same batches; nothing else is.
 
 import contextlib
 import io
-import json
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -28,28 +24,20 @@ from statistics import median
 from typing import Iterator
 
 import numpy as np
-from bench_table import (
-    Row,
-    count_gpus,
-    deterministic_row,
-    print_rows,
-    seconds_of,
-    words_of,
-    words_of_launcher,
-    write_model,
-)
+from bench_run import train_events
+from bench_table import Row, deterministic_row, print_rows, seconds_of, write_model
 from side_by_side.cases import Case, case_of_lanes, compare
 from side_by_side.flags import SideBySideFlags
 from side_by_side.pretrain_case import DOCUMENTS, PretrainShape, pretrain_lanes, write_corpus
 
 from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
 from data_tools.base.options import option
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.checkpoint_folder import Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_device
+from ernie_pair.device.gpu.cards import count_cards
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.loop import train
 from ernie_pair.engine.run_log import RunLog
@@ -61,8 +49,7 @@ from ernie_pair.pretrain.pretrain import build_job
 from ernie_pair.processes.world import World
 from ernie_pair.weights.weight_files import to_safetensors
 
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
+SCRIPT = "run_pretrain_static.py"
 UPDATES_PER_CHECKPOINT, UPDATES_PER_LINE, SAVES = 100, 20, 7
 
 
@@ -155,7 +142,7 @@ def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict
 
 def _launched(config: BenchConfig, folder: Path) -> Iterator[Row]:
     """Two processes of one thread, or GPU, against one process of two threads, the same samples an update."""
-    if config.device == "gpu" and count_gpus() < 2:
+    if config.device == "gpu" and count_cards() < 2:
         yield Row("2 processes against 1", "not measured", "needs 2 GPUs")
         return
     speeds, waits = {}, []
@@ -164,7 +151,7 @@ def _launched(config: BenchConfig, folder: Path) -> Iterator[Row]:
         for processes, threads in ((1, 2), (2, 1)):
             flags = _settings(config, folder, f"p{processes}", dp_degree=processes, **samples)
             flags["micro_batch_size"] = config.micro_batch_size * 2 // processes
-            events = _run(flags, processes, threads)
+            events = train_events(SCRIPT, flags, processes, threads)
             speeds.setdefault(processes, []).append(median(event["tokens_per_second"] for event in events))
             waits.append(median(event["data_wait_share"] for event in events))
     one, two = median(speeds[1]), median(speeds[2])
@@ -179,7 +166,7 @@ def _recompute(config: BenchConfig, folder: Path) -> Iterator[Row]:
     for use_recompute in (False, True):
         size = {"micro_batch_size": 4 * config.micro_batch_size, "max_steps": UPDATES_PER_LINE}
         flags = _settings(config, folder, "memory", use_recompute=use_recompute, logging_freq=5, **size)
-        events = _run(flags, 1, 2)
+        events = train_events(SCRIPT, flags, 1, 2)
         peaks[use_recompute] = events[-1]["memory_gb" if config.device == "cpu" else "gpu_memory_gb"]
         speeds[use_recompute] = median(event["tokens_per_second"] for event in events)
     saved, share = peaks[False] - peaks[True], speeds[True] / speeds[False]
@@ -194,26 +181,8 @@ def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
     for _ in range(config.runs):
         for deterministic, found in speeds.items():
             flags = _settings(config, folder, "deterministic", deterministic=deterministic)
-            found.append(median(event["tokens_per_second"] for event in _run(flags, 1, 2)))
+            found.append(median(event["tokens_per_second"] for event in train_events(SCRIPT, flags, 1, 2)))
     yield deterministic_row("tokens/s", config.device, median(speeds[True]), median(speeds[False]))
-
-
-def _run(flags: dict, processes: int, threads: int) -> list:
-    """The training events of a run in processes of its own, without the first."""
-    output = Path(flags["output_dir"])
-    launch = ["-m", "paddle.distributed.launch", *words_of_launcher(flags["device"], processes)]
-    launch += ["--log_dir", f"{output}_log"]
-    shutil.rmtree(output, ignore_errors=True)
-    done = subprocess.run(
-        [sys.executable, *launch, str(SCRIPT), *words_of(flags)],
-        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise InputError(f"a run ended with code {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
-    lines = (output / "metrics.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]
 
 
 def _in_this_process(config: BenchConfig, folder: Path) -> Iterator[Row]:

@@ -22,8 +22,7 @@ from side_by_side.pretrain_case import PretrainShape
 from side_by_side.process_case import measure_processes
 
 from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import option
+from data_tools.base.options import names_in, option, refuse_unknown_names
 
 SMALL, BASE = (4, 312), (12, 768)  # layers and width
 PROCESSES = 2
@@ -44,11 +43,9 @@ class BenchConfig(SideBySideFlags):
 
     def chosen_cases(self) -> List[Case]:
         """Return the cases that --cases names. Raises InputError for what is none."""
-        names = [name.strip() for name in self.cases.split(",") if name.strip()] or list(CASES)
-        for name in names:
-            if name not in CASES:
-                raise InputError(f"--cases {name} is no case; use some of {', '.join(CASES)}")
-        return [CASES[name](self) for name in names]
+        names = names_in(self.cases)
+        refuse_unknown_names("cases", names, CASES, f" is no case; use some of {', '.join(CASES)}")
+        return [CASES[name](self) for name in names or CASES]
 
 
 def _processes(config: BenchConfig) -> Case:

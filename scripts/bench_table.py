@@ -1,12 +1,11 @@
-"""What the benchmarks of training have in common: a model of random weights, runs by flags, a table."""
+"""What the benchmarks of training have in common: a model of random weights, a table."""
 
 import contextlib
 import io
 import time
 from pathlib import Path
-from typing import Callable, Iterable, List, NamedTuple
+from typing import Callable, Iterable, NamedTuple
 
-from data_tools.base.errors import InputError
 from ernie_pair.model_files.new_model import NewModelConfig, new_model
 
 
@@ -46,30 +45,6 @@ def write_model(
         )
     )
     return folder
-
-
-def words_of_launcher(device: str, processes: int) -> List[str]:
-    """What tells Paddle's launcher of the processes: their number, or a GPU for each. Raises InputError."""
-    if device == "cpu":
-        return ["--nproc_per_node", str(processes)]
-    if processes > count_gpus():
-        raise InputError(f"{processes} processes need {processes} GPUs, and {count_gpus()} are visible")
-    return ["--gpus", ",".join(map(str, range(processes)))]
-
-
-def count_gpus() -> int:
-    import paddle
-
-    return paddle.device.cuda.device_count()
-
-
-def words_of(flags: dict) -> List[str]:
-    """As on a command line."""
-    return [word for name, value in flags.items() for word in (f"--{name}", _text_of(value))]
-
-
-def _text_of(value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def seconds_of(action: Callable[[], object]) -> float:

@@ -11,6 +11,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import (
     Any,
+    Collection,
     Dict,
     Hashable,
     Iterable,
@@ -132,6 +133,18 @@ class Options:
             raise InputError(
                 f"{', '.join(names[:-1])} and {names[-1]} are missing; --help says what they mean"
             )
+
+
+def names_in(text: str) -> List[str]:
+    """Return the names in the text of an option, which stand between commas or spaces, each once."""
+    return list(dict.fromkeys(text.replace(",", " ").split()))
+
+
+def refuse_unknown_names(option_name: str, names: Iterable[str], known: Collection[str], fault: str) -> None:
+    """Raise InputError for the first of ``names`` that is not ``known``; ``fault`` follows it in the line."""
+    for name in names:
+        if name not in known:
+            raise InputError(f"--{option_name} {name}{fault}")
 
 
 class Given(NamedTuple):

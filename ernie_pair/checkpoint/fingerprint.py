@@ -76,11 +76,6 @@ def refuse_unknown_keys(fingerprint: Fingerprint, allowed: Sequence[str]) -> Non
         raise InputError(f"--allow_change {unknown[0]}: there is no such key; use some of {known}")
 
 
-def words_of(allow_change: str) -> List[str]:
-    """Return the words of the flag's comma list."""
-    return [word for word in allow_change.replace(",", " ").split() if word]
-
-
 def flags_of(key: str) -> List[str]:
     """Return the flags that give the value of a key."""
     return re.findall(r"--(\w+)", key) or [key]

@@ -5,10 +5,8 @@ from typing import Literal
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
-from ernie_pair.device.driver import gpu_capability
+from ernie_pair.device.gpu.capability import LEAST_CAPABILITY, gpu_capability
 from ernie_pair.device.gpu.cards import Card
-
-AMPERE = (8, 0)  # the first with products in bfloat16 and TF32
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,8 @@ class AmpFlags(Options):
         """Return the narrow type of this machine's first GPU; float16 where nothing is narrow."""
         on_gpu = self.use_amp and getattr(self, "device", "cpu") == "gpu"
         capability = gpu_capability() if on_gpu else None
-        return "bfloat16" if capability is not None and capability >= AMPERE else "float16"
+        has_bfloat16 = capability is not None and capability >= LEAST_CAPABILITY["bfloat16"]
+        return "bfloat16" if has_bfloat16 else "float16"
 
     def refuse_narrow_sums(self, accumulation_steps: int, batch_flag: str) -> None:
         """Raise InputError where several micro-batches make a step at O2.
@@ -97,11 +96,10 @@ class AmpFlags(Options):
 
     def refuse_on(self, card: Card) -> None:
         """Raise InputError where ``card`` has no units for what is asked: Paddle would compute otherwise."""
-        if card.capability >= AMPERE:
-            return
-        if self.tf32:
+        if self.tf32 and card.capability < LEAST_CAPABILITY["tf32"]:
             raise InputError(f"--tf32 true needs compute capability 8.0, and this is {card}; leave it out")
-        if self.use_amp and self.amp_dtype == "bfloat16":
+        asks_bfloat16 = self.use_amp and self.amp_dtype == "bfloat16"
+        if asks_bfloat16 and card.capability < LEAST_CAPABILITY["bfloat16"]:
             raise InputError(
                 f"--amp_dtype bfloat16 needs compute capability 8.0, and this is {card}; "
                 "use --amp_dtype float16"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Tuple
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.base.options import Options, names_in, option, refuse_unknown_names
 
 REPORTERS = ("tensorboard", "wandb", "mlflow")
 
@@ -29,17 +28,13 @@ class ReportFlags(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        unknown = [name for name in self.reporters if name not in REPORTERS]
-        if unknown:
-            raise InputError(
-                f"--report_to {unknown[0]} is none of {', '.join(REPORTERS)}; use some of them, with commas"
-            )
+        fault = f" is none of {', '.join(REPORTERS)}; use some of them, with commas"
+        refuse_unknown_names("report_to", self.reporters, REPORTERS, fault)
 
     @property
     def reporters(self) -> Tuple[str, ...]:
         """Return the names in ``report_to``, each once; none for an empty one or `none`."""
-        words = self.report_to.replace(",", " ").split()
-        return tuple(dict.fromkeys(word for word in words if word != "none"))
+        return tuple(name for name in names_in(self.report_to) if name != "none")
 
     def sync_freq_on(self, device: str) -> int:
         """Return the steps between looks at the metrics on ``device``; 0: where something else is due."""

@@ -25,9 +25,10 @@ from typing import (
 import numpy as np
 
 from data_tools.base.errors import InputError
+from data_tools.base.options import names_in
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints
-from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules, words_of
+from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine import loop
 from ernie_pair.engine.hooks import Hooks
@@ -182,7 +183,7 @@ class _Run:
     def _resume(self) -> TrainState:
         """Take the newest checkpoint; otherwise the weights that were given; otherwise fresh ones."""
         settings = self.settings
-        allowed = words_of(settings.allow_change)
+        allowed = names_in(settings.allow_change)
         checkpoint = self.checkpoints.resume(settings.fingerprint, settings.topology, allowed, settings.rules)
         if checkpoint is None:
             logger.info("%s", self.job.load_initial_weights())

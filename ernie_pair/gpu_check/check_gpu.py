@@ -46,7 +46,7 @@ SHOWN = {PASSED: "OK", FAILED: "FAILED", NEEDS: "--", NOT_RUN: "not run"}
 class CheckGpuConfig(Options):
     """Check a GPU from its libraries to the speed of a base model, and write a report to attach.
 
-    About ten minutes. With --device cpu all that needs no GPU is run, and the rest says what it needs.
+    With --device cpu all that needs no GPU is run, and the rest says what it needs.
     """
 
     EXAMPLE = "--output gpu_check.json"

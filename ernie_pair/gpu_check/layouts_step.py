@@ -46,7 +46,7 @@ def plan_layouts(lab: Lab, data: SmallData) -> List[Planned]:
             Planned(
                 f"pretraining, {name}{'' if flags is BF16 else where}",
                 partial(runs.compare_pretraining, name, flags, layout),
-                lab.lacks(2, (8, 0)) if flags is BF16 else "",
+                lab.lacks(2, "bfloat16") if flags is BF16 else "",
             )
             for name, (flags, layout) in PRETRAINING.items()
             if not lab.quick or name in QUICK
@@ -60,7 +60,7 @@ def plan_stage2(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 5."""
     runs = _Runs(lab, data, on_gpus=True)
     return [
-        Planned(name, partial(runs.compare_stage2, name, flags, layout), lab.lacks(2, (7, 0)))
+        Planned(name, partial(runs.compare_stage2, name, flags, layout), lab.lacks(2, "float16"))
         for name, (flags, layout) in STAGE2.items()
     ]
 

@@ -20,7 +20,6 @@ AMP: Dict[str, Dict[str, Any]] = {
     for short, dtype in (("fp16", "float16"), ("bf16", "bfloat16"))
     for level in ("O1", "O2")
 }
-LEAST = {"fp16": (7, 0), "bf16": (8, 0)}  # compute capability
 MOVING = {"use_amp": "true", "init_loss_scaling": 1024, "incr_every_n_steps": 8}
 
 
@@ -29,9 +28,9 @@ def plan_losses(lab: Lab, data: SmallData) -> List[Planned]:
     runs = _Runs(lab, data)
     return [
         Planned("fp32 as on the CPU", runs.compare_fp32, lab.lacks()),
-        Planned("TF32", partial(runs.compare_half, "tf32", {"tf32": "true"}), lab.lacks(1, LEAST["bf16"])),
+        Planned("TF32", partial(runs.compare_half, "tf32", {"tf32": "true"}), lab.lacks(1, "tf32")),
         *(
-            Planned(name, partial(runs.compare_half, name, flags), lab.lacks(1, LEAST[name.split()[0]]))
+            Planned(name, partial(runs.compare_half, name, flags), lab.lacks(1, flags["amp_dtype"]))
             for name, flags in AMP.items()
         ),
         Planned("kernels of the CPU as Paddle's own", runs.compare_kernels, _is_of_cpu(lab)),

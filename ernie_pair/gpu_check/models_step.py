@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from data_tools.base.errors import NumbersError
-from ernie_pair.gpu_check.losses_step import LEAST
 from ernie_pair.gpu_check.runs.lab import Lab, losses_of
 from ernie_pair.gpu_check.runs.outcome import Figures, Planned
 from ernie_pair.gpu_check.runs.small_data import SmallData
+from ernie_pair.kernels.kernel_flags import DTYPES
 from ernie_pair.quickstart.commands import words_of
 
 STEPS, QUICK_STEPS = 60, 10
@@ -22,7 +22,7 @@ Asked = List[Tuple[int, List[float]]]  # the class and the probabilities of each
 def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of the step."""
     models = _Models(lab, data)
-    halves = [(precision, {"precision": precision}, least) for precision, least in LEAST.items()]
+    halves = [(precision, {"precision": precision}, DTYPES[precision]) for precision in ("fp16", "bf16")]
     onnx = "" if all(map(find_spec, ONNX)) else "the extra [onnx]"
     ask, run = models.ask_trained, models.ask_exported
     return [
@@ -30,8 +30,8 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
         Planned("training of pairs from converted weights", models.train),
         Planned("predict, GPU", partial(ask, "gpu", {}, EXACT), lab.lacks()),
         *(
-            Planned(f"predict, GPU in {name}", partial(ask, "gpu", flags, NEARLY), lab.lacks(1, least))
-            for name, flags, least in halves
+            Planned(f"predict, GPU in {name}", partial(ask, "gpu", flags, NEARLY), lab.lacks(1, dtype))
+            for name, flags, dtype in halves
         ),
         Planned("run by Paddle Inference, CPU", partial(run, "cpu", {"backend": "paddle"}, EXACT)),
         Planned("run by ONNX Runtime, CPU", partial(run, "cpu", {"backend": "onnx"}, EXACT), onnx),
@@ -44,9 +44,9 @@ def plan_models(lab: Lab, data: SmallData) -> List[Planned]:
             Planned(
                 f"run by Paddle Inference, GPU in {name}",
                 partial(run, "gpu", {"backend": "paddle", **flags}, NEARLY),
-                lab.lacks(1, least),
+                lab.lacks(1, dtype),
             )
-            for name, flags, least in halves
+            for name, flags, dtype in halves
         ),
     ]
 

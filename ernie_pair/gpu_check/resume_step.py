@@ -42,7 +42,7 @@ def plan_resumes(lab: Lab, data: SmallData) -> List[Planned]:
         Planned(
             f"{half}, {name}",
             partial(_resume, lab, words, f"{half} {name}", flags),
-            lab.lacks(1, (7, 0)) if "use_amp" in flags else "",
+            lab.lacks(1, "float16") if "use_amp" in flags else "",
         )
         for half, words, cases in halves
         for name, flags in cases.items()

@@ -7,10 +7,9 @@ import shutil
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple
 
 from data_tools.base.errors import LostProcessError
-from ernie_pair.gpu_check.losses_step import LEAST
 from ernie_pair.gpu_check.runs.lab import Lab, train_events
 from ernie_pair.gpu_check.runs.outcome import Figures, Planned
 from ernie_pair.gpu_check.runs.small_data import SmallData
@@ -34,10 +33,10 @@ MEASURED = {
 
 
 class Way(NamedTuple):
-    """A way to compute: its flags, and the compute capability that it takes."""
+    """A way to compute: its flags, and the type in which they do."""
 
     flags: Dict[str, Any]
-    capability: Tuple[int, int]
+    dtype: str
 
 
 def ways_on_gpu() -> Dict[str, Way]:
@@ -45,11 +44,11 @@ def ways_on_gpu() -> Dict[str, Way]:
     fp16 = {"use_amp": "true", "amp_dtype": "float16"}
     bf16 = {"use_amp": "true", "amp_dtype": "bfloat16"}
     return {
-        "fp32": Way({}, (0, 0)),
-        "TF32": Way({"tf32": "true"}, LEAST["bf16"]),
-        "fp16 O1": Way(fp16, LEAST["fp16"]),
-        "bf16 O1": Way(bf16, LEAST["bf16"]),
-        "bf16 O2": Way({**bf16, "amp_level": "O2"}, LEAST["bf16"]),
+        "fp32": Way({}, "float32"),
+        "TF32": Way({"tf32": "true"}, "tf32"),
+        "fp16 O1": Way(fp16, "float16"),
+        "bf16 O1": Way(bf16, "bfloat16"),
+        "bf16 O2": Way({**bf16, "amp_level": "O2"}, "bfloat16"),
     }
 
 
@@ -70,7 +69,7 @@ def plan_pretraining_speed(lab: Lab, data: SmallData) -> List[Planned]:
         Planned(
             f"ERNIE base, {tokens} tokens x {_fitting(lab, batch)}, {name}",
             partial(_base_speed, lab, data, tokens, _fitting(lab, batch), name, way),
-            lab.lacks(1, way.capability),
+            lab.lacks(1, way.dtype),
         )
         for tokens, batch in SHAPES.items()
         for name, way in ways_on_gpu().items()
@@ -82,13 +81,11 @@ def plan_pair_speed(lab: Lab, data: SmallData) -> List[Planned]:
     """Return the cases of step 8."""
     if lab.device == "cpu":
         return [
-            Planned("narrow model, pairs", partial(_pair_speed, lab, data, "narrow", Way({}, (0, 0)))),
+            Planned("narrow model, pairs", partial(_pair_speed, lab, data, "narrow", Way({}, "float32"))),
             Planned("ERNIE base, fp32 to bf16 O1", dict, lab.lacks()),
         ]
     return [
-        Planned(
-            f"ERNIE base, {name}", partial(_pair_speed, lab, data, name, way), lab.lacks(1, way.capability)
-        )
+        Planned(f"ERNIE base, {name}", partial(_pair_speed, lab, data, name, way), lab.lacks(1, way.dtype))
         for name, way in ways_on_gpu().items()
         if name != "bf16 O2"
     ]

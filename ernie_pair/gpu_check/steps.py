@@ -2,7 +2,7 @@
 
 from typing import List
 
-from data_tools.base.errors import InputError
+from data_tools.base.options import names_in, refuse_unknown_names
 from ernie_pair.gpu_check.kernels_step import plan_kernels, plan_libraries
 from ernie_pair.gpu_check.layouts_step import plan_layouts, plan_stage2
 from ernie_pair.gpu_check.losses_step import plan_losses
@@ -26,9 +26,7 @@ STEPS = (
 
 def chosen_steps(numbers: str) -> List[Step]:
     """Return the steps that ``numbers``, with commas, names; all for ''. Raises InputError for no step."""
-    named = [number.strip() for number in numbers.split(",") if number.strip()]
+    named = names_in(numbers)
     known = {str(step.number): step for step in STEPS}
-    strange = next((number for number in named if number not in known), None)
-    if strange is not None:
-        raise InputError(f"--steps {strange} is no step; use some of {','.join(known)}")
-    return [known[number] for number in sorted(set(named))] if named else list(STEPS)
+    refuse_unknown_names("steps", named, known, f" is no step; use some of {','.join(known)}")
+    return [known[number] for number in sorted(named)] if named else list(STEPS)

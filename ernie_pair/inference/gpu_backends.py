@@ -9,8 +9,8 @@ from typing import Any, List
 from data_tools.base.errors import InputError
 from data_tools.base.installation import install_command
 from data_tools.base.optional_import import import_optional
-from ernie_pair.device.capability import refuse_old_gpu
 from ernie_pair.device.device import start_device
+from ernie_pair.device.gpu.capability import paddle_capability, refuse_old_gpu
 from ernie_pair.inference.backends import CPU_PROVIDER, OnnxBackend, PaddleBackend, cure_of
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.token_rows import BatchRules
@@ -70,7 +70,9 @@ class GpuPaddleBackend(PaddleBackend):
     def _configure(self, config, inference, precision: str) -> BatchRules:
         self.where = start_device("gpu", World())
         if precision != "fp32":
-            refuse_old_gpu(DTYPES[precision], f"--precision {precision}", "use another precision")
+            refuse_old_gpu(
+                paddle_capability(), DTYPES[precision], f"--precision {precision}", "use another precision"
+            )
         number = int(self.where.partition(",")[0].partition(":")[2])
         kind = getattr(inference.PrecisionType, PRECISION_TYPES[precision])
         config.enable_use_gpu(FIRST_POOL_MB, number, kind)

@@ -13,7 +13,7 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.device import open_device, quiet_libraries, start_device
-from ernie_pair.device.driver import gpu_capability
+from ernie_pair.device.gpu.capability import gpu_capability
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training

@@ -19,8 +19,9 @@ from ernie_pair.model_files.source import CONFIG, VOCAB, ModelSource
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_weights
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
+from ernie_pair.pretrain.graph.built_program import PretrainProgram
 from ernie_pair.pretrain.graph.dropout_seed import NO_DROPOUT, seed_feed
-from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, PretrainProgram
+from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.rank_sums import LABELLED, RankSums
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDS
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 from bench_table import write_model
@@ -50,25 +50,32 @@ def pair_lanes(
     model = write_model(folder / "model", vocab_file, "ernie_gram", shape.hidden, shape.layers)
     plan = flags.plan
     write_pairs(folder, pair_file, shape, rows=plan.total * shape.batch_size)
-    settings = {
-        "model_name_or_path": str(model),
+    settings = pair_settings(folder, shape, flags.device, plan.total + 1, flags.steps)
+    config = TrainConfig(output_dir=str(folder / "batches"), **settings)
+    spec = open_model(str(model), model_type="", from_scratch=True).spec
+    batches = _batches_of(config, plan.total)
+    work = list(work_of(spec, batches, plan))
+    return [*_our_lanes(flags, folder, settings, work), *_peer_lanes(flags, folder, batches, spec)]
+
+
+def pair_settings(
+    folder: Path, shape: PairShape, device: str, steps: int, steps_per_line: int
+) -> Dict[str, Any]:
+    """Return the flags of a run on the model and the pairs in ``folder``, all but --output_dir."""
+    return {
+        "model_name_or_path": str(folder / "model"),
         "from_scratch": True,
         "train_file": str(folder / "train.tsv"),
         "dev_file": str(folder / "dev.tsv"),
         "cache_dir": str(folder / "cache"),
         "batch_size": shape.batch_size,
         "max_seq_len": shape.max_seq_len,
-        "max_steps": plan.total + 1,
-        "logging_freq": flags.steps,
+        "max_steps": steps,
+        "logging_freq": steps_per_line,
         "eval_freq": 10**6,
         "checkpoint_steps": 10**6,
-        "device": flags.device,
+        "device": device,
     }
-    config = TrainConfig(output_dir=str(folder / "batches"), **settings)
-    spec = open_model(str(model), model_type="", from_scratch=True).spec
-    batches = _batches_of(config, plan.total)
-    work = list(work_of(spec, batches, plan))
-    return [*_our_lanes(flags, folder, settings, work), *_peer_lanes(flags, folder, batches, spec)]
 
 
 def _our_lanes(flags: SideBySideFlags, folder: Path, settings: Dict, work: Sequence[Work]) -> List[Lane]:

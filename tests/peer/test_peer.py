@@ -29,7 +29,8 @@ from ernie_pair.model_files.interchange import (  # noqa: E402
 from ernie_pair.model_files.source import open_model  # noqa: E402
 from ernie_pair.pair.config.ask_config import EvaluateConfig  # noqa: E402
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair  # noqa: E402
-from ernie_pair.pair.model.classifier import build_classifier, load_classifier  # noqa: E402
+from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
+from ernie_pair.pair.model.classifier_weights import load_classifier  # noqa: E402
 from ernie_pair.pretrain.convert.warm_start import read_start  # noqa: E402
 from ernie_pair.pretrain.graph.model import CLASSES, encoder_of  # noqa: E402
 

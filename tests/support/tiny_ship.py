@@ -10,7 +10,8 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import encode_texts
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model.classifier import build_classifier, load_classifier
+from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.process_group import SingleProcess
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Tuple
 
-Capability = Tuple[int, int]
+from ernie_pair.device.gpu.capability import Capability
 
 # (version, CUDA): the compute capabilities that the build holds machine code for, read from its binaries.
 # Its kernels have no PTX, which the driver would translate for later cards.
@@ -75,8 +75,3 @@ def _constants(path: Path) -> Dict[str, str]:
                 {name.id: str(node.value.value) for name in node.targets if isinstance(name, ast.Name)}
             )
     return found
-
-
-def words_of(capability: Capability) -> str:
-    """Return a compute capability as NVIDIA writes it: 8.6."""
-    return "{}.{}".format(*capability)

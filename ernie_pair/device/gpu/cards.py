@@ -5,7 +5,8 @@ from typing import Dict, NamedTuple, Optional
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.installation import install_command
-from ernie_pair.device.gpu.builds import Build, Capability, installed_build, words_of
+from ernie_pair.device.gpu.builds import Build, installed_build
+from ernie_pair.device.gpu.capability import Capability, paddle_capability, words_of
 
 # NVIDIA's driver on Linux; under WSL2 the device of Windows' own, which other makers' cards have too.
 DRIVER, DRIVER_OF_WINDOWS = "/dev/nvidiactl", ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1")
@@ -48,7 +49,7 @@ def card_at(number: int) -> Card:
     """Return the GPU of this number among the visible ones."""
     from paddle.device import cuda
 
-    return Card(number, str(cuda.get_device_name(number)), tuple(cuda.get_device_capability(number)))
+    return Card(number, str(cuda.get_device_name(number)), paddle_capability(number))
 
 
 def choose_card(rank: int) -> Card:

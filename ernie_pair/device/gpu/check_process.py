@@ -11,6 +11,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from ernie_pair.device.gpu.builds import installed_build
+from ernie_pair.device.gpu.capability import paddle_capability
 from ernie_pair.device.gpu.kernels import compare_kernels
 from ernie_pair.device.gpu.libraries import libraries_that_fail, load_libraries
 
@@ -37,7 +38,7 @@ def check_kernels(number: int) -> Finding:
 
     from ernie_pair.device.paddle_patches.core_settings import set_tf32
 
-    capability = None if number < 0 else paddle.device.cuda.get_device_capability(number)
+    capability = None if number < 0 else paddle_capability(number)
     paddle.set_device("cpu" if number < 0 else f"gpu:{number}")
     set_tf32(False)
     results = compare_kernels(capability)

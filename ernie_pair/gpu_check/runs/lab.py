@@ -4,9 +4,10 @@ import json
 import threading
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, List, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Sequence
 
 from data_tools.base.errors import ErniePairError
+from ernie_pair.device.gpu.capability import LEAST_CAPABILITY, words_of
 from ernie_pair.gpu_check.runs.commands import Commands, Running
 from ernie_pair.gpu_check.runs.machine import Machine
 
@@ -34,12 +35,13 @@ class Lab:
         """Return whether a GPU is to be checked and there is none."""
         return self.device == "gpu" and not self.machine.gpus
 
-    def lacks(self, gpus: int = 1, capability: Tuple[int, int] = (0, 0)) -> str:
-        """Return what a case lacks here that takes ``gpus`` GPUs of a compute ``capability``, or ''."""
+    def lacks(self, gpus: int = 1, dtype: str = "float32") -> str:
+        """Return what a case lacks here that takes ``gpus`` GPUs with units for ``dtype``, or ''."""
         if self.device == "cpu" or len(self.machine.gpus) < gpus:
             return WORDS_OF_COUNT[gpus]
-        if self.machine.least_capability(gpus) < capability:
-            return f"a GPU of compute capability {capability[0]}.{capability[1]}"
+        least = LEAST_CAPABILITY[dtype]
+        if self.machine.least_capability(gpus) < least:
+            return f"a GPU of compute capability {words_of(least)}"
         return ""
 
     def run(

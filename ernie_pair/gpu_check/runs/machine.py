@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.gpu.capability import Capability, words_of
 from ernie_pair.version import __version__
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -28,7 +29,7 @@ class Gpu:
     """A GPU that Paddle sees: its name, compute capability, and memory in GB."""
 
     name: str
-    capability: Tuple[int, int]
+    capability: Capability
     memory_gb: float
 
 
@@ -51,13 +52,13 @@ class Machine:
     @property
     def words(self) -> str:
         """Return the machine in one line."""
-        gpus = [f"{gpu.name} ({_dotted(gpu.capability)}, {gpu.memory_gb:.0f} GB)" for gpu in self.gpus]
+        gpus = [f"{gpu.name} ({words_of(gpu.capability)}, {gpu.memory_gb:.0f} GB)" for gpu in self.gpus]
         driver = f", driver {self.driver}" if self.driver else ""
         cuda = f"Paddle for CUDA {self.cuda}" if self.cuda else "Paddle for CPUs"
         shown = f"{', '.join(gpus)}{driver}" if gpus else "no GPU"
         return f"{shown}; {self.cores} cores of {self.processor}, {self.memory_gb:.0f} GB; {cuda}"
 
-    def least_capability(self, count: int = 1) -> Tuple[int, int]:
+    def least_capability(self, count: int = 1) -> Capability:
         """Return the lowest compute capability among the first ``count`` GPUs; (0, 0) without as many."""
         return min(gpu.capability for gpu in self.gpus[:count]) if len(self.gpus) >= count else (0, 0)
 
@@ -116,10 +117,6 @@ def _gpus() -> Tuple[List[Dict[str, Any]], str]:
     except (RuntimeError, OSError, ValueError) as error:  # a driver that does not fit, a lost GPU
         return [], (str(error).strip().splitlines() or ["no reason was given"])[-1][:200]
     return found, "" if found else "Paddle sees no GPU"
-
-
-def _dotted(capability: Tuple[int, int]) -> str:
-    return ".".join(map(str, capability))
 
 
 def _versions() -> Dict[str, str]:

@@ -33,8 +33,9 @@ from ernie_pair.pair.audit.findings import (
     is_shared,
     quantiles,
 )
+from ernie_pair.pair.data.pair_cells import PACKED
 from ernie_pair.pair.data.pair_columns import Columns
-from ernie_pair.pair.data.pair_file import PACKED, Pairs
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected

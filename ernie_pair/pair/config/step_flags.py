@@ -6,6 +6,8 @@ from typing import Literal, Union
 from data_tools.base.errors import InputError
 from data_tools.base.options import option
 from ernie_pair.device.amp_flags import AmpFlags
+from ernie_pair.device.gpu.capability import refuse_old_gpu
+from ernie_pair.device.gpu.cards import Card
 from ernie_pair.pair.data.class_weights import class_weights_in
 
 # What must not change between a checkpoint and the run that goes on from it.
@@ -83,6 +85,16 @@ class StepFlags(AmpFlags):
                 "O2"
             )
         self._refuse_sharding()
+
+    def refuse_on(self, card: Card) -> None:
+        """Raise InputError where ``card`` has no units for what is asked.
+
+        The dynamic graph needs them for float16 too; a program of the static one computes without.
+        """
+        super().refuse_on(card)
+        if self.computes_in_half:
+            cure = "use another type, or --use_amp false"
+            refuse_old_gpu(card.capability, self.amp_dtype, f"--amp_dtype {self.amp_dtype}", cure)
 
     def _refuse_sharding(self) -> None:
         if self.sharding_offload and self.sharding == "none":

@@ -19,17 +19,16 @@ from typing import Iterable, Iterator, List, Optional, Tuple, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.labels import Labels
+from ernie_pair.pair.data.pair_cells import Cells, shown
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (
     BadRow,
-    Cells,
     Pair,
     Pairs,
     Reject,
     good_rows,
     pairs_of,
     row_of,
-    shown,
 )
 from ernie_pair.pair.data.pair_records import RowRules
 

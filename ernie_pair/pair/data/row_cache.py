@@ -22,7 +22,8 @@ from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import EncodedPairs
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
-from ernie_pair.pair.data.pair_file import BadRow, Pairs, ending_of
+from ernie_pair.pair.data.pair_cells import ending_of
+from ernie_pair.pair.data.pair_file import BadRow, Pairs
 from ernie_pair.pair.data.pair_source import PairSource
 
 VERSION = 2  # raised when the same file would give other rows

@@ -23,7 +23,7 @@ from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.evaluation.result_file import refuse_unusable
-from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.model.kernel_path import casting, choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.process_group import join_process_group

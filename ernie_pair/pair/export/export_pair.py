@@ -50,7 +50,8 @@ from ernie_pair.pair.export.judge_precision import (
 )
 from ernie_pair.pair.export.quantize import write_int8
 from ernie_pair.pair.export.triton import TRITON_FILES, write_triton
-from ernie_pair.pair.model.classifier import PairClassifier, load_classifier
+from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.processes.world import World
 
 VERSIONED = (

@@ -14,7 +14,7 @@ import paddle
 from paddle import nn
 from paddle.nn import functional as F
 
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.paddlenlp_models import init_like
 from ernie_pair.kernels.model_state import ModelState
 from ernie_pair.model_files.config_checks import NO_MODEL
@@ -24,8 +24,6 @@ from ernie_pair.model_files.hugging_face.settings import refuse_other_model
 from ernie_pair.model_files.source import (
     VOCAB,
     ModelSource,
-    open_model,
-    refuse_no_family,
 )
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
@@ -38,14 +36,12 @@ from ernie_pair.pair.model.encoders import (
     own_head_class,
 )
 from ernie_pair.pair.model.first_token import can_run_first_token
-from ernie_pair.pair.model.model_class import path_of_class, trusted_class
+from ernie_pair.pair.model.model_class import path_of_class
 from ernie_pair.processes.world import seed_of
 from ernie_pair.weights.half_tensors import set_weight, widen_tensors
-from ernie_pair.weights.parameter_matching import match_parameters
-from ernie_pair.weights.weight_files import Arrays, as_float32
+from ernie_pair.weights.weight_files import Arrays
 
 MODEL_STATE, THEIRS = "model_state.pdparams", "hugging_face"
-HEADS = ("classifier.", "pre_classifier.")
 # Without a class in config.json PaddleNLP takes one by the name of the folder, and answers otherwise.
 MEAN_CLASS = "MeanPooledPairClassifier"
 
@@ -239,60 +235,6 @@ def build_classifier(
         raise InputError(f"{source.name}: {CONFIG} makes no {family} model ({reason}); correct it") from None
 
 
-def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
-    """Give ``model`` the weights of ``source`` where there are any, and return in words what it starts from.
-
-    A file without classifier leaves the classifier as it is, and so does one whose classifier was given
-    another pooling or is of another class; the heads of pretraining are passed over; anything else must fit
-    name by name. Raises CheckpointError otherwise.
-    """
-    if source.weights is None:
-        return "start from random weights (--from_scratch true)"
-    if source.spec.family not in ("", model.family):
-        raise CheckpointError(
-            f"{source.name} holds {source.spec.family} weights, and the model is of {model.family}; give "
-            "another model"
-        )
-    found = _with_prefix(source.read_weights(), model)
-    theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
-    is_other_head = theirs != ours
-    headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
-    may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
-    if source.is_hugging_face:  # transformers' BertForMaskedLM has no pooler, and no model what is idle here
-        idle = tuple(f"{model.attribute}.{part}" for part in model.way.idle)
-        may_miss += _absent_pooler(found, model) + idle
-    unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
-    if model.way.head == "own":
-        unused += (f"{model.attribute}.pooler.",)
-    _set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
-    passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
-    notes = ["the classifier is new" if headless else "with its classifier"]
-    notes += ["the pooler is new"] if _absent_pooler(found, model) else []
-    notes += [f"{passed_over} weights of the pretraining heads are passed over"] if passed_over else []
-    return f"start from the weights {source.weights}: {', '.join(notes)}"
-
-
-def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassifier, Path]:
-    """Load a trained classifier, in evaluation mode, and return it with the path of its vocabulary.
-
-    Every weight must be in the file. ``model_class``: the package.module:Class that the folder names, of a
-    person's own; see `model_class`. Raises InputError when ``model_path`` is no folder of a model or names
-    another class, CheckpointError when the weights do not fit.
-    """
-    if not Path(model_path).is_dir():
-        raise InputError(
-            f"--model_path {model_path} is not a folder; give the OUT of a training run, or OUT/best"
-        )
-    source = open_model(model_path, model_type="", from_scratch=False)
-    refuse_no_family(source, "write model_type there")
-    chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
-    model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
-    assert source.weights is not None  # a model that is not from scratch has some
-    _set_matching(model, source.read_weights(), source.weights)
-    model.eval()
-    return model, source.vocab_file
-
-
 def _classifier_spec(
     family: str, spec: ModelSpec, dropout: Optional[float], pooling: str, model_class: type
 ) -> ModelSpec:
@@ -318,30 +260,3 @@ def _classifier_spec(
 
 def _head_dropout(spec: ModelSpec, made_of) -> float:
     return made_of.hidden_dropout_prob if spec.classifier_dropout is None else spec.classifier_dropout
-
-
-def _with_prefix(found: Arrays, model: PairClassifier) -> Arrays:
-    """Return ``found`` with full names: an encoder saved by itself names its weights without the family."""
-    if "embeddings.word_embeddings.weight" not in found:
-        return found
-    whole = HEADS + model.way.pretraining_heads
-    return {
-        name if name.startswith(whole) else f"{model.attribute}.{name}": array
-        for name, array in found.items()
-    }
-
-
-def _absent_pooler(found: Arrays, model: PairClassifier) -> Tuple[str, ...]:
-    """Return the beginning of the pooler's names where the model has one and the file has none of it."""
-    pooler = f"{model.attribute}.pooler."
-    has_one = any(name.startswith(pooler) for name, _ in model.named_parameters())
-    return (pooler,) if has_one and not any(name.startswith(pooler) for name in found) else ()
-
-
-def _set_matching(
-    model: PairClassifier, found: Arrays, where: Path, may_miss: tuple = (), may_have: tuple = ()
-) -> None:
-    parameters = dict(model.named_parameters())
-    tables = {name for name, _ in model.named_buffers()}  # of positions: the same in every model
-    found = as_float32({name: array for name, array in found.items() if name not in tables}, str(where))
-    model.set(match_parameters(parameters, found, str(where), may_miss=may_miss, may_have=may_have))

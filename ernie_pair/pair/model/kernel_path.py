@@ -6,8 +6,8 @@ from typing import ContextManager
 import numpy as np
 import paddle
 
-from ernie_pair.device.capability import refuse_old_gpu
 from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.gpu.capability import paddle_capability, refuse_old_gpu
 from ernie_pair.kernels.attach import attach_kernels, describe_unfit, detach_kernels, why_layers_unfit
 from ernie_pair.kernels.choice import AllReduce, KernelChoice, agree_on_path, choose_kernels
 from ernie_pair.kernels.kernel_flags import DTYPES, KernelFlags
@@ -35,7 +35,12 @@ def choose_path(
         lambda: choose_kernels(flags, device, unfit, casts), flags, device, size, all_reduce
     )
     if choice.is_cast:
-        refuse_old_gpu(DTYPES[choice.precision], f"--precision {choice.precision}", "use another precision")
+        refuse_old_gpu(
+            paddle_capability(),
+            DTYPES[choice.precision],
+            f"--precision {choice.precision}",
+            "use another precision",
+        )
     held = model.fused_state
     if choice.is_fused and (held is None or held.precision != choice.precision):
         model.fused_state = ModelState(choice.precision, cpu_threads())

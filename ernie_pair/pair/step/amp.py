@@ -7,7 +7,6 @@ import numpy as np
 import paddle
 
 from ernie_pair.device.amp_flags import AmpFlags
-from ernie_pair.device.capability import refuse_old_gpu
 from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
 from ernie_pair.weights.weight_files import Arrays
 
@@ -17,16 +16,11 @@ SCALE, FINITE, INFINITE = "loss_scale", "finite_in_a_row", "infinite_in_a_row"
 
 
 class AmpContext:
-    """The precision of a model: its forward pass is cast as ``config`` says, at O2 its weights once for all.
-
-    Raises InputError for a GPU that cannot compute in the type.
-    """
+    """The precision of a model: ``config`` casts its forward pass, and at O2 its weights once for all."""
 
     def __init__(self, config: AmpFlags, model):
         self.dtype = config.amp_dtype if config.use_amp else "float32"
         self.level = config.amp_level
-        if self.dtype != "float32":
-            refuse_old_gpu(self.dtype, f"--amp_dtype {self.dtype}", "use another type, or --use_amp false")
         if config.narrows_weights:
             paddle.amp.decorate(models=model, level="O2", dtype=self.dtype)
 

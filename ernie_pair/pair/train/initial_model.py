@@ -7,7 +7,8 @@ from typing import NamedTuple
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.model.classifier import PairClassifier, build_classifier, load_initial_weights
+from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
+from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.model_class import trusted_class
 from ernie_pair.pair.step.freezing import num_frozen_layers

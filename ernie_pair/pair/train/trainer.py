@@ -43,7 +43,8 @@ from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.metrics import METRICS
-from ernie_pair.pair.model.classifier import PairClassifier, load_initial_weights
+from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.model.saved_model import save_classifier

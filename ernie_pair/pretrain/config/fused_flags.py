@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import FrozenSet
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option
+from data_tools.base.options import Options, names_in, option, refuse_unknown_names
 
 ATTENTION, GEMM_EPILOGUE, COLLECTIVES = "attention", "gemm_epilogue", "collectives"
 FUSED_OPS = (ATTENTION, GEMM_EPILOGUE, COLLECTIVES)
@@ -25,16 +24,10 @@ class FusedFlags(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        unknown = sorted(self.asked_ops - set(FUSED_OPS))
-        if unknown:
-            raise InputError(
-                f"--fused_ops {unknown[0]}: there is no such; use {AUTO}, {NONE}, or some of "
-                f"{','.join(FUSED_OPS)}"
-            )
+        fault = f": there is no such; use {AUTO}, {NONE}, or some of {','.join(FUSED_OPS)}"
+        refuse_unknown_names("fused_ops", sorted(self.asked_ops), FUSED_OPS, fault)
 
     @property
     def asked_ops(self) -> FrozenSet[str]:
         """Return the ops that --fused_ops names."""
-        if self.fused_ops in (AUTO, NONE):
-            return frozenset()
-        return frozenset(self.fused_ops.replace(",", " ").split())
+        return frozenset() if self.fused_ops in (AUTO, NONE) else frozenset(names_in(self.fused_ops))

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import FrozenSet
 
-from data_tools.base.errors import InputError
-from data_tools.base.options import option
+from data_tools.base.options import names_in, option, refuse_unknown_names
 from ernie_pair.device.amp_flags import AmpFlags
 
 # Their GPU kernels add up in float32, whatever the type of their input.
@@ -23,14 +22,10 @@ class HalfFlags(AmpFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        unknown = sorted(self.float32_ops - HALF_OPS)
-        if unknown:
-            raise InputError(
-                f"--amp_fp32_ops {unknown[0]}: there is no choice about it; use some of "
-                f"{','.join(sorted(HALF_OPS))}"
-            )
+        fault = f": there is no choice about it; use some of {','.join(sorted(HALF_OPS))}"
+        refuse_unknown_names("amp_fp32_ops", sorted(self.float32_ops), HALF_OPS, fault)
 
     @property
     def float32_ops(self) -> FrozenSet[str]:
         """Return the ops of --amp_fp32_ops."""
-        return frozenset(self.amp_fp32_ops.replace(",", " ").split())
+        return frozenset(names_in(self.amp_fp32_ops))

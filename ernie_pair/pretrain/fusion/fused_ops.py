@@ -5,7 +5,7 @@ from typing import Dict, NamedTuple, Optional
 import paddle
 
 from data_tools.base.errors import InputError
-from ernie_pair.device.driver import Capability
+from ernie_pair.device.gpu.capability import Capability, words_of
 from ernie_pair.pretrain.config.fused_flags import (
     ATTENTION,
     AUTO,
@@ -81,7 +81,7 @@ def _why_no_flash(head_size: int, capability: Optional[Capability]) -> str:
     if capability is None:
         return "the GPU does not tell its compute capability"
     if not FLASH_CAPABILITIES[0] <= capability <= FLASH_CAPABILITIES[1]:
-        return "flash attention needs compute capability 8.0 to 9.0, this GPU has {}.{}".format(*capability)
+        return "flash attention needs compute capability 8.0 to 9.0, this GPU has " + words_of(capability)
     if head_size > LARGEST_FLASH_HEAD or head_size % FLASH_HEAD_MULTIPLE:
         return f"the heads of flash attention are multiples of 8, at most 192 wide, and these are {head_size}"
     return ""

@@ -7,6 +7,7 @@ parallel is right here: a mesh would add up over the wrong processes.
 import paddle
 
 from ernie_pair.device.paddle_patches.static_programs import remove_ops, sync
+from ernie_pair.processes.short_sockets import shorten_socket_names
 
 SYNC_OPS = {"c_sync_comm_stream", "c_sync_calc_stream", "c_wait_comm", "c_wait_compute"}
 
@@ -21,6 +22,7 @@ def start_gloo() -> None:
 
     Static mode must be on: in dynamic mode Paddle makes a group that static programs do not see.
     """
+    shorten_socket_names()  # Paddle starts a manager
     paddle.distributed.init_parallel_env()
 
 

@@ -1,20 +1,14 @@
-"""The compiled programs of pretraining: start-up, training, evaluation, and the sums over all ranks."""
+"""Builds the programs of pretraining: start-up, training, evaluation, and the sums over all ranks."""
 
 import contextlib
 import io
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from typing import Callable, Dict, NamedTuple, Optional
 
-import numpy as np
 import paddle
 import paddle.distributed.fleet as fleet
 
 from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.static_fleet import without_nccl
-from ernie_pair.device.paddle_patches.static_programs import HeldProgram, is_tensor
-from ernie_pair.device.paddle_patches.static_variables import dtype_of, place_of, view_array
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.kernels.operator.encoder_operator import GraphInputs
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -22,7 +16,8 @@ from ernie_pair.pretrain.fusion.fused_attention import fuse_attention
 from ernie_pair.pretrain.fusion.fused_collectives import fuse_collectives
 from ernie_pair.pretrain.fusion.fused_ops import FLASH, NOTHING_FUSED, FusedOps
 from ernie_pair.pretrain.fusion.fused_softmax import fuse_softmax
-from ernie_pair.pretrain.graph.amp import MASTER_MARK, fleet_decorates, precision_of
+from ernie_pair.pretrain.graph.amp import fleet_decorates, precision_of
+from ernie_pair.pretrain.graph.built_program import PretrainProgram
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED, replace_seed_ops
 from ernie_pair.pretrain.graph.fused_layers import PLAIN, fuse_layers
 from ernie_pair.pretrain.graph.fused_updates import fuse_updates
@@ -38,16 +33,11 @@ from ernie_pair.pretrain.graph.model import (
 from ernie_pair.pretrain.graph.rank_sums import divide_by_labelled
 from ernie_pair.pretrain.graph.step_monitors import (
     RECORDED_PASSES,
-    RECORDS,
-    Monitors,
     add_monitors,
     add_records,
-    record_width,
 )
 from ernie_pair.pretrain.graph.strategy import distributed_strategy
 from ernie_pair.pretrain.graph.zero1 import shard_optimizer, state_of, updates_of
-from ernie_pair.weights.half_tensors import narrow_array, widen_array
-from ernie_pair.weights.weight_files import Arrays
 
 FEEDS = {
     "input_ids": ([None, None], "int64"),
@@ -61,143 +51,15 @@ FEEDS = {
 LOSS_WEIGHTS, DIVIDED_WEIGHTS = "loss_weights", "loss_weights.divided"
 
 
-@dataclass
-class PretrainProgram:
-    """The programs and the one scope they work on.
+class _Forward(NamedTuple):
+    """What the forward pass of a program is made of."""
 
-    ``slots``: {parameter: {variable of its optimizer state: shape}}, of all parameters. When the state
-    is sharded this process holds those of a part of them; every parameter itself is everywhere.
-    """
-
-    main: paddle.static.Program
-    startup: paddle.static.Program
-    test: paddle.static.Program
-    parameters: Dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
-    slots: Dict[str, Dict[str, tuple]]
+    model: paddle.nn.Layer
+    inputs: GraphInputs
+    weights: paddle.static.Variable  # of the two losses, float32 [2]
+    outputs: Outputs
     sums: LossSums
-    monitors: Monitors
-    rate: Callable[[float], None]  # sets the learning rate of the next pass
-    device: str
-    recorded_passes: int  # whose records are kept
-    kernels: KernelChoice = PLAIN  # of the encoder layers
-    narrow: Optional[Callable] = None  # O2: (place, scope) -> the weights in the narrow type
-    scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
-    _held: Dict[int, HeldProgram] = field(default_factory=dict)
-
-    @cached_property
-    def executor(self) -> paddle.static.Executor:
-        """Return the executor.
-
-        Asked for, it takes the device: a program for a GPU can be built and read without one.
-        """
-        gpu = int(paddle.device.get_device().partition(":")[2] or 0)
-        return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
-
-    def start(self, seed: int) -> None:
-        """Draw fresh weights and optimizer state, the same on every rank."""
-        paddle.seed(seed)
-        with paddle.static.scope_guard(self.scope):
-            self.executor.run(self.startup)
-        if self.narrow:
-            self.narrow(self.executor.place, self.scope)
-        add_records(
-            self.test, self.sums, self.monitors.gradient_norm, self.recorded_passes
-        )  # what narrows it does not know them
-
-    def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
-        """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU it may still run afterwards."""
-        held = self._held.get(id(program))
-        if held is None:
-            held = self._held[id(program)] = HeldProgram(self.executor, program, self.scope)
-        held.run(feed)
-
-    def records(self, passes: int) -> np.ndarray:
-        """Return what the last ``passes`` runs have left, at most ``recorded_passes``.
-
-        float32 [passes, 4 or 5]: the sums of the losses and hits, and the norm of the gradient of the step
-        where it is clipped. The one wait for the device.
-        """
-        if self.device == "gpu":
-            paddle.device.cuda.synchronize()
-        rows = view_array(self._tensor(RECORDS)).reshape(-1, record_width(self.monitors.gradient_norm))
-        return np.array(rows[len(rows) - passes :])
-
-    def owned_variables(self, names: Iterable[str]) -> List[str]:
-        """Return those of ``names`` that this process has."""
-        return [name for name in names if self.main.global_block().has_var(name)]
-
-    def shared_state(self) -> List[str]:
-        """Return the names of what outlives a pass and belongs to no parameter.
-
-        The learning rate is not among them: it is computed.
-        """
-        owned = {*chain.from_iterable(self.slots.values()), *(p.name for p in self.main.all_parameters())}
-        names = []
-        for variable in self.main.list_vars():
-            is_state = variable.persistable and is_tensor(variable)
-            computed = variable.name.startswith("learning_rate") or variable.name in owned
-            if is_state and not computed:
-                names.append(variable.name)
-        return sorted(names)
-
-    def get(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array}, copies."""
-        return {name: np.array(array) for name, array in self.view_variables(names).items()}
-
-    def view_variables(self, names: Iterable[str]) -> Arrays:
-        """Return {variable: array} without a copy where there need not be one.
-
-        The arrays are good until the program runs again.
-        """
-        return {name: view_array(self._tensor(name)) for name in names}
-
-    def weights(self) -> Arrays:
-        """Return {parameter: float32 array}, without a copy where ``view_variables`` makes none."""
-        names = (parameter.name for parameter in self.parameters.values())
-        return {
-            name: widen_array(array, self._dtype(name)) for name, array in self.view_variables(names).items()
-        }
-
-    def set_weights(self, weights: Arrays) -> None:
-        """Set the parameters to {parameter: float32 array}.
-
-        The float32 copies that O2 keeps beside half-precision weights are set too.
-        """
-        for name, array in weights.items():
-            self.set({name: narrow_array(array, self._dtype(name))})
-            self.set(
-                {
-                    copy: array
-                    for copy in self.owned_variables(self.slots.get(name, []))
-                    if MASTER_MARK in copy
-                }
-            )
-
-    def set(self, arrays: Arrays) -> None:
-        """Put arrays into variables of the same name; names and shapes have been checked.
-
-        Each stays where it lies: on a GPU the powers of the betas lie in the CPU's memory, and AdamW takes
-        another kernel where they do not.
-        """
-        for name, array in arrays.items():
-            tensor = self._tensor(name)
-            tensor.set(array, place_of(tensor, self.executor.place))
-
-    def _dtype(self, name: str):
-        return dtype_of(self._tensor(name))
-
-    @property
-    def skips(self) -> bool:
-        """Return whether the program leaves a step out by itself, where its numbers are not finite."""
-        return self.monitors.skipped_updates is not None
-
-    def monitored(self) -> Dict[str, float]:
-        """Return what the last step left for the log."""
-        names = {key: name for key, name in self.monitors._asdict().items() if name}
-        return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
-
-    def _tensor(self, name: str):
-        return self.scope.find_var(name).get_tensor()
+    kernels: KernelChoice
 
 
 def build_program(
@@ -217,38 +79,23 @@ def build_program(
     """
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
-        feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in FEEDS.items()}
-        weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32")
-        if config.processes > 1:
-            weights = paddle.static.data(DIVIDED_WEIGHTS, [2], "float32")  # written by ops that come last
-        pass_seed = paddle.static.data(PASS_SEED, [1], "int32")
-        model = build_padded(model_config)
-        inputs = GraphInputs(pass_seed, feeds["masked_positions"])
-        kernels = fuse_layers(encoder_of(model).encoder.layers, kernels, config, inputs)
-        outputs = run_ernie(model, feeds)
-        sums = sum_losses(outputs, feeds)
+        forward = _add_forward(config, model_config, kernels)
         test = main.clone(for_test=True)
         if fused.attention:
-            _fuse_attention(fused.attention, main, pass_seed, len(outputs.layers))
-        loss = sums.lm_loss * weights[0]
-        if config.binary_head:  # without it the head and the pooler have no gradient, and stay as they are
-            loss = loss + sums.sop_loss * weights[1]
-        rate = _minimize(config, model, outputs, loss, fused)
-    replace_seed_ops(main, pass_seed)
+            _fuse_attention(fused.attention, main, forward)
+        rate = _minimize(config, forward.model, forward.outputs, _loss_of(config, forward), fused)
+    replace_seed_ops(main, forward.inputs.seed)
     block, updates = updates_of(main)
-    slots = {
-        update.input("Param")[0]: {name: main.global_block().var(name).shape for name in state_of(update)}
-        for update in updates
-    }
+    slots = _slots_of(main, updates)
     monitors = add_monitors(main, startup, block, updates[0])
     if config.sharding_degree > 1:
         shard_optimizer(main, startup, rank % config.sharding_degree, config.sharding_degree)
     if fused.collectives:
         fuse_collectives(main, block, rank % config.sharding_degree)
-    if kernels.is_fused:
+    if forward.kernels.is_fused:
         fuse_updates(main)
     recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
-    add_records(main, sums, monitors.gradient_norm, recorded_passes, startup)
+    add_records(main, forward.sums, monitors.gradient_norm, recorded_passes, startup)
     if config.processes > 1:
         divide_by_labelled(main, LOSS_WEIGHTS, DIVIDED_WEIGHTS)
     if needs_gloo(config.device, config.processes):
@@ -257,20 +104,50 @@ def build_program(
         main,
         startup,
         test,
-        model.state_dict(),
+        forward.model.state_dict(),
         slots,
-        sums,
+        forward.sums,
         monitors,
         rate,
         config.device,
         recorded_passes,
-        kernels,
+        forward.kernels,
         narrow=_narrowing(config, test),
     )
 
 
-def _fuse_attention(kind: str, main: paddle.static.Program, pass_seed, num_layers: int) -> None:
-    found = fuse_attention(main, pass_seed) if kind == FLASH else fuse_softmax(main)
+def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) -> _Forward:
+    """Add what is fed, the model, and the sums of its losses."""
+    feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in FEEDS.items()}
+    weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32")
+    if config.processes > 1:
+        weights = paddle.static.data(DIVIDED_WEIGHTS, [2], "float32")  # written by ops that come last
+    inputs = GraphInputs(paddle.static.data(PASS_SEED, [1], "int32"), feeds["masked_positions"])
+    model = build_padded(model_config)
+    kernels = fuse_layers(encoder_of(model).encoder.layers, kernels, config, inputs)
+    outputs = run_ernie(model, feeds)
+    return _Forward(model, inputs, weights, outputs, sum_losses(outputs, feeds), kernels)
+
+
+def _loss_of(config: PretrainConfig, forward: _Forward):
+    """Add the loss, float32 [1], that the step minimises."""
+    loss = forward.sums.lm_loss * forward.weights[0]
+    if config.binary_head:  # without it the head and the pooler have no gradient, and stay as they are
+        loss = loss + forward.sums.sop_loss * forward.weights[1]
+    return loss
+
+
+def _slots_of(main: paddle.static.Program, updates) -> Dict[str, Dict[str, tuple]]:
+    """Return {parameter: {variable of its optimizer state: shape}} of the ops that move the parameters."""
+    return {
+        update.input("Param")[0]: {name: main.global_block().var(name).shape for name in state_of(update)}
+        for update in updates
+    }
+
+
+def _fuse_attention(kind: str, main: paddle.static.Program, forward: _Forward) -> None:
+    num_layers = len(forward.outputs.layers)
+    found = fuse_attention(main, forward.inputs.seed) if kind == FLASH else fuse_softmax(main)
     if found != num_layers:
         raise InputError(
             f"--fused_ops attention knows {found} of the {num_layers} attentions of this model, in this "

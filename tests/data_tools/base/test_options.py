@@ -17,7 +17,7 @@ from command_configs import CONFIGS
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import CheckpointError, ErniePairError, InputError
 from data_tools.base.flag_help import help_text
-from data_tools.base.options import GROUPS, Options, option
+from data_tools.base.options import GROUPS, Options, names_in, option, refuse_unknown_names
 
 
 @dataclass(frozen=True)
@@ -188,3 +188,14 @@ def test_only_the_flags_of_help_are_without_a_subject():
     for config_class in CONFIGS:
         for item in fields(config_class):
             assert item.metadata["group"] != "other", (config_class, item.name)
+
+
+@pytest.mark.parametrize("text", ["b,a", "b a", " b, a,b ,", "b,,a"])
+def test_a_list_of_names_stands_between_commas_or_spaces(text):
+    assert names_in(text) == ["b", "a"] and names_in(" ,") == []
+
+
+def test_the_first_unknown_name_is_told():
+    refuse_unknown_names("parts", ["a", "b"], ("a", "b", "c"), " is none")
+    with pytest.raises(InputError, match="^parts x is none; use a$"):
+        refuse_unknown_names("parts", ["a", "x", "y"], ("a", "b"), " is none; use a")

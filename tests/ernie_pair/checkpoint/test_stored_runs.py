@@ -14,7 +14,7 @@ import pytest
 from places import ROOT, SCRIPTS, SUPPORT
 from tiny_pretrain import flags
 
-from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.weights.weight_files import from_safetensors
 
 

@@ -5,7 +5,8 @@ import ctypes
 import pytest
 
 from data_tools.base.errors import InputError
-from ernie_pair.device import amp_flags, driver
+from ernie_pair.device import amp_flags
+from ernie_pair.device.gpu import capability as of_gpus
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
@@ -55,20 +56,20 @@ class FakeDriver:
 
 @pytest.fixture
 def asked_anew():
-    driver.gpu_capability.cache_clear()
+    of_gpus.gpu_capability.cache_clear()
     yield
-    driver.gpu_capability.cache_clear()
+    of_gpus.gpu_capability.cache_clear()
 
 
 @pytest.mark.parametrize("gpus, capability", [(1, (8, 6)), (0, None)])
 def test_the_driver_tells_the_capability(asked_anew, monkeypatch, gpus, capability):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(gpus))
-    assert driver.gpu_capability() == capability
+    assert of_gpus.gpu_capability() == capability
 
 
 def test_without_a_driver_there_is_no_capability(asked_anew, monkeypatch):
-    monkeypatch.setattr(driver, "LIBRARY", "libabsent.so.1")
-    assert driver.gpu_capability() is None
+    monkeypatch.setattr(of_gpus, "LIBRARY", "libabsent.so.1")
+    assert of_gpus.gpu_capability() is None
 
 
 def test_half_sums_need_gradients_in_half_precision(configure):

@@ -96,7 +96,7 @@ def libraries(monkeypatch):
             monkeypatch.setattr(module, "import_optional", lambda name, extra: modules[name])
         monkeypatch.setattr(gpu_backends, "find_spec", modules.get)
         monkeypatch.setattr(gpu_backends, "start_device", lambda device, world: f"{device}:1, A card")
-        monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda: capability)
+        monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda number: capability)
 
     return put
 

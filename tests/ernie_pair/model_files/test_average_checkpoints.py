@@ -12,7 +12,7 @@ from tiny_ship import write_trained
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.model_files.average_checkpoints import AverageConfig, average_checkpoints
 from ernie_pair.model_files.model_folder import write_weights
-from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
 

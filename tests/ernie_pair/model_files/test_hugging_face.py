@@ -33,7 +33,8 @@ from ernie_pair.model_files.interchange import (
     convert_to_hugging_face,
 )
 from ernie_pair.model_files.source import open_model
-from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
+from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.graph.model import CLASSES, ernie_config
 from ernie_pair.weights.weight_files import from_safetensors, to_safetensors

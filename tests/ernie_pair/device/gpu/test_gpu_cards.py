@@ -26,6 +26,7 @@ from ernie_pair.processes.world import World
 PYPI = Build("2.6.2", "11.8", False, cards.__file__)
 OTHERS = (PYPI._replace(cuda="12.0"), PYPI._replace(version="3.1.1"), None)
 A100, V100 = Card(0, "NVIDIA A100", (8, 0)), Card(0, "Tesla V100", (7, 0))
+P40 = Card(0, "Tesla P40", (6, 1))
 
 
 @pytest.fixture
@@ -195,6 +196,17 @@ def test_what_a_card_has_no_units_for_is_refused(config_class, words, cure):
     with pytest.raises(InputError, match=f"needs compute capability 8.0, and this is GPU 0 .*V100.*; {cure}"):
         config.refuse_on(V100)
     flags(config_class, "--use_amp", "true", "--amp_dtype", "float16").refuse_on(V100)
+
+
+def test_float16_in_the_dynamic_graph_needs_units_for_it():
+    words = "--use_amp", "true", "--amp_dtype", "float16"
+    flags(PretrainConfig, *words).refuse_on(P40)  # a static program computes in it without
+    wanted = (
+        "^amp_dtype float16 needs a GPU of compute capability 7.0, this one has 6.1; use another type, or"
+    )
+    with pytest.raises(InputError, match=wanted):
+        flags(TrainConfig, *words).refuse_on(P40)
+    flags(TrainConfig).refuse_on(P40)
 
 
 @pytest.mark.parametrize("config_class", [PretrainConfig, TrainConfig])

@@ -35,7 +35,7 @@ def gpu(monkeypatch):
         yield
 
     monkeypatch.setattr(inference_model, "start_device", lambda device, world: f"{device}:0, A card")
-    monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda: (8, 0))
+    monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda number: (8, 0))
     monkeypatch.setattr(paddle.amp, "auto_cast", auto_cast)
     return casts
 
@@ -72,7 +72,7 @@ def test_another_precision_is_another_result(world, gpu, tmp_path):
 
 
 def test_an_old_gpu_is_refused_bf16(world, gpu, tmp_path, monkeypatch):
-    monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda: (7, 5))
+    monkeypatch.setattr(paddle.device.cuda, "get_device_capability", lambda number: (7, 5))
     with pytest.raises(InputError, match="precision bf16 needs a GPU of compute capability 8.0, this one"):
         predict_pair(config_of(PredictConfig, world, tmp_path / "out", precision="bf16"))
 

@@ -17,7 +17,7 @@ from ernie_pair.pair.export import quantize
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.judge_precision import BF16, FLOAT, INT8
 from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
-from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 
 pytest.importorskip("onnxruntime")
 

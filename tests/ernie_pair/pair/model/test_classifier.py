@@ -15,7 +15,8 @@ from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.data.encoded_pairs import encode_pairs
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.model.classifier import build_classifier, load_classifier, load_initial_weights
+from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights
 
 PRETRAINED = ("ernie", "ernie_gram")
 

@@ -20,7 +20,7 @@ from ernie_pair.model_files.spec import parse_spec, read_spec
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.pair.model.classifier import build_classifier as new_classifier
-from ernie_pair.pair.model.classifier import load_classifier, load_initial_weights
+from ernie_pair.pair.model.classifier_weights import load_classifier, load_initial_weights
 from ernie_pair.pair.model.encoders import ENCODERS
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.graph.model import ernie_config

@@ -17,7 +17,8 @@ from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
 from ernie_pair.pair.model import model_class
-from ernie_pair.pair.model.classifier import build_classifier, load_classifier
+from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.weights.weight_files import read_weights
 

@@ -18,7 +18,7 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.export_pair import ExportConfig, export_pair
-from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.processes.world import World

@@ -25,7 +25,7 @@ from ernie_pair.inference import token_rows as pair_rows
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.in_memory_pairs import BEGINNING, GivenPairs
-from ernie_pair.pair.model.classifier import load_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.train import trainer as trainer_module
 from ernie_pair.pair.train.train_pair import train_pair
 

@@ -1,0 +1,158 @@
+"""The programs of pretraining once they are built: what they are run with, and what they hold."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any, Callable, Dict, Iterable, List, Optional
+
+import numpy as np
+import paddle
+
+from ernie_pair.device.paddle_patches.static_programs import HeldProgram, is_tensor
+from ernie_pair.device.paddle_patches.static_variables import dtype_of, place_of, view_array
+from ernie_pair.kernels.choice import KernelChoice
+from ernie_pair.pretrain.graph.amp import MASTER_MARK
+from ernie_pair.pretrain.graph.fused_layers import PLAIN
+from ernie_pair.pretrain.graph.model import LossSums
+from ernie_pair.pretrain.graph.step_monitors import RECORDS, Monitors, add_records, record_width
+from ernie_pair.weights.half_tensors import narrow_array, widen_array
+from ernie_pair.weights.weight_files import Arrays
+
+
+@dataclass
+class PretrainProgram:
+    """The programs and the one scope they work on.
+
+    ``slots``: {parameter: {variable of its optimizer state: shape}}, of all parameters. When the state
+    is sharded this process holds those of a part of them; every parameter itself is everywhere.
+    """
+
+    main: paddle.static.Program
+    startup: paddle.static.Program
+    test: paddle.static.Program
+    parameters: Dict[str, paddle.Tensor]  # structured name -> parameter, tied names included
+    slots: Dict[str, Dict[str, tuple]]
+    sums: LossSums
+    monitors: Monitors
+    rate: Callable[[float], None]  # sets the learning rate of the next pass
+    device: str
+    recorded_passes: int  # whose records are kept
+    kernels: KernelChoice = PLAIN  # of the encoder layers
+    narrow: Optional[Callable] = None  # O2: (place, scope) -> the weights in the narrow type
+    scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
+    _held: Dict[int, HeldProgram] = field(default_factory=dict)
+
+    @cached_property
+    def executor(self) -> paddle.static.Executor:
+        """Return the executor.
+
+        Asked for, it takes the device: a program for a GPU can be built and read without one.
+        """
+        gpu = int(paddle.device.get_device().partition(":")[2] or 0)
+        return paddle.static.Executor(paddle.CPUPlace() if self.device == "cpu" else paddle.CUDAPlace(gpu))
+
+    def start(self, seed: int) -> None:
+        """Draw fresh weights and optimizer state, the same on every rank."""
+        paddle.seed(seed)
+        with paddle.static.scope_guard(self.scope):
+            self.executor.run(self.startup)
+        if self.narrow:
+            self.narrow(self.executor.place, self.scope)
+        add_records(
+            self.test, self.sums, self.monitors.gradient_norm, self.recorded_passes
+        )  # what narrows it does not know them
+
+    def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
+        """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU it may still run afterwards."""
+        held = self._held.get(id(program))
+        if held is None:
+            held = self._held[id(program)] = HeldProgram(self.executor, program, self.scope)
+        held.run(feed)
+
+    def records(self, passes: int) -> np.ndarray:
+        """Return what the last ``passes`` runs have left, at most ``recorded_passes``.
+
+        float32 [passes, 4 or 5]: the sums of the losses and hits, and the norm of the gradient of the step
+        where it is clipped. The one wait for the device.
+        """
+        if self.device == "gpu":
+            paddle.device.cuda.synchronize()
+        rows = view_array(self._tensor(RECORDS)).reshape(-1, record_width(self.monitors.gradient_norm))
+        return np.array(rows[len(rows) - passes :])
+
+    def owned_variables(self, names: Iterable[str]) -> List[str]:
+        """Return those of ``names`` that this process has."""
+        return [name for name in names if self.main.global_block().has_var(name)]
+
+    def shared_state(self) -> List[str]:
+        """Return the names of what outlives a pass and belongs to no parameter.
+
+        The learning rate is not among them: it is computed.
+        """
+        owned = {*chain.from_iterable(self.slots.values()), *(p.name for p in self.main.all_parameters())}
+        names = []
+        for variable in self.main.list_vars():
+            is_state = variable.persistable and is_tensor(variable)
+            computed = variable.name.startswith("learning_rate") or variable.name in owned
+            if is_state and not computed:
+                names.append(variable.name)
+        return sorted(names)
+
+    def get(self, names: Iterable[str]) -> Arrays:
+        """Return {variable: array}, copies."""
+        return {name: np.array(array) for name, array in self.view_variables(names).items()}
+
+    def view_variables(self, names: Iterable[str]) -> Arrays:
+        """Return {variable: array} without a copy where there need not be one.
+
+        The arrays are good until the program runs again.
+        """
+        return {name: view_array(self._tensor(name)) for name in names}
+
+    def weights(self) -> Arrays:
+        """Return {parameter: float32 array}, without a copy where ``view_variables`` makes none."""
+        names = (parameter.name for parameter in self.parameters.values())
+        return {
+            name: widen_array(array, self._dtype(name)) for name, array in self.view_variables(names).items()
+        }
+
+    def set_weights(self, weights: Arrays) -> None:
+        """Set the parameters to {parameter: float32 array}.
+
+        The float32 copies that O2 keeps beside half-precision weights are set too.
+        """
+        for name, array in weights.items():
+            self.set({name: narrow_array(array, self._dtype(name))})
+            self.set(
+                {
+                    copy: array
+                    for copy in self.owned_variables(self.slots.get(name, []))
+                    if MASTER_MARK in copy
+                }
+            )
+
+    def set(self, arrays: Arrays) -> None:
+        """Put arrays into variables of the same name; names and shapes have been checked.
+
+        Each stays where it lies: on a GPU the powers of the betas lie in the CPU's memory, and AdamW takes
+        another kernel where they do not.
+        """
+        for name, array in arrays.items():
+            tensor = self._tensor(name)
+            tensor.set(array, place_of(tensor, self.executor.place))
+
+    def _dtype(self, name: str):
+        return dtype_of(self._tensor(name))
+
+    @property
+    def skips(self) -> bool:
+        """Return whether the program leaves a step out by itself, where its numbers are not finite."""
+        return self.monitors.skipped_updates is not None
+
+    def monitored(self) -> Dict[str, float]:
+        """Return what the last step left for the log."""
+        names = {key: name for key, name in self.monitors._asdict().items() if name}
+        return {key: float(view_array(self._tensor(name)).item()) for key, name in names.items()}
+
+    def _tensor(self, name: str):
+        return self.scope.find_var(name).get_tensor()

@@ -1,0 +1,50 @@
+"""A run of training that a benchmark starts by its flags, in processes of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+from data_tools.base.errors import InputError
+from ernie_pair.device.gpu.cards import count_cards
+from ernie_pair.quickstart.commands import words_of
+
+SCRIPTS = Path(__file__).resolve().parent
+
+
+def train_events(
+    script: str, flags: Dict[str, Any], processes: int = 0, threads: int = 0
+) -> List[Dict[str, Any]]:
+    """Run the program ``script`` of this folder and return its training lines without that of the warm-up.
+
+    A launcher starts ``processes``, of ``threads`` each; 0: there is none. What an earlier run left in
+    --output_dir is deleted. Raises InputError, with its last words, where the run fails.
+    """
+    output = Path(flags["output_dir"])
+    shutil.rmtree(output, ignore_errors=True)
+    launcher = _words_of_launcher(flags["device"], processes, output) if processes else []
+    done = subprocess.run(
+        [sys.executable, *launcher, str(SCRIPTS / script), *words_of(**flags)],
+        env={**os.environ, **({"OMP_NUM_THREADS": str(threads)} if threads else {})},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        of = f" of {processes} process(es)" if processes else ""
+        raise InputError(f"a run{of} ended with code {done.returncode}: {last}")
+    lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event for event in map(json.loads, lines) if event["split"] == "train"][1:]
+
+
+def _words_of_launcher(device: str, processes: int, output: Path) -> List[str]:
+    """Return the launcher and its flags: how many processes, or a GPU for each. Raises InputError."""
+    launcher = ["-m", "ernie_pair.launcher", "--log_dir", f"{output}_log"]
+    if device == "cpu":
+        return [*launcher, "--nproc_per_node", str(processes)]
+    if processes > count_cards():
+        raise InputError(f"{processes} processes need {processes} GPUs, and {count_cards()} are visible")
+    return [*launcher, "--gpus", ",".join(map(str, range(processes)))]
