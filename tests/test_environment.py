@@ -266,7 +266,10 @@ def test_paddle_3_has_an_environment_of_its_own(clone, tmp_path):
 
 
 def test_another_paddle_than_3_is_refused_in_one_line(clone):
-    for device, paddle, said in (("cpu", "4", "PADDLE=4 is not 3"), ("gpu", "3", "an environment for the CPU")):
+    for device, paddle, said in (
+        ("cpu", "4", "PADDLE=4 is not 3"),
+        ("gpu", "3", "an environment for the CPU"),
+    ):
         done = run(clone, device=device, PADDLE=paddle)
         assert done.returncode == 2 and done.stdout == ""
         assert said in done.stderr and done.stderr.count("\n") == 1

@@ -21,7 +21,8 @@ PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
 OF_SERVING = {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 SAID_ELSEWHERE = {"LAC", "jieba"}
-PADDLE_OF = {"cpu": "2.6.2", "cpu3": "3.1.1"}  # of the CPU build the extra says the version, not the constraints
+# Of the CPU build of Paddle the extra says the version, and the constraints do not.
+PADDLE_OF = {"cpu": "2.6.2", "cpu3": "3.1.1"}
 
 
 def pins(pattern=r"[\w.-]+"):

@@ -39,13 +39,13 @@ def refuse_without_programs(what: str) -> None:
     version = paddle_version()
     if version and not can_pretrain(version):
         raise InputError(
-            f"{what} needs the static programs of Paddle 2.6.2, 3.0 or 3.1, which {version} does not build (it "
-            f"trains pairs); in an environment of its own: {install_command('cpu3')}"
+            f"{what} needs the static programs of Paddle 2.6.2, 3.0 or 3.1, which {version} does not build "
+            f"(it trains pairs); in an environment of its own: {install_command('cpu3')}"
         )
     if version and builds_new_programs(version):
         raise InputError(
-            f"{what} needs the static programs that Paddle {version} builds where {NEW_PROGRAMS} is 0 while it "
-            "is loaded; unset that variable, and import ernie_pair before paddle"
+            f"{what} needs the static programs that Paddle {version} builds where {NEW_PROGRAMS} is 0 while "
+            "it is loaded; unset that variable, and import ernie_pair before paddle"
         )
 
 

@@ -8,12 +8,12 @@ what a step costs, so that the next start of a run takes the same.
 
 import os
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError, MachineError, message_of
+from data_tools.base.installation import version_of
 from data_tools.files.keyed_cache import KeyedCache, user_cache
 from ernie_pair.device.cpu_cores import cpu_quota, listed_cores, share_of
 from ernie_pair.device.cpu_env import asked_threads

@@ -132,8 +132,8 @@ def test_cuda_11_is_asked_for_by_the_build_on_pypi_alone(monkeypatch, version, a
 )
 def test_doctor_tells_which_paddles_are_tested(monkeypatch, capsys, version, is_sound):
     installed = installation.version_of
+    given = {"paddlepaddle": version, "paddlepaddle-gpu": ""}
     for module in (doctor, installation):
-        given = {"paddlepaddle": version, "paddlepaddle-gpu": ""}
         monkeypatch.setattr(module, "version_of", lambda name: given.get(name, installed(name)))
     defects = [defect for defect in doctor._check_packages("cpu") if defect.startswith("paddlepaddle")]
     said = capsys.readouterr().out.splitlines()

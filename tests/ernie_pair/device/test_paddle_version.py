@@ -57,7 +57,9 @@ def test_versions_without_static_programs_are_refused(installed, version):
     with pytest.raises(InputError) as caught:
         refuse_without_programs("pretraining")
     said = caught.value.message
-    assert said.startswith("pretraining needs the static programs of Paddle 2.6.2, 3.0 or 3.1, which " + version)
+    assert said.startswith(
+        "pretraining needs the static programs of Paddle 2.6.2, 3.0 or 3.1, which " + version
+    )
     assert "cpu3]" in said and "\n" not in said
 
 
@@ -65,7 +67,9 @@ def test_versions_without_static_programs_are_refused(installed, version):
 def test_the_new_programs_are_refused_with_their_variable(installed, monkeypatch, value):
     installed("3.1.1")
     monkeypatch.setenv(NEW_PROGRAMS, value)
-    with pytest.raises(InputError, match=f"where {NEW_PROGRAMS} is 0 while it is loaded; unset that variable"):
+    with pytest.raises(
+        InputError, match=f"where {NEW_PROGRAMS} is 0 while it is loaded; unset that variable"
+    ):
         refuse_without_programs("the converter")
 
 
