@@ -13,7 +13,7 @@ import paddle.distributed.fleet as fleet
 
 from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.static_fleet import without_nccl
-from ernie_pair.device.paddle_patches.static_programs import HeldProgram, is_tensor
+from ernie_pair.device.paddle_patches.static_programs import HeldProgram, cut_normals, is_tensor
 from ernie_pair.device.paddle_patches.static_variables import dtype_of, place_of, view_array
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.kernels.operator.encoder_operator import GraphInputs
@@ -234,6 +234,7 @@ def build_program(
         if config.binary_head:  # without it the head and the pooler have no gradient, and stay as they are
             loss = loss + sums.sop_loss * weights[1]
         rate = _minimize(config, model, outputs, loss, fused)
+    cut_normals(startup)
     replace_seed_ops(main, pass_seed)
     block, updates = updates_of(main)
     slots = {
