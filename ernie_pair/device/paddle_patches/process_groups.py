@@ -6,11 +6,13 @@ begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_pa
 documentation of `no_sync` names for gradients that are added up by hand; `core.eager.set_master_grads`, by
 which `paddle.amp.decorate(master_grad=True)` makes half gradients float32 after a backward pass.
 
-In Paddle 3 the collectives of static programs take the contexts of `core.CommContextManager`, which
-`init_parallel_env` does not make for them; `paddle.distributed.collective._init_parallel_env` does.
+In Paddle 3 the collectives of static programs take the contexts of `core.CommContextManager`, by the number
+of their ring; `init_parallel_env` makes none for them on CPUs.
 """
 
 import paddle
+
+from ernie_pair.device.paddle_patches.static_programs import WORLD_RING
 
 
 def open_store():
@@ -20,7 +22,7 @@ def open_store():
     return core.create_or_get_global_tcp_store()
 
 
-def connect_static_programs():
+def connect_static_programs(num_processes: int):
     """Let the static programs of several processes speak by gloo.
 
     Static mode must be on. Returns the store at which they met where gloo waits for a late process for 30
@@ -30,8 +32,10 @@ def connect_static_programs():
         # In dynamic mode Paddle makes a group that static programs do not see.
         paddle.distributed.init_parallel_env()
         return None
-    paddle.distributed.collective._init_parallel_env("gloo")
-    return open_store()
+    store = open_store()
+    make_context = paddle.base.core.CommContextManager.create_gloo_comm_context
+    make_context(store, str(WORLD_RING), paddle.distributed.get_rank(), num_processes)
+    return store
 
 
 def share_weights(model) -> None:

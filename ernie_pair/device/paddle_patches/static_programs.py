@@ -8,9 +8,9 @@ last change. Of the executor: `_executor_cache` with its `get_program_and_execut
 prepared by a hash over the whole program, made anew for every run, `_feed_data`, and what `_run_impl` does
 between the two: the rate of `lr_scheduler` goes into its variable `_var_name`.
 
-What Paddle 3.0 and 3.1 call otherwise, where they build the programs of 2.6: the collectives `c_allreduce_sum`
-and `c_broadcast`, with X, Out and `use_calc_stream`, are `all_reduce`, with `reduce_type`, and `broadcast`,
-with x and out; `truncated_gaussian_random` cuts at its own `a` and `b`, not at two standard deviations.
+What Paddle 3.0 and 3.1 call otherwise, where they build the programs of 2.6: `c_allreduce_sum` and
+`c_broadcast`, with X, Out and `use_calc_stream`, are `all_reduce`, with `reduce_type`, and `broadcast`, with x
+and out; `truncated_gaussian_random` cuts at its own `a` and `b`, not at two standard deviations.
 `paddle.base.framework.OpProtoHolder` knows which ops there are.
 """
 
@@ -81,29 +81,29 @@ def declare_written(main: paddle.static.Program, inner, name: str) -> None:
             op.desc.set_output("Out", [*op.output("Out"), name])
 
 
-def describe_sum(source: str, total: str) -> Dict[str, Any]:
-    """Return the op, as for ``append_op``, that writes the sum of ``source`` over all ranks to ``total``."""
+def describe_sum(source, total) -> Dict[str, Any]:
+    """Return the op, as for ``append_op``, that writes the sum of ``source`` over all ranks to ``total``.
+
+    Both are variables.
+    """
     if _has_op("c_allreduce_sum"):
         return _describe("c_allreduce_sum", "X", source, "Out", total, use_calc_stream=True)
     kind = int(paddle.distributed.ReduceOp.SUM)
     return _describe("all_reduce", "x", source, "out", total, reduce_type=kind)
 
 
-def describe_broadcast(name: str, root: int, **attrs) -> Dict[str, Any]:
-    """Return the op, as for ``append_op``, that makes the variable ``name`` that of rank ``root``."""
+def describe_broadcast(variable, root: int, **attrs) -> Dict[str, Any]:
+    """Return the op, as for ``append_op``, that makes ``variable`` that of rank ``root``."""
     if _has_op("c_broadcast"):
-        return _describe("c_broadcast", "X", name, "Out", name, root=root, use_calc_stream=True, **attrs)
-    return _describe("broadcast", "x", name, "out", name, root=root, **attrs)
+        return _describe(
+            "c_broadcast", "X", variable, "Out", variable, root=root, use_calc_stream=True, **attrs
+        )
+    return _describe("broadcast", "x", variable, "out", variable, root=root, **attrs)
 
 
-def _describe(kind: str, source_slot: str, source: str, target_slot: str, target: str, **attrs):
-    attrs = {"ring_id": WORLD_RING, **attrs}
-    return {
-        "type": kind,
-        "inputs": {source_slot: [source]},
-        "outputs": {target_slot: [target]},
-        "attrs": attrs,
-    }
+def _describe(kind: str, source_slot: str, source, target_slot: str, target, **attrs) -> Dict[str, Any]:
+    about = {"inputs": {source_slot: [source]}, "outputs": {target_slot: [target]}}
+    return {"type": kind, **about, "attrs": {"ring_id": WORLD_RING, **attrs}}
 
 
 def _has_op(kind: str) -> bool:

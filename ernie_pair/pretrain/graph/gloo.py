@@ -27,7 +27,7 @@ def start_gloo(num_processes: int) -> None:
     Static mode must be on.
     """
     global _place
-    store = connect_static_programs()
+    store = connect_static_programs(num_processes)
     _place = MeetingPlace(store, num_processes, "pretrain") if store is not None else None
 
 

@@ -21,7 +21,7 @@ class RankSums:
             with paddle.static.program_guard(self.program), paddle.utils.unique_name.guard():
                 values = paddle.static.data("values", [None], "float64")
                 self.total = values * 1.0
-                paddle.distributed.all_reduce(self.total)
+                self.program.global_block().append_op(**describe_sum(self.total, self.total))
             if cpu:
                 drop_stream_syncs(self.program)
 
@@ -49,12 +49,12 @@ def divide_by_labelled(main: paddle.static.Program, weights: str, divided: str) 
     The host would have to wait for the other ranks to know it, and so for the device.
     """
     block = main.global_block()
-    block.create_var(name=LABELLED, shape=[2], dtype="float64", is_data=True, need_check_feed=True)
+    labelled = block.create_var(name=LABELLED, shape=[2], dtype="float64", is_data=True, need_check_feed=True)
     names = [f"{divided}.{part}" for part in ("wide", "all", "least", "quotient")]
     wide, total, least, quotient = (block.create_var(name=n, shape=[2], dtype="float64") for n in names)
     to_wide = {"in_dtype": paddle.float32, "out_dtype": paddle.float64}
     to_narrow = {"in_dtype": paddle.float64, "out_dtype": paddle.float32}
-    insert_op(block, 0, **describe_sum(LABELLED, total.name))
+    insert_op(block, 0, **describe_sum(labelled, total))
     ops = [
         ("cast", {"X": [weights]}, wide, to_wide),
         ("clip", {"X": [total]}, least, {"min": 1.0, "max": 3e38}),

@@ -52,7 +52,8 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
     for program in (main, startup):
         remove_variables(program.global_block(), gone)
     for name, owner in owners.items():
-        block.append_op(**describe_broadcast(name, owner, op_role=role))
+        parameter = main.global_block().var(name)
+        block.append_op(**describe_broadcast(parameter, owner, op_role=role))
     sync(main)
     sync(startup)
 
