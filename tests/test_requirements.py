@@ -12,7 +12,13 @@ from packaging.utils import canonicalize_name
 from places import ROOT
 from test_layers import BELOW, imports_of, sources
 
-from data_tools.base.installation import CPU_BUILD, is_tested_paddle
+from data_tools.base.installation import (
+    CPU_BUILD,
+    TESTED_PADDLES,
+    WITH_PRETRAINING,
+    is_tested_paddle,
+    series_of,
+)
 from data_tools.base.optional_import import OF_TRAINING
 
 OURS = "ernie-pair"
@@ -139,6 +145,19 @@ def test_every_extra_with_a_paddle_has_a_tested_one():
     asked = {name: with_own_extras(name).get(CPU_BUILD) for name in EXTRAS}
     assert {name for name, requirement in asked.items() if requirement} == set(PADDLE_OF)
     assert all(map(is_tested_paddle, PADDLE_OF.values()))
+
+
+def test_the_page_tells_what_each_paddle_can_do():
+    """The rows of README's table; the series are those of the code."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = page.split("| Paddle | pairs: train, evaluate, predict |")[1].split("\n\n")[0]
+    told = {}
+    for line in table.splitlines()[2:]:
+        versions, pairs, pretraining = (cell.strip() for cell in line.strip("|").split("|"))
+        assert pairs == "yes"
+        told.update({series_of(version): pretraining.split(",")[0] for version in versions.split(", ")})
+    assert set(told) == set(TESTED_PADDLES)
+    assert {series for series, answer in told.items() if answer == "yes"} == set(WITH_PRETRAINING)
 
 
 def test_gpu_build_cuda_libraries_are_complete_and_tested():

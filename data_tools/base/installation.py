@@ -88,7 +88,8 @@ def is_tested_paddle(version: str) -> bool:
 
 def series_of(version: str) -> Tuple[int, int]:
     """Return the two numbers with which a version begins: (3, 1) of 3.1.1."""
-    return Version(version).release[:2]
+    parsed = Version(version)
+    return parsed.major, parsed.minor
 
 
 def version_of(package: str) -> str:

@@ -9,8 +9,8 @@ prepared by a hash over the whole program, made anew for every run, `_feed_data`
 between the two: the rate of `lr_scheduler` goes into its variable `_var_name`.
 
 What Paddle 3.0 and 3.1 call otherwise, where they build the programs of 2.6: `c_allreduce_sum` and
-`c_broadcast`, with X, Out and `use_calc_stream`, are `all_reduce`, with `reduce_type`, and `broadcast`, with x
-and out; `truncated_gaussian_random` cuts at its own `a` and `b`, not at two standard deviations.
+`c_broadcast`, with X, Out and `use_calc_stream`, are `all_reduce`, with `reduce_type`, and `broadcast`, with
+x and out; `truncated_gaussian_random` cuts at its own `a` and `b`, not at two standard deviations.
 `paddle.base.framework.OpProtoHolder` knows which ops there are.
 """
 

@@ -14,6 +14,7 @@ import pytest
 from places import ROOT, SCRIPTS, SUPPORT
 from tiny_pretrain import flags
 
+from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.pair.model.classifier import load_classifier
 from ernie_pair.weights.weight_files import from_safetensors
 
@@ -46,6 +47,13 @@ def run(folder, script, words, before=()):
     return done.stderr
 
 
+def assert_tells_of_paddle(said):
+    """They were stored with 2.6.2; another Paddle goes on with them, and says so."""
+    version = installed_versions().get("paddlepaddle")
+    told = f"paddlepaddle {version} (was 2.6.2)" in said
+    assert told == (version not in ("2.6.2", None))
+
+
 def assert_as_stored(folder, name):
     """Another processor may round in another way; a step that starts from nothing is far away."""
     found = from_safetensors((folder / "output/model_last" / name).read_bytes(), name)
@@ -61,6 +69,7 @@ def test_a_stored_run_of_pretraining_goes_on(stored):
     )
     said = run(stored, "run_pretrain_static.py", words)
     assert "resumed pretrain/output/checkpoints/step_00000004: step 4, 16 samples seen" in said
+    assert_tells_of_paddle(said)
     assert_as_stored(stored / "pretrain", "static_vars.safetensors")
 
 
@@ -72,6 +81,7 @@ def test_a_stored_run_of_pairs_goes_on_and_its_best_model_loads(stored):
     words += ["--learning_rate=0.01", "--kernels=plain"]
     said = run(stored / "pair", "train_pair.py", words, before=["-c", AS_BEFORE])
     assert "resumed output/checkpoints/step_00000004: step 4, 64 samples seen" in said
+    assert_tells_of_paddle(said)
     assert_as_stored(stored / "pair", "model.safetensors")
     model, vocab_file = load_classifier(str(stored / "pair/output/best-accuracy-0.5122"))
     assert (model.num_classes, model.spec.labels.names, vocab_file.name) == (2, ("0", "1"), "vocab.txt")
