@@ -15,6 +15,7 @@ from paddle.distributed.launch.utils.process_context import ProcessContext
 from ernie_pair.device.paddle_patches import static_programs
 from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
 from ernie_pair.device.paddle_patches.launcher import own_exit_code, private_environment
+from ernie_pair.device.paddle_patches.layer_settings import activation_of
 from ernie_pair.device.paddle_patches.replaced import replaced
 from ernie_pair.device.paddle_patches.static_fleet import amp_by, without_nccl
 from ernie_pair.device.paddle_patches.static_programs import (
@@ -128,3 +129,13 @@ def test_truncated_normals_end_at_two_deviations(programs):
         paddle.static.Executor(paddle.CPUPlace()).run(startup)
     numbers = np.array(scope.find_var(drawn.name).get_tensor())
     assert 0.46 < numbers.min() < 0.462 and 0.538 < numbers.max() < 0.54
+
+
+@pytest.mark.parametrize("name, known", [("gelu", "gelu"), ("relu", "relu"), ("silu", "")])
+def test_an_activation_is_known_whatever_it_calls_itself(monkeypatch, name, known):
+    """Paddle 3.2 calls F.gelu `_gelu`."""
+    function = getattr(paddle.nn.functional, name)
+    renamed = SimpleNamespace(**{"__name__": f"_{name}"})
+    assert activation_of(SimpleNamespace(activation=function)) == known
+    monkeypatch.setattr(paddle.nn.functional, name, renamed)
+    assert activation_of(SimpleNamespace(activation=renamed)) == known
