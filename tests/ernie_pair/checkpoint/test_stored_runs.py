@@ -15,8 +15,14 @@ from places import ROOT, SCRIPTS, SUPPORT
 from tiny_pretrain import flags
 
 from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.device.paddle_version import can_pretrain, paddle_version
 from ernie_pair.pair.model.classifier import load_classifier
 from ernie_pair.weights.weight_files import from_safetensors
+
+
+needs_programs = pytest.mark.skipif(
+    not can_pretrain(paddle_version()), reason="this Paddle trains pairs alone"
+)
 
 
 @pytest.fixture
@@ -63,6 +69,7 @@ def assert_as_stored(folder, name):
         np.testing.assert_allclose(found[key], array, rtol=0, atol=1e-5, err_msg=key)
 
 
+@needs_programs
 def test_a_stored_run_of_pretraining_goes_on(stored):
     words = flags(
         *(Path("pretrain") / name for name in ("model", "corpus", "output")), seed=7, kernels="plain"
@@ -87,6 +94,7 @@ def test_a_stored_run_of_pairs_goes_on_and_its_best_model_loads(stored):
     assert (model.num_classes, model.spec.labels.names, vocab_file.name) == (2, ("0", "1"), "vocab.txt")
 
 
+@needs_programs
 def test_a_stored_checkpoint_of_pretraining_is_converted(stored):
     words = ["--static_model_path", "output/model_last/static_vars", "--output_dir", "dynamic"]
     said = run(stored / "pretrain", "ernie_static_to_dynamic.py", words)

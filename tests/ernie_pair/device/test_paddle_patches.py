@@ -25,6 +25,7 @@ from ernie_pair.device.paddle_patches.static_programs import (
     is_sum,
 )
 from ernie_pair.device.paddle_patches.static_variables import place_of
+from ernie_pair.device.paddle_version import can_pretrain
 
 REPAIRS = {
     "environment": (
@@ -75,9 +76,12 @@ def test_a_loss_scale_on_a_cpu_leaves_the_tracer_as_it_was():
 @pytest.fixture
 def programs():
     """A main and a startup program of the old kind, with two variables in the first."""
+    if not can_pretrain(paddle.__version__):
+        pytest.skip("this Paddle builds no such programs")
     main, startup = paddle.static.Program(), paddle.static.Program()
+    variables = [main.global_block().create_var(name=n, shape=[2], dtype="float64") for n in "ab"]
     paddle.enable_static()
-    yield main, startup, [main.global_block().create_var(name=n, shape=[2], dtype="float64") for n in "ab"]
+    yield main, startup, variables
     paddle.disable_static()
 
 
