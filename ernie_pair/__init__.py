@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from data_tools.base.optional_import import missing_of_training
 from ernie_pair.device.cpu_env import prepare_cpu_math
+from ernie_pair.device.paddle_version import choose_programs
 from ernie_pair.version import __version__ as __version__
 
 # Paddle imports distutils before setuptools; setuptools remarks on it at every start.
 warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
 
-prepare_cpu_math()  # here, because it has no effect once Paddle is loaded
+# Here, because they have no effect once Paddle is loaded.
+prepare_cpu_math()
+choose_programs()
 
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.engine.control import TrainerControl

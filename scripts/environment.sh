@@ -2,10 +2,11 @@
 # otherwise .venv, which is made when it is absent and updated in place when it is outdated. Sets
 #   ROOT   the project's folder      PY   the Python of the environment      DEVICE   cpu or gpu
 # Variables: DEVICE=cpu|gpu (otherwise gpu where an NVIDIA driver is loaded), PYTHON=/path/to/python3 for
-# .venv; WITH_TOOLS=true, of the scripts that lint and test: with what they call.
+# .venv; WITH_TOOLS=true, of the scripts that lint and test: with what they call. PADDLE=3: on the CPU, with
+# Paddle 3, in .venv-paddle3 whatever is active.
 
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
-VENV=$ROOT/.venv
+VENV=$ROOT/.venv${PADDLE:+-paddle$PADDLE}
 PY=$VENV/bin/python
 VERSIONS="3.12 3.11 3.10 3.9"
 
@@ -21,9 +22,12 @@ has_driver() {
 
 if [ -z "${DEVICE:-}" ]; then
     DEVICE=cpu
-    ! has_driver || DEVICE=gpu
+    [ -n "${PADDLE:-}" ] || ! has_driver || DEVICE=gpu
 fi
 case $DEVICE in cpu | gpu) ;; *) fail "DEVICE=$DEVICE is neither cpu nor gpu; set one of them" ;; esac
+case ${PADDLE:-} in "" | 3) ;; *) fail "PADDLE=$PADDLE is not 3; leave it out for Paddle 2.6" ;; esac
+BUILD=$DEVICE${PADDLE:-} # the extra of it
+[ "$BUILD" != gpu3 ] || fail "PADDLE=3 makes an environment for the CPU; README.md, GPUs, says how to make one for GPUs"
 
 supported() {
     command -v "$1" >/dev/null 2>&1 &&
@@ -106,7 +110,7 @@ stamp() {
 is_made() {
     made=$(cat "$VENV/stamp" 2>/dev/null) || return 1
     [ -z "${WITH_TOOLS:-}" ] || [ "$made" = "$(cat "$VENV/stamp.tools" 2>/dev/null)" ] || return 1
-    [ "$made" = "$(stamp "$DEVICE")" ] || { [ "$DEVICE" = cpu ] && [ "$made" = "$(stamp gpu)" ]; }
+    [ "$made" = "$(stamp "$BUILD")" ] || { [ "$BUILD" = cpu ] && [ "$made" = "$(stamp gpu)" ]; }
 }
 
 exists() {
@@ -115,7 +119,7 @@ exists() {
 
 # Makes .venv, completes what was cut short, or updates what is there; nothing is wiped, it may be in use.
 make_environment() {
-    build=$DEVICE
+    build=$BUILD
     ! exists "$VENV"/lib/python3.*/site-packages/paddlepaddle_gpu-*.dist-info || build=gpu
     made=$(stamp "$build")
     start_environment
@@ -124,7 +128,7 @@ make_environment() {
         "$PY" -m pip uninstall --quiet --yes paddlepaddle # both builds would share one folder
     fi
     (cd "$ROOT" && pip_install pip setuptools wheel && pip_install --editable ".[$build${WITH_TOOLS:+,dev}]")
-    [ "$build" = cpu ] || (cd "$ROOT" && "$PY" -m ernie_pair link-cuda >&2)
+    [ "$build" != gpu ] || (cd "$ROOT" && "$PY" -m ernie_pair link-cuda >&2)
     "$PY" -c 'import data_tools._helpers' 2>/dev/null ||
         echo "note: no C++ compiler, so data_tools uses its slower Python twin" >&2
     [ -z "${WITH_TOOLS:-}" ] || echo "$made" >"$VENV/stamp.tools"
@@ -149,7 +153,7 @@ pip_install() {
     "$PY" -m pip install --quiet --disable-pip-version-check --constraint "$ROOT/constraints.txt" "$@"
 }
 
-if active=$(active_environment); then
+if [ -z "${PADDLE:-}" ] && active=$(active_environment); then
     PY=$active/bin/python
     echo "using the active environment $active" >&2
     [ -z "${WITH_TOOLS:-}" ] || add_tools "$active"

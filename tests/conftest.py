@@ -2,6 +2,8 @@ import logging
 
 import pytest
 
+import ernie_pair  # noqa: F401 - before Paddle, which it sets up
+
 TOGETHER = {"faults": "processes", "ranks": "processes", "recipes": "recipes"}
 
 

@@ -25,7 +25,7 @@ TEST = "asked: -m pytest -q"
 
 @pytest.fixture(autouse=True)
 def _outside_of_environments(monkeypatch):
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "WITH_TOOLS", "PYTHON"):
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "WITH_TOOLS", "PYTHON", "PADDLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -41,6 +41,7 @@ def clone(tmp_path):
         "scripts/test.sh",
         "scripts/test_peer.sh",
         ".ci/run",
+        ".ci/run_paddle3",
     ):
         shutil.copy(ROOT / name, folder / name)
     (folder / "scripts" / "runs.sh").write_text(
@@ -248,6 +249,30 @@ def test_an_active_environment_that_is_gone_is_passed_over(clone):
     assert done.stderr == (
         "note: the active environment /no/environment is not used: its Python does not run\n"
     )
+
+
+def test_paddle_3_has_an_environment_of_its_own(clone, tmp_path):
+    """Whatever is active; .venv stays what it is, and without the variable nothing of it is taken."""
+    finish(clone, "cpu")
+    says = write_program(tmp_path / "says", SAYS)
+    base = write_program(tmp_path / "base", MAKES.format(says=says))
+    active = {"VIRTUAL_ENV": str(tmp_path / "active"), "PYTHON": str(base)}
+    done = run(clone, "bash", ".ci/run_paddle3", **active)
+    marks = "not recipes and not slow and not gpu_wheel"
+    test = f"asked: -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m {marks}"
+    assert asked(done) == [f"base: -m venv {clone}/.venv-paddle3", *installs(clone, "cpu3,dev"), test]
+    assert asked(run(clone, PADDLE="3", **active)) == [TEST]
+    assert asked(run(clone)) == [TEST] and (clone / ".venv" / "stamp").read_text() == stamp(clone, "cpu")
+
+
+def test_another_paddle_than_3_is_refused_in_one_line(clone):
+    for device, paddle, said in (
+        ("cpu", "4", "PADDLE=4 is not 3"),
+        ("gpu", "3", "an environment for the CPU"),
+    ):
+        done = run(clone, device=device, PADDLE=paddle)
+        assert done.returncode == 2 and done.stdout == ""
+        assert said in done.stderr and done.stderr.count("\n") == 1
 
 
 def fault_of_this_environment(root, device):

@@ -12,6 +12,13 @@ from packaging.utils import canonicalize_name
 from places import ROOT
 from test_layers import BELOW, imports_of, sources
 
+from data_tools.base.installation import (
+    CPU_BUILD,
+    TESTED_PADDLES,
+    WITH_PRETRAINING,
+    is_tested_paddle,
+    series_of,
+)
 from data_tools.base.optional_import import OF_TRAINING
 
 OURS = "ernie-pair"
@@ -20,6 +27,8 @@ PYTHONS = ("3.9", "3.10", "3.11", "3.12")
 OF_THE_BASE = {"numpy", "packaging", "tokenizers", "tqdm", "yaml"}
 OF_SERVING = {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
 SAID_ELSEWHERE = {"LAC", "jieba"}
+# Of the CPU build of Paddle the extra says the version, and the constraints do not.
+PADDLE_OF = {"cpu": "2.6.2", "cpu3": "3.1.1"}
 
 
 def pins(pattern=r"[\w.-]+"):
@@ -81,7 +90,7 @@ def test_a_requirement_of_several_extras_has_one_range():
     ranges = {}
     for requirements in asked_by_extra().values():
         for one in requirements:
-            if one.name != OURS:
+            if one.name not in (OURS, CPU_BUILD):
                 ranges.setdefault(canonicalize_name(one.name), set()).add(str(one.specifier))
     assert {name: found for name, found in ranges.items() if len(found) > 1} == {}
 
@@ -109,9 +118,11 @@ def test_each_range_contains_the_tested_version(python):
             name, _, version = pin.partition("==")
             assert canonicalize_name(name) == name and name not in tested, pin
             tested[name] = version
+    assert CPU_BUILD not in tested  # of which there are two
     for name in EXTRAS:
         for other, requirement in with_own_extras(name).items():
-            assert requirement.specifier.contains(tested[other]), f"{requirement} in [{name}]"
+            version = PADDLE_OF.get(name) if other == CPU_BUILD else tested[other]
+            assert requirement.specifier.contains(version), f"{requirement} in [{name}]"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 does not list its own modules")
@@ -126,7 +137,27 @@ def test_each_library_has_an_extra_that_brings_it():
 
 def test_what_is_asked_for_exactly_is_of_the_tested_set():
     assert len(pins()) > 10
-    assert {pin.lower() for pin in pins()} <= set(constraints())
+    of_paddle = {f"{CPU_BUILD}=={version}" for version in PADDLE_OF.values()}
+    assert {pin.lower() for pin in pins()} - set(constraints()) == of_paddle
+
+
+def test_every_extra_with_a_paddle_has_a_tested_one():
+    asked = {name: with_own_extras(name).get(CPU_BUILD) for name in EXTRAS}
+    assert {name for name, requirement in asked.items() if requirement} == set(PADDLE_OF)
+    assert all(map(is_tested_paddle, PADDLE_OF.values()))
+
+
+def test_the_page_tells_what_each_paddle_can_do():
+    """The rows of README's table; the series are those of the code."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = page.split("| Paddle | pairs: train, evaluate, predict |")[1].split("\n\n")[0]
+    told = {}
+    for line in table.splitlines()[2:]:
+        versions, pairs, pretraining = (cell.strip() for cell in line.strip("|").split("|"))
+        assert pairs == "yes"
+        told.update({series_of(version): pretraining.split(",")[0] for version in versions.split(", ")})
+    assert set(told) == set(TESTED_PADDLES)
+    assert {series for series, answer in told.items() if answer == "yes"} == set(WITH_PRETRAINING)
 
 
 def test_gpu_build_cuda_libraries_are_complete_and_tested():

@@ -8,7 +8,7 @@ import re
 import shlex
 from importlib import metadata
 from pathlib import Path
-from typing import Iterator, List, Set
+from typing import Iterator, List, Set, Tuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -16,7 +16,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 NAME = "ernie-pair"
-GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
+CPU_BUILD, GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle", "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
+# The releases of Paddle that this package is tested with: {series: the least of it}.
+TESTED_PADDLES = {(2, 6): "2.6.2", (3, 0): "3.0.0", (3, 1): "3.1.0", (3, 2): "3.2.0", (3, 3): "3.3.0"}
+WITH_PRETRAINING = ((2, 6), (3, 0), (3, 1))  # the others have no static graph that pretraining can build
+PADDLES = (CPU_BUILD, GPU_BUILD)
+PADDLE_RANGE = "2.6.2, 3.0 and 3.1; without pretraining 3.2 and 3.3"
 LONGEST_COMMAND = 300  # characters: above, an error line would cut it
 _HERE = Path(__file__).resolve().parents[2]
 
@@ -41,7 +46,7 @@ def missing_requirements(extra: str) -> List[str]:
     return [
         f"{requirement.name}{requirement.specifier}"
         for requirement in _requirements(extra, set())
-        if not _is_met(requirement)
+        if not is_met(requirement)
     ]
 
 
@@ -64,21 +69,43 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
 def is_of_another_build(requirement: Requirement) -> bool:
     """Return whether it is CUDA for the build of Paddle on PyPI, and another one is installed.
 
-    2.6.2.post120, for example, is for CUDA 12, and its libraries would lie in the same places.
+    2.6.2.post120, for example, is for CUDA 12, and its libraries would lie in the same places; Paddle 3 asks
+    for its own.
     """
     if not CUDA_OF_PYPI.fullmatch(requirement.name):
         return False
-    try:
-        return Version(metadata.version(GPU_BUILD)).is_postrelease
-    except metadata.PackageNotFoundError:
-        return False
+    build = version_of(GPU_BUILD)
+    return bool(build) and (Version(build).is_postrelease or series_of(build) > (2, 6))
 
 
-def _is_met(requirement: Requirement) -> bool:
-    try:
-        return requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
-    except metadata.PackageNotFoundError:
+def is_tested_paddle(version: str) -> bool:
+    """Return whether this package is tested with this version of Paddle; '' is none."""
+    if not version:
         return False
+    least = TESTED_PADDLES.get(series_of(version))
+    return least is not None and Version(version) >= Version(least)
+
+
+def series_of(version: str) -> Tuple[int, int]:
+    """Return the two numbers with which a version begins: (3, 1) of 3.1.1."""
+    parsed = Version(version)
+    return parsed.major, parsed.minor
+
+
+def version_of(package: str) -> str:
+    """Return the version of an installed package, '' where there is none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def is_met(requirement: Requirement) -> bool:
+    """Return whether what is installed is what is asked, or a Paddle that this package is tested with too."""
+    version = version_of(requirement.name)
+    if requirement.name in PADDLES and is_tested_paddle(version):
+        return True
+    return bool(version) and requirement.specifier.contains(version, prereleases=True)
 
 
 def _sources(extra: str) -> str:

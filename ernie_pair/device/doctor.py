@@ -12,7 +12,15 @@ from typing import List, Optional
 from packaging.requirements import Requirement
 
 from data_tools.base.errors import InputError, MachineError, message_of
-from data_tools.base.installation import install_command, is_of_another_build
+from data_tools.base.installation import (
+    GPU_BUILD,
+    PADDLE_RANGE,
+    PADDLES,
+    install_command,
+    is_met,
+    is_of_another_build,
+    version_of,
+)
 from data_tools.base.options import Options, option
 from data_tools.files.keyed_cache import user_cache
 from ernie_pair.device.cpu_env import math_path
@@ -74,9 +82,9 @@ def _check_python() -> List[str]:
 
 def _extra_here() -> str:
     """Return the extra that this environment is for: gpu, cpu, or predict where nothing of Paddle is."""
-    if _version_of("paddlepaddle-gpu"):
+    if version_of(GPU_BUILD):
         return "gpu"  # it runs on the CPU too: where it is installed, nothing asks for the other build
-    return default_device() if _version_of("paddlepaddle") or _version_of("paddlenlp") else PREDICTS
+    return default_device() if version_of("paddlepaddle") or version_of("paddlenlp") else PREDICTS
 
 
 def _requirements(extra: str) -> List[Requirement]:
@@ -100,21 +108,15 @@ def _check_packages(extra: str) -> List[str]:
     """Compare what is installed with the bounds of pyproject.toml: outside them, imports break."""
     defects = []
     for requirement in _requirements(extra):
-        installed, wanted = _version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
+        installed, wanted = version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
         if requirement.name in SHOWN:
-            _show(requirement.name, f"{installed or 'missing'} (tested: {requirement.specifier or 'any'})")
-        if installed is None:
+            tested = PADDLE_RANGE if requirement.name in PADDLES else requirement.specifier or "any"
+            _show(requirement.name, f"{installed or 'missing'} (tested: {tested})")
+        if not installed:
             defects.append(f"{requirement.name} is not installed; pip install '{wanted}'")
-        elif not requirement.specifier.contains(installed, prereleases=True):
+        elif not is_met(requirement):
             defects.append(f"{requirement.name} {installed} is not in the tested set; pip install '{wanted}'")
     return defects
-
-
-def _version_of(package: str):
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _check_paddle() -> List[str]:

@@ -14,7 +14,7 @@ from paddle.autograd import PyLayer
 
 from data_tools.base.errors import MachineError
 from ernie_pair.device.paddle_patches.layer_forward import Forward, sublayer_of
-from ernie_pair.device.paddle_patches.layer_settings import epsilon_of
+from ernie_pair.device.paddle_patches.layer_settings import activation_of, epsilon_of
 from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS, LayerCall, pointers_of
 from ernie_pair.kernels.layer_checks import (
     CheckedTensors,
@@ -99,7 +99,7 @@ class FusedLayer:
             epsilon=epsilon_of(sublayer_of(layer, "norm1")),
             seed=self.state.seed.value,
             layer=self.number,
-            activation=ACTIVATIONS[layer.activation.__name__],
+            activation=ACTIVATIONS[activation_of(layer)],
         )
 
 

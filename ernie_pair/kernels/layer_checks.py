@@ -9,10 +9,9 @@ from typing import Any, List, Sequence
 
 import paddle
 from paddle import nn
-from paddle.nn import functional as F
 
 from ernie_pair.device.paddle_patches.layer_forward import parameter_of, runs_its_class, sublayer_of
-from ernie_pair.device.paddle_patches.layer_settings import epsilon_of
+from ernie_pair.device.paddle_patches.layer_settings import activation_of, epsilon_of
 
 # The parts that have parameters, in the order of fused.h; those of the attention are inside `self_attn`.
 OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -36,7 +35,7 @@ def why_parts_unfit(layer) -> str:
         return f"the fused ones know no layer such as {type(layer).__name__}"
     if layer.normalize_before:
         return "the fused ones know no layers whose norms come first"
-    if layer.activation not in (F.gelu, F.relu):
+    if not activation_of(layer):
         name = getattr(layer.activation, "__name__", "this activation")
         return f"the fused ones know gelu and relu, and not {name}"
     changed = _changed_part(layer, attention)

@@ -8,12 +8,12 @@ what a step costs, so that the next start of a run takes the same.
 
 import os
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError, MachineError, message_of
+from data_tools.base.installation import version_of
 from data_tools.files.keyed_cache import KeyedCache, user_cache
 from ernie_pair.device.cpu_cores import cpu_quota, listed_cores, share_of
 from ernie_pair.device.cpu_env import asked_threads
@@ -135,7 +135,7 @@ def _key_of(config: Any, candidates: List[Candidate]) -> Dict[str, object]:
     folder = Path(config.model_name_or_path, "config.json")
     sizes = folder.read_text(encoding="utf-8", errors="replace") if folder.is_file() else ""
     return {
-        "versions": [_version_of(name) for name in ("ernie-pair", "paddlepaddle", "paddlepaddle-gpu")],
+        "versions": [version_of(name) for name in ("ernie-pair", "paddlepaddle", "paddlepaddle-gpu")],
         "processor": processor_name(),
         "cores": [listed_cores(share_of(0, 1).cores), cpu_quota()],
         "command": candidates[0].launch.command,
@@ -144,10 +144,3 @@ def _key_of(config: Any, candidates: List[Candidate]) -> Dict[str, object]:
         "model": sizes or config.model_name_or_path,
         "kernels": os.environ.get(LEVEL_ASKED, ""),
     }
-
-
-def _version_of(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

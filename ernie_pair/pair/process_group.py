@@ -1,6 +1,5 @@
 """The process group of a run: ranks wait for each other, all-reduce arrays, and average gradients."""
 
-import time
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import ContextManager, Iterator
@@ -9,10 +8,9 @@ import numpy as np
 
 from data_tools.base.errors import CollectiveError
 from ernie_pair.device.paddle_patches.process_groups import average_gradients, open_store, share_weights
+from ernie_pair.processes.meeting_place import MeetingPlace
 from ernie_pair.processes.watchdog import all_start
 from ernie_pair.processes.world import World
-
-POLL_SECONDS = 0.02
 
 
 class SingleProcess:
@@ -61,28 +59,18 @@ class ProcessGroup:
         self.rank, self.size = world.rank, world.size
         with all_start(world):
             dist.init_parallel_env()
-            self._store = open_store()
+            self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
         self._averages_in_backward = dist.get_backend() == "NCCL"
         self._widens = False
-        self._meetings = 0
 
     def barrier(self) -> None:
         """Wait until all ranks have come, however long one of them takes."""
         self.all_reduce(np.zeros(1))
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
-        """Return the sum of ``array`` over all ranks, which may come at very different times.
-
-        gloo gives up on a rank that is 30 seconds late, and rank 0 may well be: it writes the checkpoints. So
-        the waiting is done at the store, and gloo meets those who are there.
-        """
-        self._meetings += 1
-        key = f"ernie_pair/pair/{self._meetings}"
+        """Return the sum of ``array`` over all ranks, which may come at very different times."""
         with self._meeting():
-            arrived = self._store.add(key, 1)
-            while arrived < self.size:
-                time.sleep(POLL_SECONDS)
-                arrived = self._store.add(key, 0)
+            self._meeting_place.wait_for_all()
         return self.all_reduce_now(array)
 
     def all_reduce_now(self, array: np.ndarray) -> np.ndarray:

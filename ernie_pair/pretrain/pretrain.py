@@ -15,6 +15,7 @@ from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.device import open_device, quiet_libraries, start_device
 from ernie_pair.device.gpu.capability import gpu_capability
 from ernie_pair.device.malloc import keep_freed_memory
+from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.run_log import start_console
@@ -54,6 +55,7 @@ def pretrain(config: PretrainConfig) -> None:
 
 
 def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
+    refuse_without_programs("pretraining")
     refuse_unready(config, world, local_world())
     device = start_device(config.device, world, config, opens=False)
     set_deterministic(config.deterministic, config.device)

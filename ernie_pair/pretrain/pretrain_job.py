@@ -106,6 +106,8 @@ class PretrainJob:
             self._read()
         weights = self._weights_of(counted[:2], len(placed))
         feeds: List[Dict[str, Any]] = []
+        if self.world.size > 1:
+            self.all_reduce.meet()  # the loader of another may be slow
         for place, batch in enumerate(placed):
             seed = seed_of(self.config.seed, self.world.rank, number, place)
             feeds.append({**batch.feed, **self._on_device({**weights, **seed_feed(seed)})})

@@ -40,6 +40,7 @@ PRETRAIN += " --split 80,10,10"
 PREPARE = "--input_path documents.jsonl --output_prefix ray/text --vocab_file my_model/vocab.txt"
 TRAIN = "--train_file train.tsv --dev_file dev.tsv --output_dir output/two"
 POST120 = "install paddlepaddle-gpu==2.6.2.post120 -i https://www.paddlepaddle.org.cn/packages/stable/cu120/"
+OF_3 = "install paddlepaddle-gpu==3.1.1 -i https://www.paddlepaddle.org.cn/packages/stable/cu126/"
 DRY = "--dry-run --no-deps --no-build-isolation"
 # What is changed in a command that holds the first words: replaced (it must be there), then added.
 CHANGES = [
@@ -58,6 +59,8 @@ CHANGES = [
     ("ernie-pair launch", {}, "--max_steps 2"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
     ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is asked
+    ("paddlepaddle==3.3.1", {" && pip install --no-deps paddlepaddle==3.3.1": ""}, ""),  # 200 MB
+    ("paddlepaddle-gpu==3.1.1", {f" && pip {OF_3}": ""}, ""),
     ("pip install -c", {'".[': f'"{ROOT}[', "-c constraints": f"-c {ROOT}/constraints"}, DRY),
 ]
 ANSWERS = "cpu 2 1 8 2 ernie-1.0 ernie train.tsv dev.tsv output/answers"

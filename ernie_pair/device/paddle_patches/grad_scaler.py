@@ -2,7 +2,7 @@
 
 Names, as in Paddle 2.6.2: `paddle.amp.grad_scaler._dygraph_tracer`, by which the constructor refuses a CPU
 ("AmpScaler can only be enabled on CUDAPlace, XPUPlace and CustomPlace"), though the kernels are there; of the
-scaler `_scale` and `_cache_founf_inf` (upstream's spelling).
+scaler `_scale` and `_cache_founf_inf`, which Paddle 3 spells `_cache_found_inf`.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class AnyDeviceGradScaler(paddle.amp.GradScaler):
 
     def judge(self, is_finite: bool) -> None:
         """Let the scale grow or shrink after a step whose gradients were finite, or were not."""
-        self._cache_founf_inf = not is_finite
+        self._cache_founf_inf = self._cache_found_inf = not is_finite
         with contextlib.redirect_stdout(io.StringIO()):  # Paddle prints each time it shrinks
             self.update()
 

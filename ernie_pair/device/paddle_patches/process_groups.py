@@ -1,11 +1,18 @@
-"""What the processes of a dynamic run share beside `paddle.distributed`.
+"""What the processes of a run share beside `paddle.distributed`.
 
 Names, as in Paddle 2.6.2: `paddle.base.core.create_or_get_global_tcp_store`, at which `init_parallel_env`
 lets the processes meet; `paddle.distributed.parallel.sync_params_buffers`, with which `paddle.DataParallel`
 begins; `fused_allreduce_gradients` of `paddle.distributed.fleet.utils.hybrid_parallel_util`, which the
 documentation of `no_sync` names for gradients that are added up by hand; `core.eager.set_master_grads`, by
 which `paddle.amp.decorate(master_grad=True)` makes half gradients float32 after a backward pass.
+
+In Paddle 3 the collectives of static programs take the contexts of `core.CommContextManager`, by the number
+of their ring; `init_parallel_env` makes none for them on CPUs.
 """
+
+import paddle
+
+from ernie_pair.device.paddle_patches.static_programs import WORLD_RING
 
 
 def open_store():
@@ -13,6 +20,22 @@ def open_store():
     from paddle.base import core
 
     return core.create_or_get_global_tcp_store()
+
+
+def connect_static_programs(num_processes: int):
+    """Let the static programs of several processes speak by gloo.
+
+    Static mode must be on. Returns the store at which they met where gloo waits for a late process for 30
+    seconds alone, as in Paddle 3, and None where it waits on.
+    """
+    if paddle.__version__.startswith("2."):
+        # In dynamic mode Paddle makes a group that static programs do not see.
+        paddle.distributed.init_parallel_env()
+        return None
+    store = open_store()
+    make_context = paddle.base.core.CommContextManager.create_gloo_comm_context
+    make_context(store, str(WORLD_RING), paddle.distributed.get_rank(), num_processes)
+    return store
 
 
 def share_weights(model) -> None:

@@ -7,6 +7,11 @@ and its kin, `paddle.base.framework.Operator`, `paddle.base.core.VarDesc.VarType
 last change. Of the executor: `_executor_cache` with its `get_program_and_executor`, which finds what it has
 prepared by a hash over the whole program, made anew for every run, `_feed_data`, and what `_run_impl` does
 between the two: the rate of `lr_scheduler` goes into its variable `_var_name`.
+
+What Paddle 3.0 and 3.1 call otherwise, where they build the programs of 2.6: `c_allreduce_sum` and
+`c_broadcast`, with X, Out and `use_calc_stream`, are `all_reduce`, with `reduce_type`, and `broadcast`, with
+x and out; `truncated_gaussian_random` cuts at its own `a` and `b`, not at two standard deviations.
+`paddle.base.framework.OpProtoHolder` knows which ops there are.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -16,6 +21,8 @@ import paddle
 
 Names = Dict[str, List[str]]  # {the op's name: variables}
 FEED, FETCH = "feed", "fetch"  # the executor's names of its lists
+WORLD_RING = 0  # all processes of a run
+CUT = 2.0  # standard deviations
 
 
 def remove_ops(block, is_unwanted: Callable) -> None:
@@ -72,6 +79,59 @@ def declare_written(main: paddle.static.Program, inner, name: str) -> None:
     for op in main.global_block().ops:
         if op.type == "conditional_block" and op.attr("sub_block").id == inner.idx:
             op.desc.set_output("Out", [*op.output("Out"), name])
+
+
+def describe_sum(source, total) -> Dict[str, Any]:
+    """Return the op, as for ``append_op``, that writes the sum of ``source`` over all ranks to ``total``.
+
+    Both are variables.
+    """
+    if _has_op("c_allreduce_sum"):
+        return _describe("c_allreduce_sum", "X", source, "Out", total, use_calc_stream=True)
+    kind = int(paddle.distributed.ReduceOp.SUM)
+    return _describe("all_reduce", "x", source, "out", total, reduce_type=kind)
+
+
+def describe_broadcast(variable, root: int, **attrs) -> Dict[str, Any]:
+    """Return the op, as for ``append_op``, that makes ``variable`` that of rank ``root``."""
+    if _has_op("c_broadcast"):
+        return _describe(
+            "c_broadcast", "X", variable, "Out", variable, root=root, use_calc_stream=True, **attrs
+        )
+    return _describe("broadcast", "x", variable, "out", variable, root=root, **attrs)
+
+
+def _describe(kind: str, source_slot: str, source, target_slot: str, target, **attrs) -> Dict[str, Any]:
+    about = {"inputs": {source_slot: [source]}, "outputs": {target_slot: [target]}}
+    return {"type": kind, **about, "attrs": {"ring_id": WORLD_RING, **attrs}}
+
+
+def _has_op(kind: str) -> bool:
+    return kind in paddle.base.framework.OpProtoHolder.instance().op_proto_map
+
+
+def is_sum(op) -> bool:
+    """Return whether ``op`` writes the sum of a variable over all ranks."""
+    if op.type == "all_reduce":
+        return op.attr("reduce_type") == int(paddle.distributed.ReduceOp.SUM)
+    return op.type == "c_allreduce_sum"
+
+
+def is_broadcast(op) -> bool:
+    """Return whether ``op`` makes a variable that of one rank."""
+    return op.type in ("c_broadcast", "broadcast")
+
+
+def cut_normals(startup: paddle.static.Program) -> None:
+    """Let the truncated normals of ``startup`` be cut at two standard deviations, as in Paddle 2.6.
+
+    So they are the same numbers in every version. The program is to be synced.
+    """
+    for op in startup.global_block().ops:
+        if op.type == "truncated_gaussian_random" and "a" in op.attr_names:
+            mean, deviation = op.attr("mean"), op.attr("std")
+            op._set_attr("a", mean - CUT * deviation)
+            op._set_attr("b", mean + CUT * deviation)
 
 
 def remove_variables(block, names: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import paddle
 from paddle import nn
 
 from ernie_pair.device.paddle_patches.core_settings import register_operators
-from ernie_pair.device.paddle_patches.layer_settings import epsilon_of
+from ernie_pair.device.paddle_patches.layer_settings import activation_of, epsilon_of
 from ernie_pair.kernels.c_interface import ACTIVATIONS, PRECISIONS
 from ernie_pair.kernels.layer_checks import parameters_of
 from ernie_pair.kernels.library import Kernels
@@ -105,7 +105,7 @@ def add_encoder_layer(
         attrs={
             "heads": layer.self_attn.num_heads,
             "layer": settings.number,
-            "activation": ACTIVATIONS[layer.activation.__name__],
+            "activation": ACTIVATIONS[activation_of(layer)],
             "precision": PRECISIONS[settings.precision],
             "hidden_dropout": float(layer.dropout1.p),
             "attention_dropout": float(layer.self_attn.dropout),

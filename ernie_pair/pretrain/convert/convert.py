@@ -11,6 +11,7 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
+from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.model_files.config_json import CONFIG, find_config
 from ernie_pair.model_files.model_card import write_card
@@ -68,6 +69,7 @@ def convert(config: ConvertConfig) -> None:
     left out, and that is said.
     """
     start_console(World())
+    refuse_without_programs("the converter")
     weights_file = find_static_weights(Path(config.static_model_path))
     source = _source_of(config, weights_file)
     output_dir = Path(os.path.realpath(config.output_dir))

@@ -12,11 +12,12 @@ import paddle
 from ernie_pair.device.paddle_patches.static_programs import (
     find_variable,
     insert_described,
+    is_broadcast,
+    is_sum,
     remove_ops,
     sync,
 )
 
-SUM, BROADCAST = "c_allreduce_sum", "c_broadcast"
 GROUP_BYTES = 32 << 20
 
 
@@ -26,12 +27,12 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
     ``block``: of it, in which the parameters move. What data parallelism sums while the backward pass runs is
     in groups already.
     """
-    for kind in (SUM, BROADCAST):
+    for is_wanted in (is_sum, is_broadcast):
         groups: DefaultDict[tuple, List] = defaultdict(list)
         for op in block.ops:
-            if op.type == kind and _is_single(block, op):
-                variable = find_variable(block, op.input("X")[0])
-                groups[(op.attr("root") if kind == BROADCAST else -1, variable.dtype)].append(op)
+            if is_wanted(op) and _is_single(block, op):
+                variable = find_variable(block, op.output_arg_names[0])
+                groups[(op.attr("root") if is_broadcast(op) else -1, variable.dtype)].append(op)
         for (root, _), ops in groups.items():
             for piece in _pieces(block, ops):
                 _fuse(block, piece, copies=root in (-1, rank))
@@ -41,7 +42,7 @@ def fuse_collectives(main: paddle.static.Program, block, rank: int) -> None:
 def _is_single(block, op) -> bool:
     """Return whether ``op`` is about one parameter or gradient, and not already about a group."""
     return not any(
-        other.type == "coalesce_tensor" and op.input("X")[0] in other.output("FusedOutput")
+        other.type == "coalesce_tensor" and op.output_arg_names[0] in other.output("FusedOutput")
         for other in block.ops
     )
 
@@ -51,7 +52,7 @@ def _pieces(block, ops: List) -> Iterator[List]:
     piece: List = []
     size = 0
     for op in ops:
-        variable = find_variable(block, op.input("X")[0])
+        variable = find_variable(block, op.output_arg_names[0])
         piece.append(op)
         size += 4 * int(np.prod(variable.shape))
         if size >= GROUP_BYTES:
@@ -63,13 +64,15 @@ def _pieces(block, ops: List) -> Iterator[List]:
 
 def _fuse(block, ops: List, copies: bool) -> None:
     """Replace ``ops`` by one over all of their variables; ``copies``: what they hold matters here."""
-    names = [op.input("X")[0] for op in ops]
+    names = [op.output_arg_names[0] for op in ops]
     first = find_variable(block, names[0])
     fused = block.create_var(name=f"{names[0]}.fused", dtype=first.dtype, stop_gradient=True)
     kind, attrs = ops[0].type, _attributes_of(ops[0])
+    (target,) = ops[0].output_names
+    (source,) = (slot for slot in ops[0].input_names if ops[0].input(slot))
     place = next(index for index, op in enumerate(block.ops) if op is ops[0])
     remove_ops(block, lambda op: op in ops)
-    insert_described(block, place, kind, {"X": [fused.name]}, {"Out": [fused.name]}, attrs)
+    insert_described(block, place, kind, {source: [fused.name]}, {target: [fused.name]}, attrs)
     settings = {
         "copy_data": copies,
         "use_align": True,
@@ -81,5 +84,5 @@ def _fuse(block, ops: List, copies: bool) -> None:
 
 
 def _attributes_of(op) -> Dict:
-    known = ("ring_id", "root", "use_calc_stream", "op_role")
+    known = ("ring_id", "root", "reduce_type", "use_calc_stream", "op_role")
     return {name: value for name, value in op.all_attrs().items() if name in known}

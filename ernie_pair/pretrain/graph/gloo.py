@@ -1,12 +1,14 @@
-"""Makes static fleet run over gloo on a CPU build of Paddle 2.6, where upstream knows only NCCL.
+"""Makes static fleet run over gloo on a CPU build of Paddle, where upstream knows only NCCL.
 
 Every process of a run shares one gloo world and the CPU kernels ignore ring ids, so only plain data
 parallel is right here: a mesh would add up over the wrong processes.
 """
 
-import paddle
+from typing import Optional
 
+from ernie_pair.device.paddle_patches.process_groups import connect_static_programs
 from ernie_pair.device.paddle_patches.static_programs import remove_ops, sync
+from ernie_pair.processes.meeting_place import MeetingPlace
 from ernie_pair.processes.short_sockets import shorten_socket_names
 
 SYNC_OPS = {"c_sync_comm_stream", "c_sync_calc_stream", "c_wait_comm", "c_wait_compute"}
@@ -17,13 +19,24 @@ def needs_gloo(device: str, num_processes: int) -> bool:
     return device == "cpu" and num_processes > 1
 
 
-def start_gloo() -> None:
+_place: Optional[MeetingPlace] = None  # one for the life of the process, as its gloo world is
+
+
+def start_gloo(num_processes: int) -> None:
     """Initialise the gloo world of `paddle.distributed.launch`; programs are made for it `without_nccl`.
 
-    Static mode must be on: in dynamic mode Paddle makes a group that static programs do not see.
+    Static mode must be on.
     """
+    global _place
     shorten_socket_names()  # Paddle starts a manager
-    paddle.distributed.init_parallel_env()
+    store = connect_static_programs(num_processes)
+    _place = MeetingPlace(store, num_processes, "pretrain") if store is not None else None
+
+
+def wait_for_all() -> None:
+    """Wait for the other processes, where gloo itself would not wait for long."""
+    if _place is not None:
+        _place.wait_for_all()
 
 
 def drop_stream_syncs(*programs) -> None:

@@ -9,6 +9,7 @@ import paddle.distributed.fleet as fleet
 
 from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.static_fleet import without_nccl
+from ernie_pair.device.paddle_patches.static_programs import cut_normals
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.kernels.operator.encoder_operator import GraphInputs
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -84,6 +85,7 @@ def build_program(
         if fused.attention:
             _fuse_attention(fused.attention, main, forward)
         rate = _minimize(config, forward.model, forward.outputs, _loss_of(config, forward), fused)
+    cut_normals(startup)
     replace_seed_ops(main, forward.inputs.seed)
     block, updates = updates_of(main)
     slots = _slots_of(main, updates)

@@ -3,9 +3,8 @@
 import numpy as np
 import paddle
 
-from ernie_pair.device.paddle_patches.static_programs import insert_op, sync
-from ernie_pair.pretrain.graph.gloo import drop_stream_syncs
-from ernie_pair.pretrain.graph.zero1 import WORLD_RING
+from ernie_pair.device.paddle_patches.static_programs import describe_sum, insert_op, sync
+from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, wait_for_all
 
 LABELLED = (
     "labelled"  # float64 [2], fed with several processes: labelled tokens and samples of this rank's step
@@ -22,7 +21,7 @@ class RankSums:
             with paddle.static.program_guard(self.program), paddle.utils.unique_name.guard():
                 values = paddle.static.data("values", [None], "float64")
                 self.total = values * 1.0
-                paddle.distributed.all_reduce(self.total)
+                self.program.global_block().append_op(**describe_sum(self.total, self.total))
             if cpu:
                 drop_stream_syncs(self.program)
 
@@ -31,8 +30,13 @@ class RankSums:
         values = np.asarray(values, np.float64)
         if self.program is None:
             return values
+        wait_for_all()
         (total,) = self.executor.run(self.program, feed={"values": values}, fetch_list=[self.total])
         return total
+
+    def meet(self) -> None:
+        """Wait for the other ranks where the collectives of the next step would not wait for long."""
+        wait_for_all()
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -45,19 +49,18 @@ def divide_by_labelled(main: paddle.static.Program, weights: str, divided: str) 
     The host would have to wait for the other ranks to know it, and so for the device.
     """
     block = main.global_block()
-    block.create_var(name=LABELLED, shape=[2], dtype="float64", is_data=True, need_check_feed=True)
+    labelled = block.create_var(name=LABELLED, shape=[2], dtype="float64", is_data=True, need_check_feed=True)
     names = [f"{divided}.{part}" for part in ("wide", "all", "least", "quotient")]
     wide, total, least, quotient = (block.create_var(name=n, shape=[2], dtype="float64") for n in names)
     to_wide = {"in_dtype": paddle.float32, "out_dtype": paddle.float64}
     to_narrow = {"in_dtype": paddle.float64, "out_dtype": paddle.float32}
-    meeting = {"ring_id": WORLD_RING, "use_calc_stream": True}
+    insert_op(block, 0, **describe_sum(labelled, total))
     ops = [
         ("cast", {"X": [weights]}, wide, to_wide),
-        ("c_allreduce_sum", {"X": [LABELLED]}, total, meeting),
         ("clip", {"X": [total]}, least, {"min": 1.0, "max": 3e38}),
         ("elementwise_div", {"X": [wide], "Y": [least]}, quotient, {"axis": -1}),
         ("cast", {"X": [quotient]}, block.var(divided), to_narrow),
     ]
-    for place, (kind, inputs, output, attrs) in enumerate(ops):
+    for place, (kind, inputs, output, attrs) in enumerate(ops, start=1):
         insert_op(block, place, type=kind, inputs=inputs, outputs={"Out": [output]}, attrs=attrs)
     sync(main)

@@ -16,7 +16,7 @@ def start_fleet(device: str, num_processes: int) -> None:
     paddle.enable_static()
     fleet.init(is_collective=True, log_level="ERROR")
     if needs_gloo(device, num_processes):
-        start_gloo()
+        start_gloo(num_processes)
 
 
 def distributed_strategy(

@@ -12,11 +12,15 @@ from typing import Dict, List
 import numpy as np
 import paddle
 
-from ernie_pair.device.paddle_patches.static_programs import remove_ops, remove_variables, sync
+from ernie_pair.device.paddle_patches.static_programs import (
+    describe_broadcast,
+    remove_ops,
+    remove_variables,
+    sync,
+)
 
 UPDATE = "adamw"
 STATE_INPUTS = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow", "MasterParam")
-WORLD_RING = 0
 
 
 def owners_of(sizes: Dict[str, int], degree: int) -> Dict[str, int]:
@@ -49,12 +53,7 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
         remove_variables(program.global_block(), gone)
     for name, owner in owners.items():
         parameter = main.global_block().var(name)
-        block.append_op(
-            type="c_broadcast",
-            inputs={"X": [parameter]},
-            outputs={"Out": [parameter]},
-            attrs={"ring_id": WORLD_RING, "root": owner, "use_calc_stream": True, "op_role": role},
-        )
+        block.append_op(**describe_broadcast(parameter, owner, op_role=role))
     sync(main)
     sync(startup)
 

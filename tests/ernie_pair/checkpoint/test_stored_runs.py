@@ -14,8 +14,14 @@ import pytest
 from places import ROOT, SCRIPTS, SUPPORT
 from tiny_pretrain import flags
 
+from ernie_pair.checkpoint.manifest import installed_versions
+from ernie_pair.device.paddle_version import can_pretrain, paddle_version
 from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.weights.weight_files import from_safetensors
+
+needs_programs = pytest.mark.skipif(
+    not can_pretrain(paddle_version()), reason="this Paddle trains pairs alone"
+)
 
 
 @pytest.fixture
@@ -46,6 +52,13 @@ def run(folder, script, words, before=()):
     return done.stderr
 
 
+def assert_tells_of_paddle(said):
+    """They were stored with 2.6.2; another Paddle goes on with them, and says so."""
+    version = installed_versions().get("paddlepaddle")
+    told = f"paddlepaddle {version} (was 2.6.2)" in said
+    assert told == (version not in ("2.6.2", None))
+
+
 def assert_as_stored(folder, name):
     """Another processor may round in another way; a step that starts from nothing is far away."""
     found = from_safetensors((folder / "output/model_last" / name).read_bytes(), name)
@@ -55,12 +68,14 @@ def assert_as_stored(folder, name):
         np.testing.assert_allclose(found[key], array, rtol=0, atol=1e-5, err_msg=key)
 
 
+@needs_programs
 def test_a_stored_run_of_pretraining_goes_on(stored):
     words = flags(
         *(Path("pretrain") / name for name in ("model", "corpus", "output")), seed=7, kernels="plain"
     )
     said = run(stored, "run_pretrain_static.py", words)
     assert "resumed pretrain/output/checkpoints/step_00000004: step 4, 16 samples seen" in said
+    assert_tells_of_paddle(said)
     assert_as_stored(stored / "pretrain", "static_vars.safetensors")
 
 
@@ -72,11 +87,13 @@ def test_a_stored_run_of_pairs_goes_on_and_its_best_model_loads(stored):
     words += ["--learning_rate=0.01", "--kernels=plain"]
     said = run(stored / "pair", "train_pair.py", words, before=["-c", AS_BEFORE])
     assert "resumed output/checkpoints/step_00000004: step 4, 64 samples seen" in said
+    assert_tells_of_paddle(said)
     assert_as_stored(stored / "pair", "model.safetensors")
     model, vocab_file = load_classifier(str(stored / "pair/output/best-accuracy-0.5122"))
     assert (model.num_classes, model.spec.labels.names, vocab_file.name) == (2, ("0", "1"), "vocab.txt")
 
 
+@needs_programs
 def test_a_stored_checkpoint_of_pretraining_is_converted(stored):
     words = ["--static_model_path", "output/model_last/static_vars", "--output_dir", "dynamic"]
     said = run(stored / "pretrain", "ernie_static_to_dynamic.py", words)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.base import installation
 from data_tools.base.cli import parse_config
 from data_tools.base.installation import missing_requirements
 from ernie_pair.device import doctor
@@ -29,11 +30,12 @@ def test_the_launch_line_starts_a_training_that_is_understood(device, monkeypatc
 
 
 def test_a_gpu_build_without_a_gpu_is_no_defect(monkeypatch):
-    found, installed = {"paddlepaddle": None, "paddlepaddle-gpu": "2.6.2"}, doctor._version_of
+    found, installed = {"paddlepaddle": "", "paddlepaddle-gpu": "2.6.2"}, installation.version_of
     monkeypatch.setattr(doctor, "default_device", lambda: "cpu")
     assert doctor._extra_here() == "cpu"
     assert not any(defect.startswith("paddlepaddle") for defect in doctor._check_packages("cpu"))
-    monkeypatch.setattr(doctor, "_version_of", lambda name: found.get(name, installed(name)))
+    for module in (doctor, installation):
+        monkeypatch.setattr(module, "version_of", lambda name: found.get(name, installed(name)))
     assert doctor._extra_here() == "gpu"
     assert not any(defect.startswith("paddlepaddle") for defect in doctor._check_packages("gpu"))
 
@@ -103,7 +105,9 @@ def test_the_cpu_build_beside_a_driver_is_a_defect(gpus):
     assert "a driver is loaded" not in defect and "this Paddle is the CPU build; pip install" in defect
 
 
-@pytest.mark.parametrize("version, asks", [("2.6.2", True), ("2.6.2.post120", False), (None, True)])
+@pytest.mark.parametrize(
+    "version, asks", [("2.6.2", True), ("2.6.2.post120", False), ("3.1.1", False), (None, True)]
+)
 def test_cuda_11_is_asked_for_by_the_build_on_pypi_alone(monkeypatch, version, asks):
     installed = metadata.version
 
@@ -121,6 +125,25 @@ def test_cuda_11_is_asked_for_by_the_build_on_pypi_alone(monkeypatch, version, a
             assert not any(name.startswith("paddlepaddle") for name in missing_requirements("gpu"))
 
 
+@pytest.mark.parametrize(
+    "version, is_sound",
+    [("2.6.2", True), ("3.0.0", True), ("3.1.1", True), ("3.3.1", True)]
+    + [("2.6.1", False), ("2.5.2", False), ("3.4.0", False), ("", False)],
+)
+def test_doctor_tells_which_paddles_are_tested(monkeypatch, capsys, version, is_sound):
+    installed = installation.version_of
+    given = {"paddlepaddle": version, "paddlepaddle-gpu": ""}
+    for module in (doctor, installation):
+        monkeypatch.setattr(module, "version_of", lambda name: given.get(name, installed(name)))
+    defects = [defect for defect in doctor._check_packages("cpu") if defect.startswith("paddlepaddle")]
+    said = capsys.readouterr().out.splitlines()
+    tested = "(tested: 2.6.2, 3.0 and 3.1; without pretraining 3.2 and 3.3)"
+    assert f"paddlepaddle {version or 'missing'} {tested}" in said
+    assert len(defects) == (not is_sound)
+    assert all(defect.endswith("; pip install 'paddlepaddle==2.6.2'") for defect in defects)
+    assert ("paddlepaddle==2.6.2" in missing_requirements("cpu")) is not is_sound
+
+
 def test_what_cpu_asks_for_is_what_training_asks_for():
     asked = {requirement.name for requirement in doctor._requirements("cpu")}
     assert {"paddlepaddle", "paddlenlp", "numpy", "scikit-learn"} <= asked and "ernie-pair" not in asked
@@ -129,7 +152,7 @@ def test_what_cpu_asks_for_is_what_training_asks_for():
 
 
 def test_without_paddle_only_asking_models_is_checked(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(doctor, "_version_of", lambda name: None)
+    monkeypatch.setattr(doctor, "version_of", lambda name: "")
     monkeypatch.setattr(doctor, "_check_packages", lambda extra: print("checked", extra) or [])
     monkeypatch.setitem(sys.modules, "paddle", None)
     doctor.doctor(doctor.DoctorConfig(str(tmp_path)))

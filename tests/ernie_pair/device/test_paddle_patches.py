@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import paddle
 import pytest
 from paddle.amp import grad_scaler
@@ -11,11 +12,20 @@ from paddle.distributed.launch.job.container import Container
 from paddle.distributed.launch.job.pod import Pod
 from paddle.distributed.launch.utils.process_context import ProcessContext
 
+from ernie_pair.device.paddle_patches import static_programs
 from ernie_pair.device.paddle_patches.grad_scaler import AnyDeviceGradScaler
 from ernie_pair.device.paddle_patches.launcher import own_exit_code, private_environment
+from ernie_pair.device.paddle_patches.layer_settings import activation_of
 from ernie_pair.device.paddle_patches.replaced import replaced
 from ernie_pair.device.paddle_patches.static_fleet import amp_by, without_nccl
+from ernie_pair.device.paddle_patches.static_programs import (
+    describe_broadcast,
+    describe_sum,
+    is_broadcast,
+    is_sum,
+)
 from ernie_pair.device.paddle_patches.static_variables import place_of
+from ernie_pair.device.paddle_version import can_pretrain
 
 REPAIRS = {
     "environment": (
@@ -61,3 +71,75 @@ def test_a_loss_scale_on_a_cpu_leaves_the_tracer_as_it_was():
     assert scale.scale(paddle.to_tensor(2.0)).item() == 16.0
     scale.judge(False)
     assert scale.value == 4.0
+
+
+@pytest.fixture
+def programs():
+    """A main and a startup program of the old kind, with two variables in the first."""
+    if not can_pretrain(paddle.__version__):
+        pytest.skip("this Paddle builds no such programs")
+    main, startup = paddle.static.Program(), paddle.static.Program()
+    variables = [main.global_block().create_var(name=n, shape=[2], dtype="float64") for n in "ab"]
+    paddle.enable_static()
+    yield main, startup, variables
+    paddle.disable_static()
+
+
+@pytest.mark.parametrize(
+    "known", [{"c_allreduce_sum", "c_broadcast", "all_reduce", "broadcast"}, {"all_reduce"}]
+)
+def test_a_collective_is_called_what_this_paddle_calls_it(monkeypatch, known):
+    monkeypatch.setattr(static_programs, "_has_op", known.__contains__)
+    added, sent = describe_sum("a", "b"), describe_broadcast("a", 1, op_role=2)
+    if "c_allreduce_sum" in known:
+        assert added == {
+            "type": "c_allreduce_sum",
+            "inputs": {"X": ["a"]},
+            "outputs": {"Out": ["b"]},
+            "attrs": {"ring_id": 0, "use_calc_stream": True},
+        }
+        assert sent["attrs"] == {"ring_id": 0, "root": 1, "use_calc_stream": True, "op_role": 2}
+    else:
+        assert added == {
+            "type": "all_reduce",
+            "inputs": {"x": ["a"]},
+            "outputs": {"out": ["b"]},
+            "attrs": {"ring_id": 0, "reduce_type": 0},
+        }
+        assert sent["type"] == "broadcast" and sent["attrs"] == {"ring_id": 0, "root": 1, "op_role": 2}
+
+
+def test_collectives_of_this_paddle_are_known_again(programs):
+    main, _, (source, total) = programs
+    block = main.global_block()
+    block.append_op(**describe_sum(source, total))
+    block.append_op(**describe_broadcast(total, 0))
+    block.append_op(type="scale", inputs={"X": [source]}, outputs={"Out": [total]}, attrs={"scale": 1.0})
+    assert [is_sum(op) for op in block.ops] == [True, False, False]
+    assert [is_broadcast(op) for op in block.ops] == [False, True, False]
+
+
+def test_truncated_normals_end_at_two_deviations(programs):
+    """In Paddle 3 they end at -2 and 2 unless they are told, and would be other weights than in 2.6."""
+    main, startup, _ = programs
+    with paddle.static.program_guard(main, startup):
+        drawn = paddle.create_parameter(
+            [4000], "float32", default_initializer=paddle.nn.initializer.TruncatedNormal(0.5, 0.02)
+        )
+    static_programs.cut_normals(startup)
+    paddle.seed(5)
+    scope = paddle.static.Scope()
+    with paddle.static.scope_guard(scope):
+        paddle.static.Executor(paddle.CPUPlace()).run(startup)
+    numbers = np.array(scope.find_var(drawn.name).get_tensor())
+    assert 0.46 < numbers.min() < 0.462 and 0.538 < numbers.max() < 0.54
+
+
+@pytest.mark.parametrize("name, known", [("gelu", "gelu"), ("relu", "relu"), ("silu", "")])
+def test_an_activation_is_known_whatever_it_calls_itself(monkeypatch, name, known):
+    """Paddle 3.2 calls F.gelu `_gelu`."""
+    function = getattr(paddle.nn.functional, name)
+    renamed = SimpleNamespace(**{"__name__": f"_{name}"})
+    assert activation_of(SimpleNamespace(activation=function)) == known
+    monkeypatch.setattr(paddle.nn.functional, name, renamed)
+    assert activation_of(SimpleNamespace(activation=renamed)) == known

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import paddle
 import pytest
 from places import ROOT, SUPPORT
 
@@ -33,6 +34,9 @@ def programs(request):
 def test_the_programs_are_those_that_were_looked_at(programs):
     processes, found = programs
     plain = {name: counts for name, counts in found.items() if "fused" not in name}
+    if paddle.__version__ > "3":  # 2.6 puts together what it has found in the half gradients and the others
+        for counts in (counts for name, counts in plain.items() if "O2" in name):
+            counts["all"] += len(("concat", "reduce_any"))
     assert plain == KNOWN[f"{processes} process(es)"]
 
 
