@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t TILE = 16, STEP = 32, PANEL = 32;
 constexpr int64_t TILE_HALVES = TILE * STEP;  // 1 KB
 
-// The compiler's tile loads do not say that they read memory.
+// The compiler's tile loads do not say that they read memory: what they read is to be written before this.
 ALWAYS void settle_memory() { __asm__ volatile("" ::: "memory"); }
 
 // How the tile registers are cut. Tiles 0 to 3: the sums, two by two; 4 and 5: of the left factor; 6 and 7: of the right one.
@@ -62,6 +62,7 @@ struct LeftRows {
 template <bool TWO_ROWS, bool TWO_COLUMNS>
 ALWAYS void multiply_in_tiles(int64_t steps, const LeftRows &a, const Half *b, bool add, float *c, int64_t ldc) {
   const int64_t bytes = ldc * (int64_t)sizeof(float);
+  settle_memory();
   if (add) {
     _tile_loadd(0, c, bytes);
     if (TWO_COLUMNS) _tile_loadd(1, c + TILE, bytes);

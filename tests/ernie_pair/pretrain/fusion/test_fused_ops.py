@@ -100,8 +100,8 @@ def test_fused_ops_stand_in_for_plain_ones(programs, name, passes):
     assert fused["flash_attn"] == LAYERS * passes and fused["flash_attn_grad"] == LAYERS
     assert "softmax" not in fused and plain["softmax"] == LAYERS * passes
     assert fused["dropout"] == plain["dropout"] - LAYERS * passes
-    assert fused["fused_gemm_epilogue"] > 6 * LAYERS and fused["matmul_v2"] < plain["matmul_v2"] / 2
-    assert fused["all"] < 0.8 * plain["all"]
+    assert fused["fused_gemm_epilogue"] > 6 * LAYERS and "matmul_v2" not in fused and "matmul_v2" in plain
+    assert fused["all"] < 0.9 * plain["all"]
 
 
 def test_a_softmax_with_its_mask_is_one_op(programs):
