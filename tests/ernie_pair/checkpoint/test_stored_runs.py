@@ -19,7 +19,6 @@ from ernie_pair.device.paddle_version import can_pretrain, paddle_version
 from ernie_pair.pair.model.classifier import load_classifier
 from ernie_pair.weights.weight_files import from_safetensors
 
-
 needs_programs = pytest.mark.skipif(
     not can_pretrain(paddle_version()), reason="this Paddle trains pairs alone"
 )
