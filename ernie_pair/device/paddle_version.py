@@ -49,6 +49,17 @@ def refuse_without_programs(what: str) -> None:
         )
 
 
+def why_programs_do_not_train() -> str:
+    """Return why Paddle trains no program that `paddle.jit.to_static` makes here, in words, or ''.
+
+    Of the programs of 2.6, Paddle 3.0 and 3.1 refuse the backward pass that the dynamic graph asks for.
+    """
+    version = paddle_version()
+    if not version or series_of(version) == (2, 6) or builds_new_programs(version):
+        return ""
+    return f"Paddle {version} has no backward pass for it where {NEW_PROGRAMS} is 0, as for pretraining"
+
+
 def builds_new_programs(version: str) -> bool:
     """Return whether this process builds, or would build, the programs of PIR with this version of Paddle."""
     if series_of(version) == (2, 6):

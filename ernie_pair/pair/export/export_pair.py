@@ -17,6 +17,7 @@ from ernie_pair.checkpoint.manifest import installed_versions
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.cpu_level import refuse_no_bf16
 from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
@@ -82,6 +83,7 @@ def export_pair(config: ExportConfig) -> None:
     """
     start_console(World())
     quiet_libraries()
+    refuse_without_programs("export")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir)

@@ -10,6 +10,7 @@ from typing import Callable, Optional
 import paddle
 
 from data_tools.base.errors import InputError
+from ernie_pair.device.paddle_version import why_programs_do_not_train
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.model.classifier import PairClassifier
 
@@ -50,4 +51,4 @@ def why_not_compiled(config: PairConfig, model: PairClassifier, num_processes: i
         return (
             f"its gradients have not been seen to be added up over processes, and these are {num_processes}"
         )
-    return ""
+    return why_programs_do_not_train()

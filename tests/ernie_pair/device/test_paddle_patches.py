@@ -78,11 +78,13 @@ def programs():
     """A main and a startup program of the old kind, with two variables in the first."""
     if not can_pretrain(paddle.__version__):
         pytest.skip("this Paddle builds no such programs")
-    main, startup = paddle.static.Program(), paddle.static.Program()
-    variables = [main.global_block().create_var(name=n, shape=[2], dtype="float64") for n in "ab"]
     paddle.enable_static()
-    yield main, startup, variables
-    paddle.disable_static()
+    try:
+        main, startup = paddle.static.Program(), paddle.static.Program()
+        block = main.global_block()
+        yield main, startup, [block.create_var(name=name, shape=[2], dtype="float64") for name in "ab"]
+    finally:
+        paddle.disable_static()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,12 @@ import pytest
 from data_tools.base.errors import InputError
 from ernie_pair.device import paddle_version
 from ernie_pair.device.gpu.builds import Build
-from ernie_pair.device.paddle_version import NEW_PROGRAMS, choose_programs, refuse_without_programs
+from ernie_pair.device.paddle_version import (
+    NEW_PROGRAMS,
+    choose_programs,
+    refuse_without_programs,
+    why_programs_do_not_train,
+)
 
 
 @pytest.fixture
@@ -71,6 +76,16 @@ def test_the_new_programs_are_refused_with_their_variable(installed, monkeypatch
         InputError, match=f"where {NEW_PROGRAMS} is 0 while it is loaded; unset that variable"
     ):
         refuse_without_programs("the converter")
+
+
+@pytest.mark.parametrize(
+    "version, is_said", [("", False), ("2.6.2", False), ("3.0.0", True), ("3.1.1", True), ("3.3.1", False)]
+)
+def test_old_programs_of_paddle_3_do_not_train_pairs(installed, version, is_said):
+    installed(version)
+    choose_programs()
+    said = why_programs_do_not_train()
+    assert bool(said) == is_said and (not said or said.startswith(f"Paddle {version} has no backward pass"))
 
 
 def test_a_paddle_that_was_loaded_before_tells_by_itself(installed, monkeypatch):

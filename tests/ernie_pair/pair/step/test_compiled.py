@@ -7,12 +7,17 @@ import pytest
 from tiny_pair_job import run, same, tiny_config, tiny_job, weights, write_files
 
 from data_tools.base.errors import InputError
+from ernie_pair.device.paddle_version import why_programs_do_not_train
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
+from ernie_pair.pair.step import compiled
 from ernie_pair.pair.step.compiled import compile_forward, why_not_compiled
 from ernie_pair.pair.step.freezing import freeze
 
 PLAIN = {"kernels": "plain"}
+needs_training = pytest.mark.skipif(
+    bool(why_programs_do_not_train()), reason="this Paddle trains no program of the kind that it builds"
+)
 WAYS = {
     "dropout": {},
     "no dropout": {"dropout": 0.0},
@@ -33,20 +38,22 @@ def folder(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("tiny"))
 
 
+@needs_training
 @pytest.mark.parametrize("way", WAYS)
 def test_a_program_has_the_bits_of_the_dynamic_graph(folder, way):
     """Over steps of several lengths, an evaluation in between."""
-    dynamic, compiled = (tiny_job(folder, to_static=to, **PLAIN, **WAYS[way]) for to in (False, True))
-    assert compiled.job.is_compiled and not dynamic.job.is_compiled
+    dynamic, whole = (tiny_job(folder, to_static=to, **PLAIN, **WAYS[way]) for to in (False, True))
+    assert whole.job.is_compiled and not dynamic.job.is_compiled
     for first, last in ((1, 3), (4, 6)):
-        wanted, found = run(dynamic, last, first), run(compiled, last, first)
+        wanted, found = run(dynamic, last, first), run(whole, last, first)
         assert list(map(dict, found)) == list(map(dict, wanted))
-        assert compiled.job.evaluate("valid") == dynamic.job.evaluate("valid")
-    assert same(weights(compiled.job), weights(dynamic.job))
+        assert whole.job.evaluate("valid") == dynamic.job.evaluate("valid")
+    assert same(weights(whole.job), weights(dynamic.job))
     lengths = {batch.input_ids.shape[1] for step in zip(range(6), dynamic.updates) for batch in step[1]}
     assert len(lengths) > 1
 
 
+@needs_training
 def test_frozen_layers_stay_frozen_in_a_program(folder):
     def prepare(model):
         freeze(model, tiny_config(folder, freeze_layers=1))
@@ -118,6 +125,14 @@ def test_the_fused_kernels_are_no_ops_of_a_program(folder):
         tiny_job(folder, to_static=True)
 
 
+def test_a_paddle_that_trains_no_programs_is_left_alone(folder, monkeypatch):
+    monkeypatch.setattr(compiled, "why_programs_do_not_train", lambda: "Paddle 3.1.1 cannot")
+    with pytest.raises(InputError, match="to_static=True: Paddle 3.1.1 cannot; leave it out"):
+        compile_forward(settings(), model_of(folder), 1)
+    assert compile_forward(settings(to_static="auto"), model_of(folder), 1) is None
+
+
+@needs_training
 @pytest.mark.parametrize(
     "asked, device, is_compiled", [("auto", "gpu", 1), (False, "gpu", 0), (True, "cpu", 1)]
 )
