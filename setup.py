@@ -50,17 +50,23 @@ class KernelExtension(Extension):
         """
         objects = []
         for source in self.sources:
-            flags = [*self.FLAGS, *self.LEVELS[Path(source).name]]
-            try:
-                objects += self._compile(compiler, source, output_dir, flags)
-            except CompileError:
-                newer = [flag for flag in flags if flag in self.OF_NEWER_COMPILERS]
-                if not newer:
-                    raise
+            flags = self.LEVELS[Path(source).name]
+            newer = [flag for flag in flags if flag in self.OF_NEWER_COMPILERS]
+            if newer and not self._knows(compiler, output_dir, flags):
                 flags = [flag for flag in flags if flag not in newer]
-                objects += self._compile(compiler, source, output_dir, flags)
                 sys.stderr.write(f"warning: {source} is left out: this compiler knows no {newer[-1]}\n")
+            objects += self._compile(compiler, source, output_dir, [*self.FLAGS, *flags])
         compiler.link_shared_object(objects, output_file, libraries=["m", "dl"])
+
+    def _knows(self, compiler, output_dir, flags):
+        empty = Path(output_dir, "empty.cpp")
+        empty.parent.mkdir(parents=True, exist_ok=True)
+        empty.write_text("")
+        try:
+            compiler.compile([str(empty)], output_dir, extra_postargs=list(flags))
+        except CompileError:
+            return False
+        return True
 
     def _compile(self, compiler, source, output_dir, flags):
         return compiler.compile([source], output_dir, extra_postargs=flags, depends=self.depends)

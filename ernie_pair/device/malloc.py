@@ -3,7 +3,8 @@
 A step frees its activations and asks for them again. As it comes, malloc gives large blocks back to the
 system, which hands them out again page by page, zeroed: those above a size that it mapped alone, those at the
 end of its heap, and those of the heaps that it has for threads other than the first, which it gives back
-whatever it is told of the others. So there is to be one heap, in which nothing is mapped alone or trimmed.
+whatever it is told of the others. So there is to be one heap, in which nothing is mapped alone or trimmed;
+threads that have taken to another before keep it.
 Paddle's executor runs the layers of a static graph in a thread of its own.
 
 CPU time of a step and peak memory on one thread, without and with these settings: the medians of three runs

@@ -6,7 +6,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.kernels.kernel_flags import DTYPES, KernelFlags
-from ernie_pair.kernels.levels import LEVELS, refuse_bf16
+from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, has_bf16, refuse_bf16
 from ernie_pair.kernels.library import Kernels, open_kernels
 
 OF_THE_CPU = "the fused kernels are of the CPU"
@@ -80,7 +80,7 @@ def choose_kernels(flags: KernelFlags, device: str, unfit: str = "", casts: bool
 def _why_not_faster(flags: KernelFlags, kernels: Kernels) -> str:
     if not kernels.has_bf16:
         return f"no bf16: {kernels.why_no_bf16}"
-    return "--precision bf16 is faster" if flags.precision == "fp32" else ""
+    return "--precision bf16 is faster" if flags.precision == "fp32" else kernels.why_lower
 
 
 def _why_plain(device: str, unfit: str) -> str:
@@ -119,6 +119,8 @@ def agree_on_path(
     try:
         choice = choose()
         place = LEVELS.index(choice.level)
+        if choice.precision == "fp32":  # what is above differs in products of bfloat16 alone
+            place = min(place, LEVELS.index("avx512"))
     except InputError as error:
         refusal, place = error, REFUSED
     counts = all_reduce(np.eye(REFUSED + 1)[place])
@@ -126,6 +128,12 @@ def agree_on_path(
         raise refusal
     if counts[REFUSED]:
         raise InputError("another process of this run refuses --kernels or --precision; see what it says")
+    lowest = LEVELS[int(np.flatnonzero(counts)[0])]
+    if choice.precision == "bf16" and has_bf16(lowest) and counts[place] < size:
+        raise InputError(
+            "--precision bf16: the processors of this run multiply in different ways; set "
+            f"{LEVEL_ASKED}={lowest} in the environment of every process"
+        )
     if choice.is_fused and counts[place] < size:
         return choose_plain(flags, "another process of this run cannot use these kernels", device)
     return choice

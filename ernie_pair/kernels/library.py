@@ -44,6 +44,15 @@ class Kernels(NamedTuple):
         reason = why_no_bf16(LEVELS[self.functions.fused_processor_level()])
         return reason or f"the kernels were compiled without it, or {ONEDNN} of this Paddle has none"
 
+    @property
+    def why_lower(self) -> str:
+        """Return why the level is lower than the processor's and the environment's, in words, or ''."""
+        offered = LEVELS[self.functions.fused_processor_level()]
+        possible = min(offered, asked_level(), key=LEVELS.index)
+        if LEVELS.index(self.level) >= LEVELS.index(possible):
+            return ""
+        return f"no {possible}: it was not compiled, or the system keeps its registers back"
+
 
 def open_kernels() -> Kernels:
     """Return the kernels of this process, opened once. Raises InputError for a level that is none."""

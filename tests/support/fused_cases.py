@@ -82,12 +82,12 @@ def assert_equal_to_plain(model, batch, precision="fp32"):
             assert apart < LARGE_GRADIENT[precision], (name, apart)
 
 
-def fused_layer(**changes):
+def fused_layer(precision="fp32", **changes):
     """A layer by itself without dropout, and what computes it by the kernels."""
     paddle.seed(3)
     sizes = {"dropout": 0.0, "activation": "gelu", "normalize_before": False, **changes}
     layer = nn.TransformerEncoderLayer(32, 2, 64, **sizes)
-    return layer, FusedLayer(layer, 0, ModelState("fp32", 1))
+    return layer, FusedLayer(layer, 0, ModelState(precision, 1))
 
 
 def inputs(*shape, seed=0):

@@ -1,5 +1,7 @@
 // The kernels of processors that multiply tiles of bfloat16 (AMX). A compiler older than they are makes none of them.
 #ifdef __AMX_BF16__
+#define FUSED_HALF
+#define FUSED_TILES
 #include "half_kernels.h"
 
 const HalfKernels amx_bf16_kernels = HALF_KERNELS;

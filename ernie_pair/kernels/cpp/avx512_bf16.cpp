@@ -1,5 +1,6 @@
 // The kernels of processors that multiply bfloat16 (AVX512_BF16). A compiler older than they are makes none of them.
 #ifdef __AVX512BF16__
+#define FUSED_HALF
 #include "half_kernels.h"
 
 const HalfKernels avx512_bf16_kernels = HALF_KERNELS;

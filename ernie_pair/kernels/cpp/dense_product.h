@@ -3,7 +3,7 @@
 #include <omp.h>
 
 #include "kernels.h"
-#ifdef __AMX_BF16__
+#ifdef FUSED_TILES
 #include "tile_packing.h"
 #else
 #include "basics.h"
@@ -13,15 +13,27 @@ namespace {
 
 constexpr int64_t TILE_ROWS = 256, TILE_COLUMNS = 1024;
 
+inline int64_t columns_of_tiles(const Dense &of) { return (of.n + TILE_COLUMNS - 1) / TILE_COLUMNS; }
+inline int64_t tiles_of(const Dense &of) { return (of.m + TILE_ROWS - 1) / TILE_ROWS * columns_of_tiles(of); }
+
+// A part of the result, for one thread.
+struct Tile {
+  int64_t row, column, rows, columns;
+
+  Tile(const Dense &of, int64_t number)
+      : row(number / columns_of_tiles(of) * TILE_ROWS), column(number % columns_of_tiles(of) * TILE_COLUMNS),
+        rows(of.m - row < TILE_ROWS ? of.m - row : TILE_ROWS),
+        columns(of.n - column < TILE_COLUMNS ? of.n - column : TILE_COLUMNS) {}
+};
+
 // In a parallel region.
 template <class T>
 inline void multiply_tiles(const Dense &of, const T *a, const T *b, float *c) {
-  const int64_t strips = (of.m + TILE_ROWS - 1) / TILE_ROWS, columns = (of.n + TILE_COLUMNS - 1) / TILE_COLUMNS;
 #pragma omp for schedule(static, 1)
-  for (int64_t tile = 0; tile < strips * columns; tile++) {
-    const int64_t i = tile / columns * TILE_ROWS, j = tile % columns * TILE_COLUMNS;
-    product(of.m - i < TILE_ROWS ? of.m - i : TILE_ROWS, of.n - j < TILE_COLUMNS ? of.n - j : TILE_COLUMNS, of.k,
-            a + i * of.k, of.k, b + j, of.n, false, c + i * of.n + j, of.n);
+  for (int64_t tile = 0; tile < tiles_of(of); tile++) {
+    const Tile at(of, tile);
+    product(at.rows, at.columns, of.k, a + at.row * of.k, of.k, b + at.column, of.n, false, c + at.row * of.n + at.column,
+            of.n);
   }
 }
 
@@ -34,7 +46,7 @@ inline void dense_of_float(const Dense &of, const float *a, const float *b, void
   }
 }
 
-#ifdef __AVX512BF16__
+#ifdef FUSED_HALF
 inline void convert_in_parallel(const float *from, int64_t count, Half *to) {
   constexpr int64_t PART = 1 << 14;
 #pragma omp for schedule(static)
@@ -42,7 +54,7 @@ inline void convert_in_parallel(const float *from, int64_t count, Half *to) {
     convert(from + start, count - start < PART ? count - start : PART, to + start);
 }
 
-#ifdef __AMX_BF16__
+#ifdef FUSED_TILES
 inline int64_t right_halves(const Dense &of) { return packed_halves(of.k, of.n); }
 
 // In a parallel region, as the other two are.
@@ -53,9 +65,11 @@ inline void narrow_right(const Dense &of, const float *b, Half *to) {
 
 inline void multiply_narrow(const Dense &of, const Half *a, const Half *b, float *c) {
 #pragma omp for schedule(static, 1)
-  for (int64_t i = 0; i < of.m; i += TILE_ROWS)
-    multiply_packed(of.m - i < TILE_ROWS ? of.m - i : TILE_ROWS, of.n, of.k, a + i * of.k, of.k, b, false, c + i * of.n,
-                    of.n);
+  for (int64_t tile = 0; tile < tiles_of(of); tile++) {
+    const Tile at(of, tile);
+    multiply_packed(at.rows, at.columns, of.k, a + at.row * of.k, of.k, b + at.column / PANEL * panel_halves(of.k), false,
+                    c + at.row * of.n + at.column, of.n);
+  }
 }
 #else
 inline int64_t right_halves(const Dense &of) { return of.k * of.n; }

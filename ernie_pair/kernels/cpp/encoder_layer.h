@@ -14,7 +14,7 @@
 #include "attention.h"
 #include "fused.h"
 #include "norms.h"
-#ifdef __AMX_BF16__
+#ifdef FUSED_TILES
 #include "tile_attention.h"
 #endif
 #include "weights.h"

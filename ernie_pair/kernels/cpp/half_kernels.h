@@ -1,4 +1,5 @@
-// The kernels of bfloat16, by the products of the level that includes this.
+// The kernels of bfloat16. The level that includes this says by FUSED_HALF that it has them, and by FUSED_TILES that it
+// multiplies in tiles: what the compiler offers by itself depends on flags that the user may have set for all files.
 #pragma once
 #include "lanes_avx512.h"
 //

@@ -49,12 +49,16 @@ bool half_products_work() {
          c[2] == 15 && c[3] == 22;
 }
 
-// The registers of tiles are large, and Linux gives them to those that ask: to this process, once and for all its threads.
 bool has_tiles() {
-  constexpr int ASK_FOR_STATE = 0x1023, TILE_DATA = 18;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
   constexpr unsigned AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24;
   unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return false;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE);
+}
+
+// The registers of tiles are large, and Linux gives them to a process that asks, for all its threads. It refuses where it is
+// too old, and where a thread has a stack for signals that is too small to save them.
+bool are_tiles_granted() {
+  constexpr int ASK_FOR_STATE = 0x1023, TILE_DATA = 18;  // arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
   return syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
 }
 
@@ -82,7 +86,7 @@ int fused_open(const char *onednn, int most) {
   const int wanted = processor < most ? processor : most;
   if (wanted <= FUSED_NONE || !products.of_float || !float_products_work()) return level;
   level = wanted;
-  if (level == FUSED_AMX_BF16 && !amx_bf16_kernels.pack) level = FUSED_AVX512_BF16;
+  if (level == FUSED_AMX_BF16 && !(amx_bf16_kernels.pack && are_tiles_granted())) level = FUSED_AVX512_BF16;
   if (level == FUSED_AVX512_BF16 && !(avx512_bf16_kernels.pack && products.of_half && half_products_work()))
     level = FUSED_AVX512;
   return level;

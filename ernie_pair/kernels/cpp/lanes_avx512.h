@@ -46,7 +46,7 @@ inline Lanes load(const float *from, Mask mask) { return {_mm512_maskz_loadu_ps(
 inline void store(float *to, Whole, Lanes a) { _mm512_storeu_ps(to, a.v); }
 inline void store(float *to, Mask mask, Lanes a) { _mm512_mask_storeu_ps(to, mask.m, a.v); }
 
-#ifdef __AVX512BF16__
+#ifdef FUSED_HALF
 inline Lanes widened(__m256i halves) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16))};
 }

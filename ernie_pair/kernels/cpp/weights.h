@@ -2,7 +2,7 @@
 // whenever the parameters may have changed.
 #pragma once
 #include "fused.h"
-#ifdef __AMX_BF16__
+#ifdef FUSED_TILES
 #include "tile_packing.h"
 #else
 #include "basics.h"
@@ -58,7 +58,7 @@ struct Weights<float> {
   }
 };
 
-#if defined(__AMX_BF16__)
+#if defined(FUSED_TILES)
 
 // In tiles, one after another, for both ways.
 template <>
@@ -126,7 +126,7 @@ inline void weight_gradient(int64_t height, int64_t width, int64_t depth, const 
   multiply_turned(height, width, depth, a, a_step, b, b_step, c, c_step, (Half *)work);
 }
 
-#elif defined(__AVX512BF16__)
+#elif defined(FUSED_HALF)
 
 // Rows, those of queries, keys and values side by side.
 template <>
@@ -163,7 +163,7 @@ struct Weights<Half> {
 
 #endif
 
-#ifdef __AVX512BF16__
+#ifdef FUSED_HALF
 inline size_t layer_packed_bytes(const fused_layer *layer) { return Weights<Half>(*layer, nullptr, nullptr).bytes; }
 
 // Fill what Weights reads, of the parameters as they are now.

@@ -1,27 +1,41 @@
 """Products of bfloat16 at each level that has them: rounded factors, sums in float32, whatever the shape."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import paddle
 import pytest
-from fused_cases import SHAPES, assert_equal_to_plain, batch_of, build, loss_and_gradients
+from fused_cases import (
+    SHAPES,
+    assert_equal_to_plain,
+    batch_of,
+    build,
+    fused_layer,
+    inputs,
+    loss_and_gradients,
+)
 from tiny_pair_job import same
 
 from ernie_pair.kernels.c_interface import PRECISIONS
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.kernels.levels import LEVEL_ASKED, LEVELS, has_bf16
-from ernie_pair.kernels.library import open_kernels
+from ernie_pair.kernels.library import Kernels, open_kernels
 from ernie_pair.kernels.workspaces import WorkspacePool
 from ernie_pair.pair.model.kernel_path import choose_path
 
 WITH_BF16 = [level for level in LEVELS if has_bf16(level)]
 MORE_ROWS = "more rows than a turned product takes at once"
 BF16 = KernelFlags("fused", "bf16")
+pytestmark = pytest.mark.skipif(bool(open_kernels().reason), reason=open_kernels().reason or "never")
 
 
 @pytest.fixture(params=WITH_BF16)
 def level(request, monkeypatch):
     monkeypatch.setenv(LEVEL_ASKED, request.param)
-    if open_kernels().level != request.param:
+    kernels = open_kernels()
+    if LEVELS.index(request.param) > kernels.functions.fused_processor_level():
         pytest.skip(f"this processor has no {request.param}")
+    assert kernels.level == request.param, "it was not compiled, or the system refuses it"
     return request.param
 
 
@@ -66,6 +80,37 @@ def test_every_shape_is_computed_as_paddle_does(level, tmp_path, monkeypatch, sh
     monkeypatch.setitem(SHAPES, MORE_ROWS, ((32, 2, 1, 64), (60, 19)))
     model, batch = build(tmp_path / "m", shape=shape), batch_of(shape)
     assert_equal_to_plain(model, batch, "bf16")
+
+
+def states_and_gradients(precision, x):
+    """The states of a layer by the kernels, and the gradients of its input and its weights."""
+    layer, fused = fused_layer(precision)
+    x = paddle.to_tensor(x.numpy(), stop_gradient=False)
+    y = fused(x)
+    (y * paddle.sin(paddle.arange(y.size, dtype="float32")).reshape(y.shape)).sum().backward()
+    found = {
+        name: p.grad for name, p in layer.named_parameters() if "k_proj.bias" not in name
+    }  # whose is zero
+    return {name: tensor.numpy() for name, tensor in {"y": y, "x": x.grad, **found}.items()}
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 32), (2, 300, 32), (40, 9, 32)], ids=str)
+def test_a_layer_is_near_that_of_float32(level, shape):
+    """In two strips of rows and more as well, whose last columns are no whole step of a tile."""
+    exact, rough = (states_and_gradients(precision, inputs(*shape)) for precision in ("fp32", "bf16"))
+    for name, expected in exact.items():
+        assert np.linalg.norm(rough[name] - expected) < 0.03 * np.linalg.norm(expected), name
+
+
+def test_a_lower_level_than_the_processors_says_why(monkeypatch):
+    monkeypatch.delenv(LEVEL_ASKED, raising=False)
+    library = SimpleNamespace(fused_processor_level=lambda: LEVELS.index("amx_bf16"))
+    assert Kernels(library, "amx_bf16").why_lower == ""
+    assert Kernels(library, "avx512_bf16").why_lower.startswith(
+        "no amx_bf16: it was not compiled, or the sys"
+    )
+    monkeypatch.setenv(LEVEL_ASKED, "avx512_bf16")
+    assert Kernels(library, "avx512_bf16").why_lower == ""
 
 
 def test_mean_pooling_reads_every_row(level, tmp_path):

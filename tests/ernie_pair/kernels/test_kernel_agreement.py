@@ -48,6 +48,18 @@ def test_two_kinds_are_refused_where_the_flags_insist():
     assert found[0].message.startswith("--kernels fused: another process of this run cannot use")
 
 
+def test_float32_is_the_same_above_avx512():
+    """There products of bfloat16 alone differ."""
+    choices = [KernelChoice("fused", level) for level in ("amx_bf16", "avx512", "avx512_bf16")]
+    assert agree(choices) == choices
+
+
+def test_two_kinds_of_bf16_are_refused_with_the_cure():
+    found = agree([KernelChoice("fused", level, "bf16") for level in ("amx_bf16", "avx512_bf16")])
+    cure = "multiply in different ways; set ERNIE_PAIR_KERNELS_LEVEL=avx512_bf16 in the environment of every"
+    assert all(cure in one.message for one in found)
+
+
 def test_one_that_refuses_ends_them_all():
     with pytest.raises(InputError) as caught:
         choose_plain(FUSED, "no compiled file", "cpu")
