@@ -11,6 +11,8 @@ from ernie_pair.version import __version__ as __version__
 
 # Paddle imports distutils before setuptools; setuptools remarks on it at every start.
 warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
+# Paddle 3 looks for a compiler's cache at every start.
+warnings.filterwarnings("ignore", message="No ccache found")
 
 # Here, because they have no effect once Paddle is loaded.
 prepare_cpu_math()
