@@ -47,7 +47,7 @@ def installed_build() -> Optional[Build]:
     """Return the build of Paddle that would be imported; None: there is none."""
     try:
         spec = find_spec("paddle")
-    except ValueError:  # a module without a spec stands for it
+    except (ValueError, ModuleNotFoundError):  # a module without a spec stands for it, or a finder hides it
         spec = None
     if spec is None or spec.origin is None:
         return None
