@@ -97,10 +97,10 @@ def test_an_encoder_saved_by_itself_starts_a_classifier(tmp_path, family):
     head = model.classifier.weight.numpy()
     said = load_initial_weights(model, source_of(save_peer(theirs, tmp_path / "encoder"), family))
     assert "the classifier is new" in said
-    model.eval()
-    assert np.array_equal(
-        model.encoder(IDS, TYPES)[1].numpy(), theirs.eval() or theirs(IDS, TYPES)[1].numpy()
-    )
+    model.eval(), theirs.eval()
+    # Paddle 3 rounds by where arrays lie; another weight is far away.
+    found, wanted = (encoder(IDS, TYPES)[1].numpy() for encoder in (model.encoder, theirs))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
     assert np.array_equal(model.classifier.weight.numpy(), head)
 
 

@@ -11,7 +11,9 @@ from paddle import nn
 from tiny_pair import toy_rows, train_config, write_model, write_pairs
 
 from data_tools.base.errors import InputError
+from data_tools.base.installation import series_of
 from ernie_pair import PairClassifier, PairConfig, PairTrainer
+from ernie_pair.device.paddle_version import paddle_version
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
@@ -174,6 +176,7 @@ def test_the_commands_train_predict_and_export_it(here):
     export_pair(ExportConfig(str(best), str(here / "ship"), model_class=NAME))  # proves that they agree
 
 
+@pytest.mark.skipif(series_of(paddle_version()) > (2, 6), reason="Paddle 3 makes a graph of it")
 def test_what_paddle_makes_no_graph_of_is_refused_by_export(here):
     _, best = trained(here, model_class="own_models:Plain", max_steps=1)
     ship = ExportConfig(str(best), str(here / "ship"), model_class="own_models:Plain")
