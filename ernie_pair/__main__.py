@@ -125,6 +125,12 @@ COMMANDS = {
         "PredictConfig",
         "its labels for pairs",
     ),
+    "train-embedding": (
+        "ernie_pair.embedding.train.train_embedding",
+        "train_embedding",
+        "TrainEmbeddingConfig",
+        "teach an encoder to make vectors of texts",
+    ),
     "compare-starts": (
         "ernie_pair.pair.compare.compare_starts",
         "compare_starts",
