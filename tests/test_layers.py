@@ -211,6 +211,8 @@ def configs():
     from ernie_pair.checkpoint.show_checkpoint import ShowConfig
     from ernie_pair.device.doctor import DoctorConfig
     from ernie_pair.device.gpu.cuda_links import LinkCudaConfig
+    from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
+    from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
     from ernie_pair.gpu_check.check_gpu import CheckGpuConfig
     from ernie_pair.launch.launch_config import LaunchConfig
     from ernie_pair.launch.wizard import QuestionsConfig
@@ -236,6 +238,7 @@ def configs():
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
+        *(TrainEmbeddingConfig, EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         CheckGpuConfig,
     ]
