@@ -10,7 +10,7 @@ from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.embedding.retrieval import build_retrieval_set
 from ernie_pair.embedding.text_file import is_text_file, read_texts
-from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps
+from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps, StepRules
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_job import DevTexts
 from ernie_pair.embedding.train.training_texts import (
@@ -72,15 +72,14 @@ def open_embedding_data(
             warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
     rows = texts.encode(tokenizer, config.max_seq_len)
     _describe(config, given, texts, rows.num_cut)
-    steps = ContrastiveSteps(
-        texts,
-        rows,
+    rules = StepRules(
         config.seed,
         config.batch_size,
         config.gradient_accumulation_steps,
         config.hard_negatives,
         config.bucket,
     )
+    steps = ContrastiveSteps(texts, rows, rules)
     hashes["dev_file"] = dev_source.sha256()
     counts = {"train_file": len(texts), "dev_file": len(dev.asked.labels), "negatives_file": None}
     names = {"train_file": given.train, "dev_file": given.dev, "negatives_file": given.negatives}

@@ -21,7 +21,7 @@ from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.inference.vector_files import open_vectors
 
 COUNT, PIECE = 100, 16
-# Writes as the command does, in small pieces, and is killed in the fourth: its rows are there, its line is not.
+# Writes in small pieces, and is killed in the fourth: its rows are there, its line is not.
 KILLED = """
 import os, signal, sys
 from ernie_pair.embedding import embed, vector_writer
@@ -160,11 +160,10 @@ def test_what_other_texts_left_is_not_taken(folder, tmp_path, small_pieces, monk
     assert (tmp_path / "v" / "vectors.npy").read_bytes() == (tmp_path / "w" / "vectors.npy").read_bytes()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
-def test_ray_writes_the_same_bytes(folder, tmp_path, small_pieces, dtype):
+def test_ray_writes_the_same_bytes(folder, tmp_path, small_pieces):
     pytest.importorskip("ray")
-    embed(config_of(folder, tmp_path / "one", dtype=dtype))
-    embed(config_of(folder, tmp_path / "ray", dtype=dtype, engine="ray", workers=2))
+    embed(config_of(folder, tmp_path / "one", dtype="int8"))
+    embed(config_of(folder, tmp_path / "ray", dtype="int8", engine="ray", workers=2))
     one, ray = files_in(tmp_path / "one"), files_in(tmp_path / "ray")
     assert all(one[name] == ray[name] for name in one if name[0] != ".")
 

@@ -1,5 +1,7 @@
 """The vectors of a trained model: what they are, what they depend on, what is known of them."""
 
+import json
+
 import numpy as np
 import paddle
 import pytest
@@ -18,12 +20,16 @@ def options(**changes):
     return EmbedderOptions(**{"max_seq_len": 20, **changes})
 
 
+def fingerprint_of(folder, **changes):
+    return open_embedder(folder, options=options(**changes)).fingerprint
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return write_trained(tmp_path_factory.mktemp("encoder") / "model")
 
 
-def test_vectors_have_length_1_and_do_not_depend_on_their_neighbours(model):
+def test_vectors_have_length_1_whatever_stands_beside_them(model):
     embedder = open_embedder(model, options=options())
     found = embedder.embed(TEXTS)
     assert found.shape == (5, 32) and found.dtype == np.float32
@@ -59,15 +65,10 @@ def test_pooling_is_that_of_the_hidden_states(model):
 
 
 def test_the_fingerprint_tells_apart_what_makes_other_vectors(model, tmp_path):
-    known = open_embedder(model, options=options()).fingerprint
-    assert known == open_embedder(model, options=options(batch_size=3)).fingerprint
-    others = [
-        open_embedder(model, options=options(**o)).fingerprint
-        for o in ({"pooling": "first_token"}, {"max_seq_len": 30})
-    ]
-    others.append(
-        open_embedder(write_trained(tmp_path / "m", initializer_range=0.2), options=options()).fingerprint
-    )
+    known = fingerprint_of(model)
+    assert known == fingerprint_of(model, batch_size=3)
+    others = [fingerprint_of(model, pooling="first_token"), fingerprint_of(model, max_seq_len=30)]
+    others.append(fingerprint_of(write_trained(tmp_path / "m", initializer_range=0.2)))
     assert len({known, *others}) == 4 and all(len(one) == 64 for one in others)
 
 
@@ -79,15 +80,10 @@ def test_the_classifier_is_no_part_of_the_fingerprint(model, tmp_path):
     arrays = read_weights(model / "model_state.pdparams")
     folder = write_model(tmp_path / "bare", **_config_of(model))
     save_file({k: v for k, v in arrays.items() if "classifier" not in k}, str(folder / "model.safetensors"))
-    assert (
-        open_embedder(folder, options=options()).fingerprint
-        == open_embedder(model, options=options()).fingerprint
-    )
+    assert fingerprint_of(folder) == fingerprint_of(model)
 
 
 def _config_of(folder):
-    import json
-
     return json.loads((folder / "config.json").read_text())
 
 
