@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
+    from ernie_pair.search.searcher import PairSearcher
 
 __all__ = [
     "EvalPrediction",
@@ -34,6 +35,7 @@ __all__ = [
     "PairClassifier",
     "PairConfig",
     "PairPredictor",
+    "PairSearcher",
     "PairTrainer",
     "TrainerControl",
     "TrainerState",
@@ -48,6 +50,7 @@ _OFFERED = {
     "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairPredictor": "ernie_pair.inference.predictor",
+    "PairSearcher": "ernie_pair.search.searcher",
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",

@@ -111,17 +111,19 @@ class PairPredictor:
         """
         if not isinstance(query, str):
             raise InputError(f"the query is {str(query)[:60]}; give a text")
-        return rank_texts(
-            lambda window: self.scores([(query, text) for text in window]), candidates, top_k
-        )
+        return rank_texts(lambda window: self.scores([(query, text) for text in window]), candidates, top_k)
 
     def scores(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the probability of class 1 of every pair, float64 [N], calibrated if the model is.
 
         Raises InputError for a model of other than two classes, NumbersError for logits that are not finite.
         """
-        refuse_unrankable(len(self.class_names), str(self.exported.folder))
+        self.refuse_unrankable()
         return probabilities(self.logits(pairs), self.exported.temperature)[:, 1]
+
+    def refuse_unrankable(self) -> None:
+        """Raise InputError for a model of other than two classes."""
+        refuse_unrankable(len(self.class_names), str(self.exported.folder))
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].

@@ -48,7 +48,8 @@ def refuse_unrankable(num_classes: int, where: str) -> None:
     """Raise InputError for a model that has no class 1 by which candidates are ranked."""
     if num_classes != 2:
         raise InputError(
-            f"{where} has {num_classes} classes, and candidates are ranked by the second of two; train with two"
+            f"{where} has {num_classes} classes, and candidates are ranked by the second of two; train it "
+            "with labels 0 and 1"
         )
 
 

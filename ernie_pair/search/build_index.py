@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import List, Literal, NamedTuple
+from typing import Dict, List, Literal, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_
 from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.engine.run_log import start_console
-from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.inference.embedder import describe_cut
 from ernie_pair.processes.world import World
 from ernie_pair.search.faiss_index import (
+    Chunks,
     IndexShape,
     VectorIndex,
     build_index,
@@ -31,11 +32,20 @@ from ernie_pair.search.faiss_index import (
     write_index,
 )
 from ernie_pair.search.index_folder import IDS, INDEX_FILE, INDEX_MANIFEST, TEXTS, WRITTEN, IndexManifest
-from ernie_pair.search.text_source import read_texts, refuse_repeated_ids
+from ernie_pair.search.models import open_embedding_model
+from ernie_pair.search.text_source import LeftOut, read_texts, refuse_repeated_ids
 from ernie_pair.search.text_table import TextTable, TextTableWriter
-from ernie_pair.search.vector_chunks import CHUNK, VectorChunks, remove_chunks, work_folder_of, working_in
+from ernie_pair.search.vector_chunks import (
+    CHUNK,
+    StoredVectors,
+    VectorChunks,
+    remove_chunks,
+    work_folder_of,
+    working_in,
+)
 
 PROBED, NEAREST = 100, 10  # vectors that are searched for when the index is there, and how many of each
+BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
 THREADS_HELP = "of one forward pass and of faiss; 0: the cores of this process"
 
 logger = logging.getLogger(__name__)
@@ -48,18 +58,27 @@ class IndexConfig(Options):
     EXAMPLE = "--texts_file faq.tsv --model embedder --output_dir faq.index"
 
     texts_file: str = option(
-        help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these", group="data"
+        help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
+        group="data",
     )
-    model: str = option(help="an embedding model, trained or exported", group="model")
     output_dir: str = option(help="the folder to make", group="data")
+    model: str = option("", help="an embedding model, trained or exported", group="model")
+    vectors: str = option(
+        "", help="in place of a model: the vectors that ernie-pair embed made of these texts", group="data"
+    )
     kind: Literal["flat", "ivf", "hnsw"] = option(
         "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of them", group="model"
     )
     precision: Literal["fp32", "fp16", "int8"] = option(
-        "fp32", help="of the vectors in the index; fp16 takes half the memory, int8 a quarter", group="precision"
+        "fp32",
+        help="of the vectors in the index; fp16 takes half the memory, int8 a quarter",
+        group="precision",
     )
     dim: int = option(
-        0, help="numbers of a vector that are kept, one of the model's lengths; 0: all", group="model", at_least=0
+        0,
+        help="numbers of a vector that are kept, one of the model's lengths; 0: all",
+        group="model",
+        at_least=0,
     )
     lists: int = option(
         0, help="lists of ivf; 0: 4 x the root of the texts", group="model", unit="lists", at_least=0
@@ -81,6 +100,10 @@ class IndexConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
+        if bool(self.model) == bool(self.vectors):
+            raise InputError("give either --model or --vectors: what makes the vectors, or where they are")
+        if self.vectors and self.dim:
+            raise InputError(f"--dim {self.dim} is of --model; --vectors have the length they were made with")
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
             value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != usual and self.kind != kind:
@@ -92,11 +115,13 @@ class IndexConfig(Options):
         return IndexShape(self.kind, self.precision, self.lists, self.links, self.ef_construction)
 
 
-class Counted(NamedTuple):
-    """What a file of texts held."""
+class Vectors(NamedTuple):
+    """The vectors of all texts, chunk by chunk, and what they were made by."""
 
-    texts: int
-    skipped: List[str]  # why each line was left out
+    chunks: Chunks
+    dim: int
+    fingerprint: str
+    max_seq_len: int  # 0 where it is not known
 
 
 def make_index(config: IndexConfig) -> None:
@@ -108,29 +133,25 @@ def make_index(config: IndexConfig) -> None:
     results = _results(config, output_dir)
     if results.are_done():
         return
-    from ernie_pair.search.models import open_embedding_model
-
     work = work_folder_of(output_dir)
-    embedder = open_embedding_model(
-        config.model, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
-    )
     with working_in(work):
         publish_folder(
             output_dir,
-            partial(_fill, config=config, embedder=embedder, work=work),
+            partial(_fill, config=config, work=work),
             results.about_folder,
             may_be_lost=lambda folder: config.overwrite,
         )
-    remove_chunks(work)
+        remove_chunks(work)
     logger.info("%s: %s", config.texts_file, config.output_dir)
 
 
 def _results(config: IndexConfig, output_dir: Path) -> Results:
-    inputs = {
+    inputs: Dict[str, Sequence[Path]] = {
         "texts_file": files_of(config.texts_file),
         "model": [path for path in files_of(config.model) if path.name != README],
+        "vectors": files_of(config.vectors),
     }
-    settings = settings_of(config, "texts_file", "model", "output_dir", "batch_size")
+    settings = settings_of(config, *inputs, "output_dir", "batch_size")
     outputs = [output_dir / name for name in WRITTEN]
     return Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
@@ -140,57 +161,75 @@ def _refuse_loss(output_dir: Path) -> None:
     refuse_loss(output_dir, WRITTEN if (output_dir / INDEX_MANIFEST).is_file() else ())
 
 
-def _fill(draft: Path, config: IndexConfig, embedder: TextEmbedder, work: Path) -> None:
-    counted = _write_texts(Path(config.texts_file), draft, config.on_bad_row == "skip")
-    count, dim, threads = counted.texts, embedder.dim, config.threads or cpu_threads()
+def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
+    left_out = LeftOut()
+    count = _write_texts(Path(config.texts_file), draft, left_out if config.on_bad_row == "skip" else None)
+    if left_out.count:
+        logger.warning("%d lines are left out, the first: %s", left_out.count, left_out.first)
+    vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
+    kind, dim, threads = config.kind, vectors.dim, config.threads or cpu_threads()
     refuse_little_memory(config.shape, count, dim)
-    table = TextTable(draft, TEXTS)
-    vectors = VectorChunks(
-        work, lambda: table.chunks(CHUNK), embedder.embed, dim, embedder.fingerprint
-    )
-    with CountProgress(count, "text") as progress:
-        vectors.make(progress.advance)
-    if vectors.taken_up:
-        logger.info("%d of %d vectors were there, of a run that did not end", vectors.taken_up, count)
     logger.info("building %s of %d vectors of %d", config.shape.words(count), count, dim)
     with CountProgress(count, "vector") as progress:
-        index = build_index(config.shape, count, dim, vectors, threads, progress.advance)
+        index = build_index(config.shape, count, dim, vectors.chunks, threads, progress.advance)
     write_index(index, draft / INDEX_FILE)
     del index
-    recall = recall_of(VectorIndex(draft / INDEX_FILE, config.kind, count, dim, threads), vectors, count)
+    recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors.chunks, count)
     logger.info("it finds %.1f%% of the %d nearest of %d texts", 100 * recall, NEAREST, min(PROBED, count))
     manifest = IndexManifest(
-        config.kind, config.precision, count, dim, embedder.fingerprint, embedder.max_seq_len, recall
+        kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall
     )
-    manifest.write(draft, texts_left_out=len(counted.skipped))
+    manifest.write(draft, lines_left_out=left_out.count)
 
 
-def _write_texts(path: Path, draft: Path, skips: bool) -> Counted:
-    """Write the tables of texts and ids. Raises InputError for a bad line, an id again, and no text."""
-    skipped: List[str] = []
-    lines: List[np.ndarray] = []
+def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
+    """Return the vectors of the texts: those that are there, or those that the model makes now."""
+    if config.vectors:
+        stored = StoredVectors(Path(config.vectors), len(table))
+        return Vectors(stored, stored.dim, stored.fingerprint, 0)
+    embedder = open_embedding_model(
+        config.model, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
+    )
+    refuse_little_memory(config.shape, len(table), embedder.dim)
+    chunks = VectorChunks(
+        work, lambda: table.chunks(CHUNK), embedder.embed, embedder.dim, embedder.fingerprint
+    )
+    with CountProgress(len(table), "text") as progress:
+        chunks.make(progress.advance)
+    if chunks.taken_up:
+        logger.info("%d of %d vectors were there, of a run that did not end", chunks.taken_up, len(table))
+    if embedder.num_cut:
+        logger.warning("%s", describe_cut(embedder, len(table)))
+    return Vectors(chunks, embedder.dim, embedder.fingerprint, embedder.max_seq_len)
+
+
+def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
+    """Write the tables of texts and ids, and return how many.
+
+    Raises InputError for a bad line that is not left out, an id that stands twice, and a file without texts.
+    """
+    lines: List[np.ndarray] = [np.zeros(0, dtype=np.int64)]
     held: List[int] = []
-    with Progress([path] if path.is_file() else [], 0) as progress:
-        with TextTableWriter(draft, TEXTS) as texts, TextTableWriter(draft, IDS) as ids:
-            for row in read_texts(path, skipped, skips, progress.read):
-                texts.append(row.text)
-                ids.append(row.id)
-                held.append(row.line)
-                if len(held) >= CHUNK:
-                    lines.append(np.array(held, dtype=np.int64))
-                    held = []
-    lines.append(np.array(held, dtype=np.int64))
-    numbers = np.concatenate(lines)
+    tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
+    with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
+        for row in read_texts(path, left_out, progress.read, BAD_LINE_CURE):
+            texts.append(row.text)
+            ids.append(row.id)
+            held.append(row.line)
+            if len(held) >= CHUNK:
+                lines.append(np.array(held, dtype=np.int64))
+                held = []
+    numbers = np.concatenate([*lines, np.array(held, dtype=np.int64)])
     if not len(numbers):
-        raise InputError(f"{path} holds no text, so there is nothing to index; give a file with a text a line")
+        raise InputError(
+            f"{path} holds no text, so there is nothing to index; give a file with a text a line"
+        )
     names = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
     refuse_repeated_ids(path, names, numbers)
-    if skipped:
-        logger.warning("%d lines are left out, the first: %s", len(skipped), skipped[0])
-    return Counted(len(numbers), skipped)
+    return len(numbers)
 
 
-def recall_of(index: VectorIndex, vectors: VectorChunks, count: int) -> float:
+def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:
     """Return the share of the NEAREST vectors of PROBED ones that ``index`` finds; of itself it is sure.
 
     Compared are cosines, so that one of several equal texts is as good as another.

@@ -74,8 +74,8 @@ def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
     needed, free = SPARE * shape.size(count, dim), free_memory()
     if needed > free:
         raise MachineError(
-            f"the index of {count:,} vectors of {dim} takes about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} "
-            "GB are free; take --precision fp16 or int8, or fewer --dim"
+            f"the index of {count:,} vectors of {dim} takes about {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free; take --precision fp16 or int8, or fewer --dim"
         )
 
 
@@ -142,8 +142,8 @@ class VectorIndex:
             raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
         if (self._index.ntotal, self._index.d) != (count, dim):
             raise CheckpointError(
-                f"{path} holds {self._index.ntotal} vectors of {self._index.d}, not {count} of {dim}; make the "
-                "index again"
+                f"{path} holds {self._index.ntotal} vectors of {self._index.d}, not {count} of {dim}; make "
+                "the index again"
             )
         if kind == "ivf":
             self._index.nprobe = min(breadth or 16, self._index.nlist)

@@ -9,7 +9,7 @@ Each may be compressed (.gz, .zst).
 
 import hashlib
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -30,6 +30,18 @@ class IndexedText(NamedTuple):
     line: int  # of its file, from 1
 
 
+class LeftOut:
+    """Lines that hold no text: how many, and why the first does not."""
+
+    def __init__(self):
+        self.count, self.first = 0, ""
+
+    def add(self, reason: str) -> None:
+        """Count a line."""
+        self.count += 1
+        self.first = self.first or reason
+
+
 class BadLineError(ValueError):
     """A line that holds no text for an index; its text is the reason."""
 
@@ -42,15 +54,18 @@ def format_of(path: Path) -> str:
 
 
 def read_texts(
-    path: Path, skipped: List[str], skips: bool, advance: Callable[[int], None] = lambda count: None
+    path: Path,
+    left_out: Optional[LeftOut] = None,
+    advance: Callable[[int], None] = lambda count: None,
+    cure: str = "fix the line",
 ) -> Iterator[IndexedText]:
-    """Yield the texts of a file.
+    """Yield the texts of a file; bad lines are told to ``left_out``, if it is given.
 
-    Why a line was left out is put into ``skipped``, where it ``skips`` them. ``advance`` hears the bytes that
-    were read. Raises InputError with file:line for a bad line otherwise, and for a file that cannot be read.
+    ``advance`` hears the bytes that were read; ``cure`` ends the message about a bad line. Raises InputError
+    with file:line for a bad line otherwise, and for a file that cannot be read.
     """
     if not path.is_file():
-        raise InputError(f"--texts_file {path} is not a file; give a file with a text on every line")
+        raise InputError(f"{path} is not a file; give one with a text on every line")
     parse = {"tsv": _of_tsv, "jsonl": _of_json, "text": _of_text}[format_of(path)]
     for number, line in enumerate(read_lines(path, advance), start=1):
         try:
@@ -58,11 +73,11 @@ def read_texts(
             if (name, text) == HEADER and number == 1:
                 continue
             _refuse_empty(name, text)
-        except BadLineError as error:
-            reason = f"{path}:{number}: {error}"
-            if not skips:
-                raise InputError(f"{reason}; fix the line, or pass --on_bad_row skip") from None
-            skipped.append(reason)
+        except (BadLineError, InputError) as error:
+            reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
+            if left_out is None:
+                raise InputError(reason) from None
+            left_out.add(reason)
             continue
         yield IndexedText(name, text, number)
 

@@ -56,7 +56,7 @@ class TextTableWriter:
 
 
 class TextTable:
-    """The texts of a table, memory-mapped. Raises CheckpointError when the two files do not fit each other."""
+    """The texts of a table, memory-mapped. Raises CheckpointError when its two files do not fit."""
 
     def __init__(self, folder: Path, name: str):
         texts, offsets = (folder / file for file in table_files(name))
@@ -65,7 +65,9 @@ class TextTable:
             size = texts.stat().st_size
             self._texts = np.memmap(texts, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
         except (OSError, ValueError, EOFError) as error:
-            raise CheckpointError(f"{offsets.parent}: the table of {name} is damaged ({error}); {CURE}") from None
+            raise CheckpointError(
+                f"{offsets.parent}: the table of {name} is damaged ({error}); {CURE}"
+            ) from None
         is_table = self._offsets.ndim == 1 and self._offsets.dtype == np.int64 and len(self._offsets)
         if not is_table or self._offsets[0] != 0 or self._offsets[-1] != size:
             raise CheckpointError(f"{offsets} does not fit {texts.name}; {CURE}")

@@ -10,16 +10,19 @@ They lie beside the folder NAME that is being made, and are gone once that is th
 import hashlib
 import re
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
-from data_tools.base.errors import NumbersError
+from data_tools.base.errors import InputError, NumbersError
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.inference.embedder import unit_rows
+from ernie_pair.inference.vector_files import open_vectors
 
 CHUNK = 8192  # texts
 KIND, LOCK, ENDING = "vectors-", "run.lock", ".npy"
@@ -56,9 +59,10 @@ def remove_chunks(folder: Path) -> None:
 
 
 class VectorChunks:
-    """The vectors of ``texts``, which yields them CHUNK at a time, by ``embed``; ``fingerprint`` is its model's.
+    """The vectors of ``texts``, which yields them CHUNK at a time, by ``embed``.
 
-    Raises NumbersError, from whatever reads them, for vectors that are not finite or not of length 1.
+    ``fingerprint``: that of the model. Raises NumbersError, from whatever makes them, for vectors that are
+    not finite or not of length 1.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class VectorChunks:
         fingerprint: str,
     ):
         self._folder, self._texts, self._embed = folder, texts, embed
-        self._dim, self._fingerprint = dim, fingerprint
+        self.dim, self.fingerprint = dim, fingerprint
         self._known: List[KeyedCache] = []
         self.taken_up = 0  # texts whose vectors an earlier run had made
 
@@ -80,7 +84,7 @@ class VectorChunks:
         for texts in self._texts():
             cache = self._cache_of(texts)
             if cache.read() is None:
-                cache.get(lambda texts=texts: self._vectors(texts), LOCK_SECONDS)  # type: ignore[misc]  # noqa: E501
+                cache.get(partial(self._vectors, texts), LOCK_SECONDS)
             else:
                 self.taken_up += len(texts)
             self._known.append(cache)
@@ -101,21 +105,48 @@ class VectorChunks:
         return vectors
 
     def _cache_of(self, texts: Sequence[str]) -> KeyedCache:
-        key: Dict[str, object] = {"format": 1, "model": self._fingerprint, "texts": _hash_of(texts)}
-        shape = (len(texts), self._dim)
+        key: Dict[str, object] = {"format": 1, "model": self.fingerprint, "texts": _hash_of(texts)}
+        shape = (len(texts), self.dim)
         return KeyedCache(
             self._folder, key, _write, lambda note, path: _load(path, shape), kind=KIND, ending=ENDING
         )
 
 
+class StoredVectors:
+    """The vectors of a folder of `ernie-pair embed`, at length 1 again: they were rounded.
+
+    Raises InputError where there are not ``count`` of them, CheckpointError for a damaged folder, and
+    NumbersError, from whatever reads them, for a vector that is not finite.
+    """
+
+    def __init__(self, folder: Path, count: int):
+        self._file = open_vectors(folder)
+        self._file.verify()
+        if self._file.count != count:
+            raise InputError(
+                f"--vectors {folder} holds {self._file.count} vectors and there are {count} texts; embed the "
+                "same file of texts"
+            )
+        self.dim, self.fingerprint = self._file.dim, self._file.fingerprint
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        """Yield the vectors in the order of the texts, float32 [n, D]."""
+        for first in range(0, self._file.count, CHUNK):
+            rows = self._file.rows(first, min(first + CHUNK, self._file.count))
+            yield unit_rows(rows, str(self._file.folder))
+
+
 def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0) -> None:
-    """Raise NumbersError for vectors [N, D] that are not finite or not of length 1; ``first``: their place."""
+    """Raise NumbersError for vectors [N, D] that are not finite or not of length 1.
+
+    ``first``: the place of the first of them.
+    """
     lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
     bad = np.flatnonzero(~(np.abs(lengths - 1) < LONGEST_ERROR))  # NaN is in no range
     if len(bad):
         raise NumbersError(
-            f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} in place of "
-            "1; embed the texts again with a sound model"
+            f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} in place "
+            "of 1; embed the texts again with a sound model"
         )
 
 

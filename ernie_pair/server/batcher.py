@@ -47,8 +47,8 @@ def part_of_prediction(answer: Prediction, mine: slice) -> Prediction:
 class MicroBatcher:
     """A queue of requests, used with ``async with``; ``called`` is told the number of pairs of every call.
 
-    ``predict`` answers a list of pairs, or of whatever is asked; ``part_of`` takes the answers to some of them
-    out of what it returned.
+    ``predict`` answers a list of pairs, or of whatever is asked; ``part_of`` takes the answers to some of
+    them out of what it returned.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MicroBatcher:
         return sum(len(request.pairs) for request in self._requests)
 
     async def ask(self, pairs: Sequence[Any]) -> Any:
-        """Wait for the prediction of these pairs, or the answers to what they are. Raises BusyError, or what the model raised."""
+        """Wait for the answers to these pairs. Raises BusyError, or what the model raised."""
         if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
             raise BusyError
         loop = asyncio.get_running_loop()

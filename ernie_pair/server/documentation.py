@@ -98,7 +98,9 @@ class Health(BaseModel):
     threshold: Optional[float] = Field(description="the probability from which on a pair is of class 1")
     symmetric: str = Field(description="average: both orders of a pair are scored; none: the given one")
     waiting_pairs: int = Field(description="pairs in the queue")
-    indexed_texts: Optional[int] = Field(description="texts that /search looks through; null: it has no index")
+    indexed_texts: Optional[int] = Field(
+        description="texts that /search looks through; null: it has no index"
+    )
 
 
 _REFUSALS = {
@@ -110,7 +112,6 @@ _REFUSALS = {
     500: "The model failed.",
     503: "Too many pairs are waiting, or the service is stopping; ask again after Retry-After seconds.",
 }
-
 
 
 def _post(summary: str, answer: type, words: str, body: Dict[str, Any]) -> Dict[str, Any]:

@@ -22,7 +22,10 @@ class Numbers:
     def __init__(self):
         self._registry = here = CollectorRegistry()
         self._requests = Counter(
-            f"{NAMESPACE}_requests", "Requests to /predict, /rank and /search, by status.", ["status"], registry=here
+            f"{NAMESPACE}_requests",
+            "Requests to /predict, /rank and /search, by status.",
+            ["status"],
+            registry=here,
         )
         self._errors = Counter(
             f"{NAMESPACE}_errors", "Those of them that were answered with 4xx or 5xx.", registry=here
