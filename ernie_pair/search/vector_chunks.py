@@ -40,11 +40,18 @@ def work_folder_of(folder: Path) -> Path:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this run. Raises MachineError where another one is at it."""
+    """Hold ``folder`` for this run; it stays where vectors are left in it.
+
+    Raises MachineError where another run holds it.
+    """
     make_folder(folder)
     busy = f"{folder}: another run makes this index; let it end, or stop it, then run again"
     with locked(folder / LOCK, 0, busy):
-        yield
+        try:
+            yield
+        finally:
+            if not any(folder.glob(f"{KIND}*{ENDING}")):
+                remove_chunks(folder)
 
 
 def remove_chunks(folder: Path) -> None:

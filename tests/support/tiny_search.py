@@ -23,7 +23,8 @@ class HashEmbedder:
 
     def __init__(self, fingerprint: str = "f" * 64, dim: int = DIM):
         self.fingerprint, self.dim, self.calls = fingerprint, dim, []
-        self.model, self.settings = SimpleNamespace(name="hashes"), SimpleNamespace(dims=(dim,))
+        self.settings = SimpleNamespace(dims=(dim,))
+        self.model = SimpleNamespace(name="hashes")
 
     def num_tokens(self, text):
         return len(text) + 2
