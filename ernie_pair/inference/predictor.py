@@ -46,9 +46,6 @@ class PairPredictor:
     [1.0, 1.0]
     >>> labels == [predictor.class_names[number] for number in classes]
     True
-    >>> best = predictor.rank("怎么开户", ["再见", "如何开户", "你好"], top_k=2)
-    >>> len(best), best[0].score >= best[1].score
-    (2, True)
 
     ``backend``: onnx | paddle | onnx-int8 | auto, see ``open_backend``; ``threads``: of one forward pass, 0:
     the cores of this process. ``threshold``: of two classes, the probability from which on a pair is of class
@@ -104,6 +101,11 @@ class PairPredictor:
 
     def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
         """Return the ``top_k`` candidates that match ``query`` best, the best first: (place, text, score).
+
+        >>> from ernie_pair import PairPredictor
+        >>> best = PairPredictor("ship").rank("怎么开户", ["再见", "如何开户", "你好"], top_k=2)
+        >>> len(best), best[0].score >= best[1].score
+        (2, True)
 
         The score is the probability that (query, candidate) is of class 1; of equals the first one goes
         first. ``candidates`` may be an iterator of millions: a window of them is in memory at a time. Raises

@@ -33,7 +33,7 @@ from ernie_pair.search.faiss_index import (
 )
 from ernie_pair.search.index_folder import IDS, INDEX_FILE, INDEX_MANIFEST, TEXTS, WRITTEN, IndexManifest
 from ernie_pair.search.models import open_embedding_model
-from ernie_pair.search.text_source import LeftOut, read_texts, refuse_repeated_ids
+from ernie_pair.search.text_source import LeftOut, format_of, read_texts, refuse_repeated_ids
 from ernie_pair.search.text_table import TextTable, TextTableWriter
 from ernie_pair.search.vector_chunks import (
     CHUNK,
@@ -102,6 +102,11 @@ class IndexConfig(Options):
         refuse_empty(self, "output_dir")
         if bool(self.model) == bool(self.vectors):
             raise InputError("give either --model or --vectors: what makes the vectors, or where they are")
+        if self.vectors and format_of(Path(self.texts_file)) != "text":
+            raise InputError(
+                f"--vectors {self.vectors} are of a file with a text in each line, and --texts_file "
+                f"{self.texts_file} is none; give --model"
+            )
         if self.vectors and self.dim:
             raise InputError(f"--dim {self.dim} is of --model; --vectors have the length they were made with")
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
@@ -185,8 +190,8 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
 def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
     """Return the vectors of the texts: those that are there, or those that the model makes now."""
     if config.vectors:
-        stored = StoredVectors(Path(config.vectors), len(table))
-        return Vectors(stored, stored.dim, stored.fingerprint, 0)
+        stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
+        return Vectors(stored, stored.dim, stored.fingerprint, stored.max_seq_len)
     embedder = open_embedding_model(
         config.model, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
     )

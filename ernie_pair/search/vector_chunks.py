@@ -19,10 +19,11 @@ import numpy as np
 from data_tools.base.errors import InputError, NumbersError
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
+from data_tools.files.json_file import is_whole_number, read_json_object
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.inference.embedder import unit_rows
-from ernie_pair.inference.vector_files import open_vectors
+from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, open_vectors
 
 CHUNK = 8192  # texts
 KIND, LOCK, ENDING = "vectors-", "run.lock", ".npy"
@@ -122,18 +123,24 @@ class VectorChunks:
 class StoredVectors:
     """The vectors of a folder of `ernie-pair embed`, at length 1 again: they were rounded.
 
-    Raises InputError where there are not ``count`` of them, CheckpointError for a damaged folder, and
-    NumbersError, from whatever reads them, for a vector that is not finite.
+    ``texts_file``: what they are the vectors of, ``count`` texts. Raises InputError where they are of another
+    file, CheckpointError for a damaged folder, and NumbersError, from whatever reads them, for a vector that
+    is not finite.
     """
 
-    def __init__(self, folder: Path, count: int):
+    def __init__(self, folder: Path, texts_file: Path, count: int):
         self._file = open_vectors(folder)
         self._file.verify()
-        if self._file.count != count:
+        about = read_json_object(folder / VECTORS_JSON, CURE)
+        made_of = about.get("texts")
+        made_of = made_of.get("sha256") if isinstance(made_of, dict) else None
+        if made_of not in (None, sha256_of_file(texts_file)) or self._file.count != count:
             raise InputError(
-                f"--vectors {folder} holds {self._file.count} vectors and there are {count} texts; embed the "
-                "same file of texts"
+                f"--vectors {folder} holds {self._file.count} vectors of another file than {texts_file}, "
+                f"with {count} texts; {CURE}"
             )
+        length = about.get("max_seq_len", 0)
+        self.max_seq_len: int = length if is_whole_number(length, 0) else 0
         self.dim, self.fingerprint = self._file.dim, self._file.fingerprint
 
     def __call__(self) -> Iterator[np.ndarray]:

@@ -1,5 +1,7 @@
 """Ranking many candidates: the best ones, in a fixed order, in bounded memory."""
 
+import doctest
+
 import numpy as np
 import pytest
 from tiny_ship import random_texts, ship, write_trained
@@ -79,6 +81,13 @@ def test_a_predictor_ranks_by_the_probability_of_class_1(predictor):
     assert [found.place for found in best] == np.argsort(-shares, kind="stable")[:5].tolist()
     assert [found.score for found in best] == pytest.approx(np.sort(shares)[::-1][:5], abs=1e-6)
     assert [found.text for found in best] == [candidates[found.place] for found in best]
+
+
+def test_the_example_of_rank_works(predictor, monkeypatch):
+    monkeypatch.chdir(predictor.exported.folder.parent)
+    (example,) = doctest.DocTestFinder().find(PairPredictor.rank, "rank", globs={})
+    assert len(example.examples) == 3
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_three_classes_have_no_rank(predictor, monkeypatch):
