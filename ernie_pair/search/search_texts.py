@@ -50,7 +50,7 @@ class SearchConfig(Options):
     queries_file: str = option(
         "", help="queries, a line each; .tsv: id TAB query; .jsonl: id and text", group="data"
     )
-    output_file: str = option(
+    answers_file: str = option(
         "", help="of --queries_file: a line of JSON for each query goes here", group="data"
     )
     top_k: int = option(10, help="most texts of an answer", group="evaluation", unit="texts", at_least=1)
@@ -80,8 +80,8 @@ class SearchConfig(Options):
         super().__post_init__()
         if self.query and self.queries_file:
             raise InputError("--query and --queries_file are two ways to ask; give one of them")
-        if bool(self.queries_file) != bool(self.output_file):
-            raise InputError("--queries_file and --output_file go together; give both, or neither")
+        if bool(self.queries_file) != bool(self.answers_file):
+            raise InputError("--queries_file and --answers_file go together; give both, or neither")
         if self.recall_k < self.top_k:
             raise InputError(
                 f"--recall_k {self.recall_k} is below --top_k {self.top_k}; recall as many as are wanted"
@@ -125,8 +125,8 @@ def _results(config: SearchConfig) -> Optional[Results]:
         for name in ("model", "reranker", "queries_file")
     }
     inputs["index"] = files_of(os.path.join(config.index, INDEX_MANIFEST))  # which has the hash of each file
-    settings = settings_of(config, *inputs, "output_file")
-    return Results("search", [config.output_file], inputs, settings, config.overwrite)
+    settings = settings_of(config, *inputs, "answers_file")
+    return Results("search", [config.answers_file], inputs, settings, config.overwrite)
 
 
 def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results, count: int) -> None:
@@ -139,7 +139,7 @@ def _answer_file(config: SearchConfig, searcher: PairSearcher, results: Results,
         for row, hits in zip(read_texts(path), answers):
             file.write(_line_of(row, hits))
             progress.advance(1)
-    logger.info("%d queries: %s", count, config.output_file)
+    logger.info("%d queries: %s", count, config.answers_file)
 
 
 def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -> None:

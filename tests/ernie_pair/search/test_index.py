@@ -194,7 +194,7 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
     common = [sys.executable, "-m", "ernie_pair"]
     index = ["index", "--texts_file", path, "--model", model, "--output_dir", tmp_path / "index"]
     asked = ["search", "--index", tmp_path / "index", "--model", model, "--reranker", model, "--top_k", "3"]
-    answers = ["--queries_file", queries, "--output_file", tmp_path / "answers.jsonl"]
+    answers = ["--queries_file", queries, "--answers_file", tmp_path / "answers.jsonl"]
     said = []
     for words, typed in ((index, ""), ([*asked, *answers], ""), (asked, f"{TEXTS[0]}\n\n{TEXTS[1]}\n")):
         done = subprocess.run(

@@ -212,7 +212,7 @@ def config_of(index, **flags):
 
 def test_a_long_query_of_a_file_is_named_before_any_work(index, embedder, tmp_path):
     path = write_lines(tmp_path / "queries.txt", ["今天", "明" * 30])
-    config = config_of(index, queries_file=str(path), output_file=str(tmp_path / "out.jsonl"))
+    config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"))
     embedder.calls.clear()
     with pytest.raises(InputError, match="queries.txt:2: the query has 32 tokens, above the 20 of the model"):
         search_texts(config)
@@ -224,7 +224,7 @@ def test_a_long_query_of_a_file_is_named_before_any_work(index, embedder, tmp_pa
 
 def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd):
     path = write_lines(tmp_path / "queries.tsv", ["a\t今天", "b\t明天"])
-    config = config_of(index, queries_file=str(path), output_file=str(tmp_path / "out.jsonl"), top_k=2)
+    config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"), top_k=2)
     search_texts(config)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [(row["id"], row["query"], len(row["hits"])) for row in rows] == [
@@ -241,9 +241,9 @@ def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({"query": "q", "queries_file": "f", "output_file": "o"}, "two ways to ask"),
-        ({"queries_file": "f"}, "queries_file and output_file go together"),
-        ({"output_file": "f"}, "queries_file and output_file go together"),
+        ({"query": "q", "queries_file": "f", "answers_file": "o"}, "two ways to ask"),
+        ({"queries_file": "f"}, "queries_file and answers_file go together"),
+        ({"answers_file": "f"}, "queries_file and answers_file go together"),
         ({"top_k": 9, "recall_k": 5}, "recall_k=5 is below top_k=9"),
         ({"threshold": 2.0}, "threshold=2.0 is above 1"),
         ({"top_k": 0}, "top_k=0 is below 1"),
