@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
+    from ernie_pair.search.searcher import PairSearcher
 
 __all__ = [
     "EmbeddingConfig",
@@ -41,6 +42,7 @@ __all__ = [
     "PairClassifier",
     "PairConfig",
     "PairPredictor",
+    "PairSearcher",
     "PairTrainer",
     "TextEmbedder",
     "TrainerControl",
@@ -60,6 +62,7 @@ _OFFERED = {
     "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairPredictor": "ernie_pair.inference.predictor",
+    "PairSearcher": "ernie_pair.search.searcher",
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "TextEmbedder": "ernie_pair.inference.embedder",
     "TrainerControl": "ernie_pair.engine.control",

@@ -162,6 +162,18 @@ COMMANDS = {
         "RunConfig",
         "labels for pairs by an exported model",
     ),
+    "index": (
+        "ernie_pair.search.build_index",
+        "make_index",
+        "IndexConfig",
+        "texts as a folder to be searched",
+    ),
+    "search": (
+        "ernie_pair.search.search_texts",
+        "search_texts",
+        "SearchConfig",
+        "the texts of it that match a query",
+    ),
     "serve": (
         "ernie_pair.server.serve",
         "serve",

@@ -40,7 +40,8 @@ BELOW = {
     "ernie_pair/model_files": ("ernie_pair/checkpoint", "ernie_pair/model_files/hugging_face"),
     "ernie_pair/inference": ("ernie_pair/device", "ernie_pair/model_files"),
     "ernie_pair/notebook": ("ernie_pair/device",),
-    "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference"),
+    "ernie_pair/search": ("ernie_pair/engine", "ernie_pair/embedding"),
+    "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference", "ernie_pair/search"),
     "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device", "ernie_pair/engine"),
     "ernie_pair/pretrain/fusion": ("ernie_pair/pretrain/config",),
     "ernie_pair/pretrain/graph": (
@@ -230,6 +231,8 @@ def configs():
     from ernie_pair.pretrain.inspect_data import InspectConfig
     from ernie_pair.quickstart.quickstart import QuickstartConfig
     from ernie_pair.quickstart.self_check import CheckConfig
+    from ernie_pair.search.build_index import IndexConfig
+    from ernie_pair.search.search_texts import SearchConfig
     from ernie_pair.server.serve import ServeConfig
 
     return [
@@ -240,7 +243,7 @@ def configs():
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(TrainEmbeddingConfig, EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
-        CheckGpuConfig,
+        *(CheckGpuConfig, IndexConfig, SearchConfig),
     ]
 
 

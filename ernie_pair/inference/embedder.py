@@ -16,7 +16,12 @@ from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
 from ernie_pair.inference.exported_model import ExportedModel
-from ernie_pair.inference.token_rows import encode_single_texts, evaluation_batches, open_tokenizer
+from ernie_pair.inference.token_rows import (
+    SPECIALS_PER_TEXT,
+    encode_single_texts,
+    evaluation_batches,
+    open_tokenizer,
+)
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
@@ -59,6 +64,11 @@ class TextEmbedder:
     def fingerprint(self) -> str:
         """Return the SHA-256, in hex, of all that a vector depends on; see `fingerprint_of`."""
         return fingerprint_of(self.model.model_sha256, self.settings, self.dim)
+
+    def num_tokens(self, text: str) -> int:
+        """Return how many tokens a text has, [CLS] and [SEP] included; above max_seq_len it is cut."""
+        (ids,) = self.model.tokenizer.encode_batch([text])
+        return SPECIALS_PER_TEXT + max(1, len(ids))
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of ``texts``, float32 [N, D], each of length 1, in their order.

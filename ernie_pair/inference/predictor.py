@@ -1,7 +1,7 @@
 """Ask an exported model: texts in, labels and probabilities out. Nothing of the training code is needed."""
 
 from pathlib import Path
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -9,7 +9,8 @@ from data_tools.base.errors import InputError, NumbersError
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import read_exported
-from ernie_pair.inference.softmax import decide, refuse_threshold
+from ernie_pair.inference.ranking import Ranked, rank_texts
+from ernie_pair.inference.softmax import decide, probabilities, refuse_threshold, refuse_unrankable
 from ernie_pair.inference.token_rows import (
     Batch,
     EncodedPairs,
@@ -97,6 +98,34 @@ class PairPredictor:
         classes, probabilities = decide(logits, self.exported.temperature, self.threshold)
         names = [self.class_names[number] for number in classes]
         return Prediction(classes, names, probabilities.astype(np.float32))
+
+    def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
+        """Return the ``top_k`` candidates that match ``query`` best, the best first: (place, text, score).
+
+        >>> from ernie_pair import PairPredictor
+        >>> best = PairPredictor("ship").rank("怎么开户", ["再见", "如何开户", "你好"], top_k=2)
+        >>> len(best), best[0].score >= best[1].score
+        (2, True)
+
+        The score is the probability that (query, candidate) is of class 1; of equals the first one goes
+        first. ``candidates`` may be an iterator of millions: a window of them is in memory at a time. Raises
+        InputError for a model of other than two classes, NumbersError for logits that are not finite.
+        """
+        if not isinstance(query, str):
+            raise InputError(f"the query is {str(query)[:60]}; give a text")
+        return rank_texts(lambda window: self.scores([(query, text) for text in window]), candidates, top_k)
+
+    def scores(self, pairs: Sequence[TextPair]) -> np.ndarray:
+        """Return the probability of class 1 of every pair, float64 [N], calibrated if the model is.
+
+        Raises InputError for a model of other than two classes, NumbersError for logits that are not finite.
+        """
+        self.refuse_unrankable()
+        return probabilities(self.logits(pairs), self.exported.temperature)[:, 1]
+
+    def refuse_unrankable(self) -> None:
+        """Raise InputError for a model of other than two classes."""
+        refuse_unrankable(len(self.class_names), str(self.exported.folder))
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].

@@ -44,6 +44,15 @@ def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -
         )
 
 
+def refuse_unrankable(num_classes: int, where: str) -> None:
+    """Raise InputError for a model that has no class 1 by which candidates are ranked."""
+    if num_classes != 2:
+        raise InputError(
+            f"{where} has {num_classes} classes, and candidates are ranked by the second of two; train it "
+            "with labels 0 and 1"
+        )
+
+
 def refuse_no_threshold(threshold: Optional[float]) -> None:
     """Raise InputError for a threshold that is no probability."""
     if threshold is not None and not 0 <= threshold <= 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Union
 
 from data_tools.base.errors import InputError
-from ernie_pair.launch.free_memory import free_memory
+from ernie_pair.device.free_memory import free_memory
 from ernie_pair.launch.launch_config import LaunchConfig
 from ernie_pair.launch.launcher_words import environment_of, words_around
 from ernie_pair.launch.step_times import StepTimes

@@ -11,9 +11,9 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Callable, Deque, List, Optional, Sequence
+from typing import Any, Callable, Deque, List, Optional, Sequence
 
-from ernie_pair.inference.predictor import Prediction, TextPair
+from ernie_pair.inference.predictor import Prediction
 
 
 class BusyError(Exception):
@@ -22,7 +22,10 @@ class BusyError(Exception):
 
 @dataclass(frozen=True)
 class Batching:
-    """How many pairs of several requests join in one call of the model, and how long they wait for it."""
+    """How many pairs of several requests join in one call of the model, and how long they wait for it.
+
+    Of a batcher of queries they are queries.
+    """
 
     max_batch: int  # pairs of one call; a request that would exceed it waits for the next
     max_wait: float  # seconds that a call waits for others, once the model is free and a request is there
@@ -31,21 +34,32 @@ class Batching:
 
 @dataclass(eq=False)
 class _Request:
-    pairs: Sequence[TextPair]
+    pairs: Sequence[Any]
     answer: asyncio.Future
     arrived: float
 
 
+def part_of_prediction(answer: Prediction, mine: slice) -> Prediction:
+    """Return the answer to some of the pairs of a call."""
+    return Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
+
+
 class MicroBatcher:
-    """A queue of requests, used with ``async with``; ``called`` is told the number of pairs of every call."""
+    """A queue of requests, used with ``async with``; ``called`` is told the number of pairs of every call.
+
+    ``predict`` answers a list of pairs, or of whatever is asked; ``part_of`` takes the answers to some of
+    them out of what it returned.
+    """
 
     def __init__(
         self,
-        predict: Callable[[List[TextPair]], Prediction],
+        predict: Callable[[List[Any]], Any],
         batching: Batching,
         called: Callable[[int], None] = lambda pairs: None,
+        part_of: Callable[[Any, slice], Any] = part_of_prediction,
     ):
         self._predict, self._batching, self._called = predict, batching, called
+        self._part_of = part_of
         self._requests: Deque[_Request] = deque()
         self._closing = self._turning_away = False
         # Requests that may come together: those of the last call, and what waited behind it.
@@ -78,8 +92,8 @@ class MicroBatcher:
         """Return the number of pairs in the queue."""
         return sum(len(request.pairs) for request in self._requests)
 
-    async def ask(self, pairs: Sequence[TextPair]) -> Prediction:
-        """Wait for the prediction of these pairs. Raises BusyError, or what the model raised."""
+    async def ask(self, pairs: Sequence[Any]) -> Any:
+        """Wait for the answers to these pairs. Raises BusyError, or what the model raised."""
         if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
             raise BusyError
         loop = asyncio.get_running_loop()
@@ -150,12 +164,11 @@ class MicroBatcher:
         first = 0
         for request in requests:
             mine = slice(first, first + len(request.pairs))
-            part = Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
-            _settle(request.answer, part)
+            _settle(request.answer, self._part_of(answer, mine))
             first = mine.stop
 
 
-def _settle(waiting: asyncio.Future, answer: Optional[Prediction] = None, error=None) -> None:
+def _settle(waiting: asyncio.Future, answer: Any = None, error=None) -> None:
     if waiting.done():  # cancelled: nobody waits for it
         return
     if error is None:

@@ -4,6 +4,8 @@ from typing import Any, Dict, List, Optional
 
 from pydantic import BaseModel, Field
 
+from ernie_pair.server.request import TOP_K
+
 QUESTION = {"pairs": [["怎么开户", "如何开户"], ["你好", "再见"]]}
 _PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2}
 _BODY = {
@@ -11,6 +13,27 @@ _BODY = {
     "required": ["pairs"],
     "properties": {"pairs": {"type": "array", "items": _PAIR, "minItems": 1}},
     "example": QUESTION,
+}
+_TOP_K = {"type": "integer", "minimum": 1, "default": TOP_K}
+_RANK_BODY = {
+    "type": "object",
+    "required": ["query", "candidates"],
+    "properties": {
+        "query": {"type": "string"},
+        "candidates": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "top_k": _TOP_K,
+    },
+    "example": {"query": "怎么开户", "candidates": ["如何开户", "再见"]},
+}
+_SEARCH_BODY = {
+    "type": "object",
+    "required": ["query"],
+    "properties": {
+        "query": {"type": "string"},
+        "top_k": _TOP_K,
+        "threshold": {"type": "number", "minimum": 0, "maximum": 1},
+    },
+    "example": {"query": "怎么开户"},
 }
 
 
@@ -23,6 +46,37 @@ class Answer(BaseModel):
         description="the probability of each class, in the order of `labels` of /health",
         examples=[[[0.08, 0.92], [0.97, 0.03]]],
     )
+    milliseconds: float = Field(description="from the request to the answer, the queue included")
+
+
+class Place(BaseModel):
+    """A candidate and how well it matches the query."""
+
+    place: int = Field(description="among the candidates, from 0")
+    text: str = Field(description="the candidate")
+    score: float = Field(description="the probability that it matches the query")
+
+
+class Ranking(BaseModel):
+    """The best candidates, the best first; of equals the first one."""
+
+    ranking: List[Place] = Field(description="at most top_k of them")
+    milliseconds: float = Field(description="from the request to the answer, the queue included")
+
+
+class Found(BaseModel):
+    """A text of the index that may answer the query."""
+
+    id: str = Field(description="what the file of texts calls it, or its line from 0")
+    text: str = Field(description="the text")
+    score: float = Field(description="the probability that it matches the query")
+    similarity: float = Field(description="the cosine of the embeddings, by which it was recalled")
+
+
+class Hits(BaseModel):
+    """The best texts of the index, the best first."""
+
+    hits: List[Found] = Field(description="at most top_k of them, those below the threshold left out")
     milliseconds: float = Field(description="from the request to the answer, the queue included")
 
 
@@ -44,31 +98,43 @@ class Health(BaseModel):
     threshold: Optional[float] = Field(description="the probability from which on a pair is of class 1")
     symmetric: str = Field(description="average: both orders of a pair are scored; none: the given one")
     waiting_pairs: int = Field(description="pairs in the queue")
+    indexed_texts: Optional[int] = Field(
+        description="texts that /search looks through; null: it has no index"
+    )
 
 
 _REFUSALS = {
     400: "The body is not JSON.",
     408: "The body did not arrive in time.",
-    413: "Too many bytes, pairs or characters.",
+    413: "Too many bytes, pairs, candidates or characters.",
     421: "The Host header is none that the service answers to.",
-    422: "JSON, but no list of pairs of texts.",
+    422: "JSON, but not what is asked for.",
     500: "The model failed.",
     503: "Too many pairs are waiting, or the service is stopping; ask again after Retry-After seconds.",
 }
 
-PREDICT_DOCUMENTATION: Dict[str, Any] = {
-    "summary": "Classify pairs of texts",
-    "response_model": None,
-    "responses": {
-        200: {"model": Answer, "description": "The labels and the probabilities."},
-        **{code: {"model": Refusal, "description": text} for code, text in _REFUSALS.items()},
-    },
-    "openapi_extra": {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _BODY}}},
-    },
+
+def _post(summary: str, answer: type, words: str, body: Dict[str, Any]) -> Dict[str, Any]:
+    return {
+        "summary": summary,
+        "response_model": None,
+        "responses": {
+            200: {"model": answer, "description": words},
+            **{code: {"model": Refusal, "description": text} for code, text in _REFUSALS.items()},
+        },
+        "openapi_extra": {
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        },
+    }
+
+
+POST_DOCUMENTATION: Dict[str, Dict[str, Any]] = {
+    "/predict": _post("Classify pairs of texts", Answer, "The labels and the probabilities.", _BODY),
+    "/rank": _post("Rank candidates by how well they match a query", Ranking, "The best.", _RANK_BODY),
+    "/search": _post("Find the texts of the index that match a query", Hits, "The best.", _SEARCH_BODY),
 }
 ROUTE_DOCUMENTATION: Dict[str, Dict[str, Any]] = {
-    "/": {"summary": "A page to try two sentences"},
+    "/": {"summary": "A page to try two sentences, to rank and to search"},
     "/health": {
         "summary": "Is the service up, and what does it serve?",
         "response_model": None,

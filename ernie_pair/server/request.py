@@ -1,17 +1,22 @@
-"""The body of POST /predict as pairs of texts, or a refusal in one line.
+"""The body of a request as what it asks, or a refusal in one line.
 
-{"pairs": [["怎么开户", "如何开户"], ["你好", "再见"]]}
+POST /predict  {"pairs": [["怎么开户", "如何开户"], ["你好", "再见"]]}
+POST /rank     {"query": "怎么开户", "candidates": ["如何开户", "再见"], "top_k": 1}
+POST /search   {"query": "怎么开户", "top_k": 3, "threshold": 0.5}
 """
 
 import asyncio
 from dataclasses import dataclass
-from typing import AsyncIterator, List
+from typing import Any, AsyncIterator, Dict, List, NamedTuple, Optional
 
-from data_tools.files.json_file import JsonError, parse_json
+from data_tools.files.json_file import JsonError, is_number, is_whole_number, parse_json
 from ernie_pair.inference.predictor import TextPair
 
 EXAMPLE = '{"pairs": [["text a", "text b"]]}'
+RANK_EXAMPLE = '{"query": "text", "candidates": ["text a", "text b"]}'
+SEARCH_EXAMPLE = '{"query": "text", "top_k": 3}'
 BODY_SECONDS = 10.0  # for a body to arrive
+TOP_K = 10  # where a request does not say how many it wants
 
 
 @dataclass(frozen=True)
@@ -19,8 +24,29 @@ class Limits:
     """The limits of one request."""
 
     max_body: int  # bytes
-    max_pairs: int  # of one request
+    max_pairs: int  # of one request; as many candidates
     max_chars: int  # of one text
+
+
+class RankQuestion(NamedTuple):
+    """A query and the texts that are ranked by how well they match it; the best ``top_k`` are wanted."""
+
+    query: str
+    candidates: List[str]
+    top_k: int
+
+    @property
+    def pairs(self) -> List[TextPair]:
+        """Return the query beside each candidate."""
+        return [(self.query, text) for text in self.candidates]
+
+
+class SearchQuestion(NamedTuple):
+    """A query for the index; the best ``top_k`` answers with a score of ``threshold`` or more are wanted."""
+
+    query: str
+    top_k: int
+    threshold: Optional[float]
 
 
 class RefusedError(Exception):
@@ -58,32 +84,80 @@ def _too_large(limits: Limits) -> RefusedError:
 
 
 def pairs_of(body: bytes, limits: Limits) -> List[TextPair]:
-    """Return the pairs of texts in a body.
+    """Return the pairs of texts in the body of /predict.
 
     Raises RefusedError: 400 for what is no JSON, 413 for too much, 422 for anything else.
     """
-    try:
-        question = parse_json(body)
-    except JsonError as error:
-        raise RefusedError(400, f"the body is not JSON ({error}); send {EXAMPLE}") from None
-    pairs = question.get("pairs") if isinstance(question, dict) else None
-    if not isinstance(pairs, list) or not pairs:
-        raise RefusedError(422, f"the body holds no list of pairs; send {EXAMPLE}")
-    if len(pairs) > limits.max_pairs:
-        raise RefusedError(413, f"{len(pairs)} pairs are above {limits.max_pairs}; send fewer at a time")
+    pairs = _list_in(_object_in(body, EXAMPLE), "pairs", EXAMPLE, limits)
     for place, pair in enumerate(pairs):
         _refuse_bad_pair(place, pair, limits)
     return list(map(tuple, pairs))
+
+
+def rank_question_of(body: bytes, limits: Limits) -> RankQuestion:
+    """Return what the body of /rank asks. Raises RefusedError as `pairs_of` does."""
+    given = _object_in(body, RANK_EXAMPLE)
+    query = _query_in(given, RANK_EXAMPLE, limits)
+    candidates = _list_in(given, "candidates", RANK_EXAMPLE, limits)
+    for place, text in enumerate(candidates):
+        if not isinstance(text, str):
+            raise RefusedError(422, f"candidate {place} is not a text; send {RANK_EXAMPLE}")
+        _refuse_bad_text(f"candidate {place}", text, limits)
+    return RankQuestion(query, candidates, _top_k_in(given))
+
+
+def search_question_of(body: bytes, limits: Limits) -> SearchQuestion:
+    """Return what the body of /search asks. Raises RefusedError as `pairs_of` does."""
+    given = _object_in(body, SEARCH_EXAMPLE)
+    threshold = given.get("threshold")
+    if threshold is not None and not is_number(threshold, 0, 1):
+        raise RefusedError(422, "threshold is no number from 0 to 1; leave it out for none")
+    return SearchQuestion(_query_in(given, SEARCH_EXAMPLE, limits), _top_k_in(given), threshold)
+
+
+def _object_in(body: bytes, example: str) -> Dict[str, Any]:
+    try:
+        question = parse_json(body)
+    except JsonError as error:
+        raise RefusedError(400, f"the body is not JSON ({error}); send {example}") from None
+    return question if isinstance(question, dict) else {}
+
+
+def _list_in(question: Dict[str, Any], name: str, example: str, limits: Limits) -> List[Any]:
+    found = question.get(name)
+    if not isinstance(found, list) or not found:
+        raise RefusedError(422, f"the body holds no list of {name}; send {example}")
+    if len(found) > limits.max_pairs:
+        raise RefusedError(413, f"{len(found)} {name} are above {limits.max_pairs}; send fewer at a time")
+    return found
+
+
+def _query_in(question: Dict[str, Any], example: str, limits: Limits) -> str:
+    query = question.get("query")
+    if not isinstance(query, str):
+        raise RefusedError(422, f"the body holds no query; send {example}")
+    _refuse_bad_text("the query", query, limits)
+    return query
+
+
+def _top_k_in(question: Dict[str, Any]) -> int:
+    top_k = question.get("top_k", TOP_K)
+    if not is_whole_number(top_k, 1):
+        raise RefusedError(422, "top_k is no whole number from 1 on; correct it")
+    return top_k
 
 
 def _refuse_bad_pair(place: int, pair, limits: Limits) -> None:
     if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
         raise RefusedError(422, f"pair {place} is not a list of two texts; send {EXAMPLE}")
     for name, text in zip("ab", pair):
-        where = f"pair {place}: text {name}"
-        if not text.strip():
-            raise RefusedError(422, f"{where} is empty; fill it in")
-        if len(text) > limits.max_chars:
-            raise RefusedError(413, f"{where} has {len(text)} characters, above {limits.max_chars}; cut it")
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise RefusedError(422, f"{where} has half of a character; fix it")
+        _refuse_bad_text(f"pair {place}: text {name}", text, limits)
+
+
+def _refuse_bad_text(where: str, text: str, limits: Limits) -> None:
+    if not text.strip():
+        raise RefusedError(422, f"{where} is empty; fill it in")
+    if len(text) > limits.max_chars:
+        raise RefusedError(413, f"{where} has {len(text)} characters, above {limits.max_chars}; cut it")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise RefusedError(422, f"{where} has half of a character; fix it")

@@ -5,16 +5,22 @@ import math
 import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import List, Literal, Optional
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option
+from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.processes.world import World
+from ernie_pair.search.index_folder import open_index_folder
+from ernie_pair.search.models import open_embedding_model
+from ernie_pair.search.search_texts import BREADTH_HELP
+from ernie_pair.search.searcher import RECALL_K, TextRecall
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
 MODEL_SECONDS = 5  # for the call of the model that is in work when the time to stop is over
@@ -25,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ServeConfig(Options):
-    """Answer pairs over HTTP with an exported model: POST /predict; / is a page to try it.
+    """Answer pairs over HTTP with an exported model: POST /predict, /rank, /search; / is a page to try them.
 
     curl 127.0.0.1:8000/predict -d '{"pairs": [["text a", "text b"]]}' asks it; /openapi.json documents it.
     """
@@ -63,6 +69,20 @@ class ServeConfig(Options):
         help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
         group="evaluation",
     )
+    index: str = option(
+        "", help="an index for /search, which ernie-pair index made; empty: no /search", group="model"
+    )
+    embedding_model: str = option(
+        "", help="of --index: the embedding model that it was made with", group="model"
+    )
+    recall_k: int = option(
+        RECALL_K,
+        help="of --index: nearest texts that the model chooses from",
+        group="evaluation",
+        unit="texts",
+        at_least=1,
+    )
+    breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
     max_wait_ms: float = option(
         5.0,
         help="how long a request waits for others that asked just before to join its forward pass",
@@ -74,7 +94,9 @@ class ServeConfig(Options):
     max_batch: int = option(
         64, help="pairs that requests may join up to", group="devices", unit="pairs", at_least=1
     )
-    max_pairs: int = option(256, help="most pairs of one request", group="data", unit="pairs", at_least=1)
+    max_pairs: int = option(
+        256, help="most pairs, or candidates, of one request", group="data", unit="pairs", at_least=1
+    )
     max_chars: int = option(
         2000, help="most characters of one text", group="data", unit="characters", at_least=1
     )
@@ -114,6 +136,13 @@ class ServeConfig(Options):
                 f"--max_waiting {self.max_waiting} has no room for one request of --max_pairs "
                 f"{self.max_pairs}; raise the first or lower the second"
             )
+        if bool(self.index) != bool(self.embedding_model):
+            raise InputError("--index and --embedding_model go together; give both, or neither")
+        if self.index and self.max_waiting < self.recall_k:
+            raise InputError(
+                f"--max_waiting {self.max_waiting} has no room for one search of --recall_k {self.recall_k}; "
+                "raise the first or lower the second"
+            )
 
 
 def serve(config: ServeConfig) -> None:
@@ -135,10 +164,26 @@ def serve(config: ServeConfig) -> None:
             device=config.device,
         )
         predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
-        _serve(config, predictor, listener)
+        _serve(config, predictor, _texts_of(config, predictor), listener)
 
 
-def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socket) -> None:
+def _texts_of(config: ServeConfig, predictor: PairPredictor) -> Optional[TextRecall]:
+    """Return the index of /search, opened; None without --index. Raises an ErniePairError."""
+    if not config.index:
+        return None
+    predictor.refuse_unrankable()
+    folder = open_index_folder(Path(config.index))
+    threads = config.threads or cpu_threads()
+    embedder = open_embedding_model(config.embedding_model, 0, "cpu", threads)
+    texts = TextRecall(folder, embedder, config.recall_k, threads, config.breadth)
+    texts.recall(["你好"])  # as above
+    logger.info("/search looks through the %d texts of %s", texts.count, config.index)
+    return texts
+
+
+def _serve(
+    config: ServeConfig, predictor: PairPredictor, texts: Optional[TextRecall], listener: socket.socket
+) -> None:
     import uvicorn
 
     from ernie_pair.server.app import create_app
@@ -152,6 +197,7 @@ def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socke
         Batching(config.max_batch, config.max_wait_ms / 1000, config.max_waiting),
         Limits(config.max_body_kb * 1024, config.max_pairs, config.max_chars),
         _hosts_of(config),
+        texts,
     )
     room = room_for(config.max_connections)
     settings = uvicorn.Config(

@@ -86,7 +86,7 @@ def template(tmp_path_factory):
             tiny_pretrain.write_corpus(here / prefix, here / "my_model", seed=seed)
     train_pair(config)
     (best,) = (here / "out").glob("best-accuracy-*")
-    for name in ("my_model", "ernie-1.0", "output/dynamic", f"output/pair/{best.name}"):
+    for name in ("my_model", "embedder", "ernie-1.0", "output/dynamic", f"output/pair/{best.name}"):
         shutil.copytree(best, here / name, dirs_exist_ok=True)
     gram = open_model(str(here / "gram"), model_type="ernie_gram", from_scratch=True)
     (here / "ernie-gram-zh").mkdir()
@@ -110,6 +110,9 @@ def write_texts(here):
     (here / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     for number, (name, labels) in enumerate({"test.tsv": True, "new.tsv": False}.items()):
         tiny_pair.write_pairs(here / name, 40, seed=7 + number, labels=labels)
+    rows = [f"q{number}\t{text}\n" for number, text in enumerate(texts)]
+    (here / "faq.tsv").write_text("".join(rows), encoding="utf-8")
+    (here / "questions.txt").write_text("".join(f"{text}\n" for text in texts[:5]), encoding="utf-8")
     lines = (here / "dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     for row in (0, 14, 28):  # labels that no model gets right: there is something to calibrate
         lines[row] = lines[row].replace("\t0\n", "\t1\n")

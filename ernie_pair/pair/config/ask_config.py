@@ -7,6 +7,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
+from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
@@ -133,7 +134,7 @@ class EvaluateConfig(AskConfig):
 
 
 @dataclass(frozen=True)
-class PredictConfig(AskConfig):
+class PredictConfig(RayFlags, AskConfig):
     """Predict the class of every pair of a file, labelled or not."""
 
     EXAMPLE = "--model_path output/best --input_file pairs.tsv --output_file predictions.tsv"

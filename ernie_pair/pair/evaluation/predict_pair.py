@@ -1,13 +1,29 @@
 """The class of every pair of a file, written in the recipe's two columns."""
 
+import hashlib
 import logging
-from dataclasses import replace
+import os
+import socket
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Iterator
 
+import numpy as np
+
+from data_tools.base.errors import InputError, MachineError
+from data_tools.base.progress import CountProgress
+from data_tools.files.atomic_folder import README
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.results import files_of
+from ernie_pair.inference.ray_flags import refuse_unseen
 from ernie_pair.inference.softmax import decide, refuse_threshold
+from ernie_pair.inference.token_rows import WINDOW
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.config.ask_config import PredictConfig
+from ernie_pair.pair.data.checked_pairs import CheckedPairs
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.prediction_file import prediction_lines
 from ernie_pair.pair.evaluation.result_file import results_of
@@ -21,15 +37,19 @@ def predict_pair(config: PredictConfig) -> None:
     results = results_of("predict", config)
     if results.are_done():
         return
+    config.refuse_no_ray()
     trained = InferenceModel(config)
     refuse_threshold(config.threshold, trained.num_classes, config.model_path)
     saved = trained.calibration
     symmetric = saved.chosen_symmetry(config.symmetric, config.model_path)
     threshold = saved.threshold if config.threshold is None else config.threshold
     pairs = trained.check(config.input_file)
-    decisions = (
-        decide(logits, saved.temperature, threshold) for logits in trained.logits_by_window(pairs, symmetric)
+    logits_by_window = (
+        trained.logits_by_window(pairs, symmetric)
+        if config.engine == "local"
+        else _logits_by_ray(config, trained, pairs, symmetric)
     )
+    decisions = (decide(logits, saved.temperature, threshold) for logits in logits_by_window)
     lines = prediction_lines(decisions, trained.labels.names, config.scores, pairs.left_out)
     if trained.world.is_first:
         with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
@@ -40,3 +60,59 @@ def predict_pair(config: PredictConfig) -> None:
     trained.process_group.barrier()
     logger.info("%s", describe_decision(threshold, config.threshold is None, symmetric))
     logger.info("%d predictions: %s", pairs.count, config.output_file)
+
+
+@dataclass(frozen=True)
+class RayAsker:
+    """The logits of windows of pairs in the tasks of Ray, each of which opens the model once."""
+
+    config: PredictConfig
+    symmetric: str
+    kernels: str  # in words: another machine must compute as this one
+    sha256: str  # of the weights and the vocabulary
+
+    @classmethod
+    def of(cls, config: PredictConfig, trained: InferenceModel, symmetric: str) -> "RayAsker":
+        """Return what computes as ``trained`` does, elsewhere; what it would write goes nowhere."""
+        folder = Path(config.model_path).absolute()
+        settled = replace(config, model_path=str(folder), output_file=os.devnull)
+        return cls(settled, symmetric, trained.kernels.name, _hash_of(folder))
+
+    def __call__(self, window: Pairs) -> np.ndarray:
+        """Return the logits float32 [N, C]. Raises MachineError on a machine that would find others."""
+        refuse_unseen(self.config.model_path)
+        trained = _opened(self.config)
+        if (trained.kernels.name, _hash_of(Path(self.config.model_path))) != (self.kernels, self.sha256):
+            raise MachineError(
+                f"{self.config.model_path} on {socket.gethostname()} is another model, or computed by "
+                f"{trained.kernels.name} and not {self.kernels}; give all machines the same, or pass "
+                "--kernels plain"
+            )
+        return trained.logits(window, self.symmetric)
+
+
+@lru_cache(maxsize=1)
+def _opened(config: PredictConfig) -> InferenceModel:
+    return InferenceModel(config)
+
+
+def _hash_of(folder: Path) -> str:
+    """Return a hash of all files of a model, whatever is said of it in README.md."""
+    files = [path for path in files_of(str(folder)) if path.name != README]
+    return hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
+
+
+def _logits_by_ray(
+    config: PredictConfig, trained: InferenceModel, pairs: CheckedPairs, symmetric: str
+) -> Iterator[np.ndarray]:
+    """Yield the logits of all pairs, float32 [at most WINDOW, C], in their order.
+
+    A task gets a whole window: within it pairs of like length stand together, here as there.
+    """
+    if trained.world.size > 1:
+        raise InputError("--engine ray starts its own tasks; run it in one process, not by a launcher")
+    asker = RayAsker.of(config, trained, symmetric)
+    with CountProgress(pairs.count, "pair") as progress:
+        for logits in config.mapped(asker, pairs.windows(WINDOW)):
+            progress.advance(len(logits))
+            yield logits

@@ -1,20 +1,27 @@
 """The class of every pair of a file, by an exported model: the rows of `predict`, without its code."""
 
 import logging
-from dataclasses import dataclass
+import socket
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Iterator, Literal, Optional
 
+from data_tools.base.errors import MachineError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.progress import CountProgress
+from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.ray_flags import RayFlags, refuse_unseen
 from ernie_pair.inference.softmax import Decisions
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
 from ernie_pair.pair.data.pair_source import FileSource
 from ernie_pair.pair.data.rejected import ENDING
@@ -28,14 +35,20 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RunConfig(Options):
-    """Predict the class of every pair of a file with an exported model."""
-
-    EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
+class RunFiles(Options):
+    """The model, its input and its output; a base by itself puts them first of all fields."""
 
     model: str = option(help="the folder that ernie-pair export made", group="model")
     input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl", group="data")
     output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
+
+
+@dataclass(frozen=True)
+class RunConfig(RayFlags, RunFiles):
+    """Predict the class of every pair of a file with an exported model."""
+
+    EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
+
     scores: bool = option(
         False, help="add the probability of every class, calibrated if the model is", group="evaluation"
     )
@@ -87,7 +100,23 @@ def predict_exported(config: RunConfig) -> None:
     results = results_of("run", config)
     if results.are_done():
         return
-    predictor = PairPredictor(
+    config.refuse_no_ray()
+    predictor = _opened(config)
+    columns = Columns(config.text_a, config.text_b)
+    source = FileSource("input_file", config.input_file, "test", None, columns, RowRules.of(config))
+    pairs = CheckedPairs(source, Path(config.output_file + ENDING))
+    lines = prediction_lines(
+        _ask(config, predictor, pairs), predictor.class_names, config.scores, pairs.left_out
+    )
+    with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
+        file.writelines(lines)
+    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
+    logger.info("%d predictions by %s: %s", pairs.count, predictor.describe(), config.output_file)
+
+
+@lru_cache(maxsize=1)
+def _opened(config: RunConfig) -> PairPredictor:
+    return PairPredictor(
         config.model,
         config.backend,
         config.threads,
@@ -96,20 +125,44 @@ def predict_exported(config: RunConfig) -> None:
         precision=config.precision,
         device=config.device,
     )
-    columns = Columns(config.text_a, config.text_b)
-    source = FileSource("input_file", config.input_file, "test", None, columns, RowRules.of(config))
-    pairs = CheckedPairs(source, Path(config.output_file + ENDING))
-    lines = prediction_lines(_ask(predictor, pairs), predictor.class_names, config.scores, pairs.left_out)
-    with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
-        file.writelines(lines)
-    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
-    logger.info("%d predictions by %s: %s", pairs.count, predictor.describe(), config.output_file)
 
 
-def _ask(predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[Decisions]:
-    """Yield classes int64 [N] and probabilities float32 [N, C] of the pairs, up to CHUNK at a time."""
+@dataclass(frozen=True)
+class RayAsker:
+    """The decisions on windows of pairs in the tasks of Ray, each of which opens the model once."""
+
+    config: RunConfig
+    sha256: str  # of export.json: another machine must have this very model
+
+    @classmethod
+    def of(cls, config: RunConfig, predictor: PairPredictor) -> "RayAsker":
+        """Return what computes as ``predictor`` does, elsewhere."""
+        folder = Path(config.model).absolute()
+        settled = replace(config, model=str(folder), backend=predictor.backend)
+        return cls(settled, sha256_of_file(folder / EXPORT_MANIFEST))
+
+    def __call__(self, window: Pairs) -> Decisions:
+        """Return the decisions on a window. Raises MachineError on a machine without this model."""
+        manifest = Path(self.config.model, EXPORT_MANIFEST)
+        refuse_unseen(str(manifest))
+        if sha256_of_file(manifest) != self.sha256:
+            raise MachineError(
+                f"{self.config.model} on {socket.gethostname()} is another model; give all machines the same"
+            )
+        return _decided(_opened(self.config), window)
+
+
+def _decided(predictor: PairPredictor, window: Pairs) -> Decisions:
+    """Return classes int64 [N] and probabilities float32 [N, C] of the pairs."""
+    answer = predictor.predict(list(zip(window.left, window.right)))
+    return Decisions(answer.classes, answer.probabilities)
+
+
+def _ask(config: RunConfig, predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[Decisions]:
+    """Yield the decisions on the pairs, up to CHUNK at a time."""
+    here = partial(_decided, predictor)
     with CountProgress(pairs.count, "pair") as progress:
-        for window in pairs.windows(CHUNK):
-            answer = predictor.predict(list(zip(window.left, window.right)))
-            progress.advance(len(window))
-            yield Decisions(answer.classes, answer.probabilities)
+        ask = here if config.engine == "local" else RayAsker.of(config, predictor)
+        for decisions in config.mapped(ask, pairs.windows(CHUNK)):
+            progress.advance(len(decisions.classes))
+            yield decisions

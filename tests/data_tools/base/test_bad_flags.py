@@ -17,12 +17,14 @@ from data_tools.build_vocab import VocabConfig
 from data_tools.create_pretraining_data import CreateConfig
 from data_tools.trans_to_json import TransConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.search.build_index import IndexConfig
 
 
 def needed(config_class):
     """The words without which nothing is parsed."""
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
     words += ["--input_path", "x"] if config_class is VocabConfig else []
+    words += ["--model", "x"] if config_class is IndexConfig else []
     for item in fields(config_class):
         if item.default is MISSING:
             word = __file__ if item.name == "train_config" else "x"  # which has to be there

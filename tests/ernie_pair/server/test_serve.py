@@ -296,7 +296,7 @@ def test_health_says_what_is_served(model):
         "max_seq_len": 128,
         "waiting_pairs": 0,
     }
-    facts.update(temperature=1.5, threshold=0.25, symmetric="average")
+    facts.update(temperature=1.5, threshold=0.25, symmetric="average", indexed_texts=None)
     assert answer.json() == {"status": "ok", **facts}
 
 
@@ -329,7 +329,7 @@ def test_the_page_is_self_contained_and_may_not_fetch(model):
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert re.findall(r"(?:https?:)?//\w|url\(|@import|<link[^>]*stylesheet|src=", page.text) == []
     assert "句子 A · Sentence A" in page.text and "innerHTML" not in page.text
-    assert set(re.findall(r'fetch\("(\w+)"', page.text)) == {"predict", "health"}
+    assert set(re.findall(r'fetch\("(\w+)"', page.text)) == {"predict", "rank", "search", "health"}
     assert ask(model, lambda client: client.head("/")).status_code == 200
 
 

@@ -346,7 +346,7 @@ def test_openapi_says_what_is_asked_and_what_is_answered():
 
     with TestClient(create_app(FakeModel(), Batching(8, 0.0, 100), Limits(2000, 5, 20))) as client:
         document = client.get("/openapi.json").json()
-        assert set(document["paths"]) == {"/", "/predict", "/health", "/metrics"}
+        assert set(document["paths"]) == {"/", "/predict", "/rank", "/health", "/metrics"}
         route = document["paths"]["/predict"]["post"]
         schema = route["requestBody"]["content"]["application/json"]["schema"]
         answer = client.post("/predict", json=schema["example"])

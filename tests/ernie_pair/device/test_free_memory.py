@@ -2,8 +2,8 @@
 
 import pytest
 
-from ernie_pair.launch import free_memory as module
-from ernie_pair.launch.free_memory import free_memory
+from ernie_pair.device import free_memory as module
+from ernie_pair.device.free_memory import free_memory
 
 GB = 10**9
 MACHINE = {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {64 * GB // 1024} kB\n"}

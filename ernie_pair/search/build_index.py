@@ -1,0 +1,259 @@
+"""ernie-pair index: the texts of a file as a folder in which they are found by what they mean.
+
+All lines are checked before the model works. Vectors are kept chunk by chunk beside the folder, so that a run
+that was killed takes them up; the folder appears when all of it is there.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Dict, List, Literal, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.base.progress import CountProgress, Progress
+from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.results import Results, files_of, settings_of
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.embedder import describe_cut
+from ernie_pair.processes.world import World
+from ernie_pair.search.faiss_index import (
+    Chunks,
+    IndexShape,
+    VectorIndex,
+    build_index,
+    refuse_little_memory,
+    require_faiss,
+    write_index,
+)
+from ernie_pair.search.index_folder import IDS, INDEX_FILE, INDEX_MANIFEST, TEXTS, WRITTEN, IndexManifest
+from ernie_pair.search.models import open_embedding_model
+from ernie_pair.search.text_source import LeftOut, format_of, read_texts, refuse_repeated_ids
+from ernie_pair.search.text_table import TextTable, TextTableWriter
+from ernie_pair.search.vector_chunks import (
+    CHUNK,
+    StoredVectors,
+    VectorChunks,
+    remove_chunks,
+    work_folder_of,
+    working_in,
+)
+
+PROBED, NEAREST = 100, 10  # vectors that are searched for when the index is there, and how many of each
+BAD_LINE_CURE = "fix the line, or pass --on_bad_row skip"
+THREADS_HELP = "of one forward pass and of faiss; 0: the cores of this process"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class IndexConfig(Options):
+    """Make an index of texts, in which `ernie-pair search` finds those that match a query."""
+
+    EXAMPLE = "--texts_file faq.tsv --model embedder --output_dir faq.index"
+
+    texts_file: str = option(
+        help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
+        group="data",
+    )
+    output_dir: str = option(help="the folder to make", group="data")
+    model: str = option("", help="an embedding model, trained or exported", group="model")
+    vectors: str = option(
+        "", help="in place of a model: the vectors that ernie-pair embed made of these texts", group="data"
+    )
+    kind: Literal["flat", "ivf", "hnsw"] = option(
+        "flat", help="flat: exact; ivf: lists of near vectors; hnsw: a graph of them", group="model"
+    )
+    precision: Literal["fp32", "fp16", "int8"] = option(
+        "fp32",
+        help="of the vectors in the index; fp16 takes half the memory, int8 a quarter",
+        group="precision",
+    )
+    dim: int = option(
+        0,
+        help="numbers of a vector that are kept, one of the model's lengths; 0: all",
+        group="model",
+        at_least=0,
+    )
+    lists: int = option(
+        0, help="lists of ivf; 0: 4 x the root of the texts", group="model", unit="lists", at_least=0
+    )
+    links: int = option(
+        32, help="links of a text of hnsw", group="model", unit="links", at_least=2, at_most=512
+    )
+    ef_construction: int = option(
+        80, help="candidates for the links of hnsw", group="model", unit="texts", at_least=1
+    )
+    batch_size: int = option(64, help="texts in one forward pass", group="devices", unit="texts", at_least=1)
+    device: Literal["cpu", "gpu"] = option("cpu", help="where the embedding model runs", group="devices")
+    threads: int = option(0, help=THREADS_HELP, group="devices", unit="threads", at_least=0)
+    on_bad_row: Literal["stop", "skip"] = option(
+        "stop", help="a line that holds no text: stop with its place, or leave it out", group="data"
+    )
+    overwrite: bool = option(False, help="replace another index that is there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if bool(self.model) == bool(self.vectors):
+            raise InputError("give either --model or --vectors: what makes the vectors, or where they are")
+        if self.vectors and format_of(Path(self.texts_file)) != "text":
+            raise InputError(
+                f"--vectors {self.vectors} are of a file with a text in each line, and --texts_file "
+                f"{self.texts_file} is none; give --model"
+            )
+        if self.vectors and self.dim:
+            raise InputError(f"--dim {self.dim} is of --model; --vectors have the length they were made with")
+        for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
+            value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if value != usual and self.kind != kind:
+                raise InputError(f"--{name} {value} is of --kind {kind}; leave it out, or take that kind")
+
+    @property
+    def shape(self) -> IndexShape:
+        """Return how the index is built."""
+        return IndexShape(self.kind, self.precision, self.lists, self.links, self.ef_construction)
+
+
+class Vectors(NamedTuple):
+    """The vectors of all texts, chunk by chunk, and what they were made by."""
+
+    chunks: Chunks
+    dim: int
+    fingerprint: str
+    max_seq_len: int  # 0 where it is not known
+
+
+def make_index(config: IndexConfig) -> None:
+    """Write ``output_dir``. Raises an ErniePairError; then there is no half of it."""
+    start_console(World())
+    require_faiss()
+    output_dir = Path(os.path.realpath(config.output_dir))
+    _refuse_loss(output_dir)
+    results = _results(config, output_dir)
+    if results.are_done():
+        return
+    work = work_folder_of(output_dir)
+    with working_in(work):
+        publish_folder(
+            output_dir,
+            partial(_fill, config=config, work=work),
+            results.about_folder,
+            may_be_lost=lambda folder: config.overwrite,
+        )
+        remove_chunks(work)
+    logger.info("%s: %s", config.texts_file, config.output_dir)
+
+
+def _results(config: IndexConfig, output_dir: Path) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {
+        "texts_file": files_of(config.texts_file),
+        "model": [path for path in files_of(config.model) if path.name != README],
+        "vectors": files_of(config.vectors),
+    }
+    settings = settings_of(config, *inputs, "output_dir", "batch_size")
+    outputs = [output_dir / name for name in WRITTEN]
+    return Results("index", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+
+
+def _refuse_loss(output_dir: Path) -> None:
+    """Raise InputError when what would be replaced is not an earlier index."""
+    refuse_loss(output_dir, WRITTEN if (output_dir / INDEX_MANIFEST).is_file() else ())
+
+
+def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
+    left_out = LeftOut()
+    count = _write_texts(Path(config.texts_file), draft, left_out if config.on_bad_row == "skip" else None)
+    if left_out.count:
+        logger.warning("%d lines are left out, the first: %s", left_out.count, left_out.first)
+    vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
+    kind, dim, threads = config.kind, vectors.dim, config.threads or cpu_threads()
+    refuse_little_memory(config.shape, count, dim)
+    logger.info("building %s of %d vectors of %d", config.shape.words(count), count, dim)
+    with CountProgress(count, "vector") as progress:
+        index = build_index(config.shape, count, dim, vectors.chunks, threads, progress.advance)
+    write_index(index, draft / INDEX_FILE)
+    del index
+    recall = recall_of(VectorIndex(draft / INDEX_FILE, kind, count, dim, threads), vectors.chunks, count)
+    logger.info("it finds %.1f%% of the %d nearest of %d texts", 100 * recall, NEAREST, min(PROBED, count))
+    manifest = IndexManifest(
+        kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall
+    )
+    manifest.write(draft, lines_left_out=left_out.count)
+
+
+def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
+    """Return the vectors of the texts: those that are there, or those that the model makes now."""
+    if config.vectors:
+        stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
+        return Vectors(stored, stored.dim, stored.fingerprint, stored.max_seq_len)
+    embedder = open_embedding_model(
+        config.model, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
+    )
+    refuse_little_memory(config.shape, len(table), embedder.dim)
+    chunks = VectorChunks(
+        work, lambda: table.chunks(CHUNK), embedder.embed, embedder.dim, embedder.fingerprint
+    )
+    with CountProgress(len(table), "text") as progress:
+        chunks.make(progress.advance)
+    if chunks.taken_up:
+        logger.info("%d of %d vectors were there, of a run that did not end", chunks.taken_up, len(table))
+    if embedder.num_cut:
+        logger.warning("%s", describe_cut(embedder, len(table)))
+    return Vectors(chunks, embedder.dim, embedder.fingerprint, embedder.max_seq_len)
+
+
+def _write_texts(path: Path, draft: Path, left_out: Optional[LeftOut]) -> int:
+    """Write the tables of texts and ids, and return how many.
+
+    Raises InputError for a bad line that is not left out, an id that stands twice, and a file without texts.
+    """
+    lines: List[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+    held: List[int] = []
+    tables = TextTableWriter(draft, TEXTS), TextTableWriter(draft, IDS)
+    with Progress(files_of(str(path)), 0) as progress, tables[0] as texts, tables[1] as ids:
+        for row in read_texts(path, left_out, progress.read, BAD_LINE_CURE):
+            texts.append(row.text)
+            ids.append(row.id)
+            held.append(row.line)
+            if len(held) >= CHUNK:
+                lines.append(np.array(held, dtype=np.int64))
+                held = []
+    numbers = np.concatenate([*lines, np.array(held, dtype=np.int64)])
+    if not len(numbers):
+        raise InputError(
+            f"{path} holds no text, so there is nothing to index; give a file with a text a line"
+        )
+    names = (name for chunk in TextTable(draft, IDS).chunks(CHUNK) for name in chunk)
+    refuse_repeated_ids(path, names, numbers)
+    return len(numbers)
+
+
+def recall_of(index: VectorIndex, vectors: Chunks, count: int) -> float:
+    """Return the share of the NEAREST vectors of PROBED ones that ``index`` finds; of itself it is sure.
+
+    Compared are cosines, so that one of several equal texts is as good as another.
+    """
+    picked = np.linspace(0, count - 1, min(PROBED, count)).astype(np.int64)
+    first, probes = 0, []
+    for chunk in vectors():
+        probes.append(chunk[picked[(picked >= first) & (picked < first + len(chunk))] - first])
+        first += len(chunk)
+    queries, wanted = np.concatenate(probes), min(NEAREST, count)
+    best = np.full((len(queries), wanted), -2.0, dtype=np.float32)
+    places = index.nearest(queries, wanted)[1]
+    found = np.full(places.shape, -2.0, dtype=np.float32)
+    first = 0
+    for chunk in vectors():
+        cosines = queries @ chunk.T
+        best = -np.sort(-np.concatenate([best, cosines], axis=1), axis=1)[:, :wanted]
+        here = (places >= first) & (places < first + len(chunk))
+        rows, columns = np.nonzero(here)
+        found[rows, columns] = cosines[rows, places[rows, columns] - first]
+        first += len(chunk)
+    return float((found >= best[:, -1:] - 1e-6).mean())

@@ -1,0 +1,164 @@
+"""An index of vectors by faiss: how it is made, written and opened.
+
+flat   every vector is compared: exact, and slower the more there are
+ivf    the vectors of the lists whose centres are nearest (Jégou et al. 2011)
+hnsw   a graph of near vectors is walked (Malkov and Yashunin 2016); needs the most memory, asks the fastest
+
+All vectors have length 1, so their inner product is their cosine.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterator, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import CheckpointError, MachineError
+from data_tools.base.optional_import import import_optional
+from ernie_pair.device.free_memory import free_memory
+
+KINDS, PRECISIONS = ("flat", "ivf", "hnsw"), ("fp32", "fp16", "int8")
+_CODES = {"fp32": ("Flat", 4), "fp16": ("SQfp16", 2), "int8": ("SQ8", 1)}  # faiss's word, bytes a number
+TRAINED_ON = 64  # vectors for each list, of which faiss wants 39 at least
+FEWEST_PER_LIST = 39
+FOR_RANGES = 1 << 16  # vectors that the ranges of int8 are taken from
+SEED = 1234
+SPARE = 1.2  # of memory, for what is not counted
+Chunks = Callable[[], Iterator[np.ndarray]]  # the vectors in their order, float32 [n, D] at a time
+
+
+def require_faiss() -> Any:
+    """Return the module of faiss. Raises InputError where it is not installed."""
+    return import_optional("faiss", "search")
+
+
+@dataclass(frozen=True)
+class IndexShape:
+    """How an index is built; ``lists`` of ivf and ``links`` of hnsw, 0: by the number of vectors."""
+
+    kind: str = "flat"
+    precision: str = "fp32"
+    lists: int = 0
+    links: int = 32
+    ef_construction: int = 80
+
+    def lists_for(self, count: int) -> int:
+        """Return the number of lists for ``count`` vectors: 4 sqrt(count), or fewer where lists are short."""
+        if self.lists:
+            return self.lists
+        return max(1, min(round(4 * math.sqrt(count)), count // FEWEST_PER_LIST))
+
+    def words(self, count: int) -> str:
+        """Return what faiss's index_factory calls it."""
+        codes = _CODES[self.precision][0]
+        before = {"flat": "", "ivf": f"IVF{self.lists_for(count)},", "hnsw": f"HNSW{self.links},"}
+        return before[self.kind] + codes
+
+    def size(self, count: int, dim: int) -> int:
+        """Return about how many bytes it takes in memory, and on disk."""
+        per_vector = dim * _CODES[self.precision][1]
+        per_vector += {"flat": 0, "ivf": 8, "hnsw": 4 * (2 * self.links + 2)}[self.kind]
+        sample = 4 * dim * self.sample_size(count)
+        return count * per_vector + sample
+
+    def sample_size(self, count: int) -> int:
+        """Return how many vectors it is trained on; 0 for a kind that is not."""
+        of_lists = TRAINED_ON * self.lists_for(count) if self.kind == "ivf" else 0
+        of_ranges = FOR_RANGES if self.precision == "int8" else 0
+        return min(count, max(of_lists, of_ranges))
+
+
+def refuse_little_memory(shape: IndexShape, count: int, dim: int) -> None:
+    """Raise MachineError where the index will not fit into the memory of this machine."""
+    needed, free = SPARE * shape.size(count, dim), free_memory()
+    if needed > free:
+        raise MachineError(
+            f"the index of {count:,} vectors of {dim} takes about {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free; take --precision fp16 or int8, or fewer --dim"
+        )
+
+
+def build_index(
+    shape: IndexShape,
+    count: int,
+    dim: int,
+    chunks: Chunks,
+    threads: int,
+    advance: Callable[[int], None] = lambda added: None,
+) -> Any:
+    """Return faiss's index of ``count`` vectors; ``advance`` hears how many have been added.
+
+    The same vectors give the same bytes, but for hnsw, which several threads build in the order in which they
+    come. A chunk of vectors and the index itself are in memory.
+    """
+    faiss = require_faiss()
+    faiss.omp_set_num_threads(threads)
+    index = faiss.index_factory(dim, shape.words(count), faiss.METRIC_INNER_PRODUCT)
+    if shape.kind == "hnsw":
+        index.hnsw.efConstruction = shape.ef_construction
+    sample_size = shape.sample_size(count)
+    if not index.is_trained:
+        index.train(_sample(chunks, count, dim, sample_size or count))
+    for chunk in chunks():
+        index.add(np.ascontiguousarray(chunk))
+        advance(len(chunk))
+    return index
+
+
+def _sample(chunks: Chunks, count: int, dim: int, size: int) -> np.ndarray:
+    """Return ``size`` vectors of all, float32 [size, D], drawn by SEED."""
+    picked = np.sort(np.random.default_rng(SEED).choice(count, size, replace=False))
+    sample, first, done = np.empty((size, dim), dtype=np.float32), 0, 0
+    for chunk in chunks():
+        mine = picked[np.searchsorted(picked, first) : np.searchsorted(picked, first + len(chunk))] - first
+        sample[done : done + len(mine)] = chunk[mine]
+        first, done = first + len(chunk), done + len(mine)
+    return sample
+
+
+def write_index(index: Any, path: Path) -> None:
+    """Write the index. Raises OSError where the disk does not take it."""
+    try:
+        require_faiss().write_index(index, str(path))
+    except RuntimeError as error:  # of its C++: it says no more than that
+        raise OSError(5, f"faiss could not write it ({_first_line(error)})", str(path)) from None
+
+
+class VectorIndex:
+    """An index on disk, opened for search. Its vectors are memory-mapped.
+
+    ``breadth``: of ivf how many lists are looked through (nprobe), of hnsw how many candidates are kept
+    (efSearch); 0: 16 and 64. Raises CheckpointError for a file that is none of ``count`` vectors of ``dim``.
+    """
+
+    def __init__(self, path: Path, kind: str, count: int, dim: int, threads: int, breadth: int = 0):
+        self._faiss = faiss = require_faiss()
+        self._threads = threads
+        how = faiss.IO_FLAG_MMAP if kind == "ivf" else faiss.IO_FLAG_MMAP_IFC
+        try:
+            self._index = faiss.read_index(str(path), how)
+        except RuntimeError as error:
+            raise CheckpointError(f"{path}: {_first_line(error)}; make the index again") from None
+        if (self._index.ntotal, self._index.d) != (count, dim):
+            raise CheckpointError(
+                f"{path} holds {self._index.ntotal} vectors of {self._index.d}, not {count} of {dim}; make "
+                "the index again"
+            )
+        if kind == "ivf":
+            self._index.nprobe = min(breadth or 16, self._index.nlist)
+        elif kind == "hnsw":
+            self._index.hnsw.efSearch = breadth or 64
+
+    def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+        """Return the cosines float32 [N, count] and the places int64 [N, count] of the nearest vectors.
+
+        The nearest first; a place is -1 where fewer are found. ``vectors`` float32 [N, D] of length 1.
+        """
+        self._faiss.omp_set_num_threads(self._threads)
+        return self._index.search(np.ascontiguousarray(vectors, dtype=np.float32), count)
+
+
+def _first_line(error: Exception) -> str:
+    words = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return words.rpartition("Error: ")[2][:200] or words[:200]

@@ -1,0 +1,99 @@
+"""The folder of an index: written by `ernie-pair index`, read by whatever searches.
+
+index.faiss                       the vectors, see `faiss_index`
+texts.utf8, texts.offsets.npy     the texts, see `text_table`; row i is vector i
+ids.utf8, ids.offsets.npy         what they are called
+index.json                        what they were made by, and the hash of each file:
+
+    {"format": 1, "kind": "flat", "precision": "fp32", "texts": 100000, "dim": 312, "fingerprint": ...,
+     "max_seq_len": 64, "recall_at_10": 1.0, "files": {"index.faiss": SHA-256, ...}, ...}
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict
+
+from data_tools.base.errors import CheckpointError, InputError
+from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
+from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.search.faiss_index import KINDS, PRECISIONS
+from ernie_pair.search.text_table import TextTable, table_files
+
+INDEX_MANIFEST, INDEX_FORMAT = "index.json", 1
+INDEX_FILE, TEXTS, IDS = "index.faiss", "texts", "ids"
+FILES = (INDEX_FILE, *table_files(TEXTS), *table_files(IDS))
+WRITTEN = (*FILES, INDEX_MANIFEST)
+CURE = "make the index again"
+
+
+@dataclass(frozen=True)
+class IndexManifest:
+    """What index.json says."""
+
+    kind: str
+    precision: str
+    texts: int
+    dim: int
+    fingerprint: str  # of the embedding model
+    max_seq_len: int  # tokens of a text that it read
+    recall_at_10: float  # share of the ten nearest that it finds
+
+    def write(self, folder: Path, **more: object) -> None:
+        """Write index.json beside the other files, with ``more`` that is of interest."""
+        files = {name: sha256_of_file(folder / name) for name in FILES}
+        content = {"format": INDEX_FORMAT, **vars(self), **more, "files": files}
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        (folder / INDEX_MANIFEST).write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class IndexFolder:
+    """An index on disk, its files as they were written."""
+
+    folder: Path
+    manifest: IndexManifest
+    texts: TextTable
+    ids: TextTable
+
+
+def open_index_folder(folder: Path) -> IndexFolder:
+    """Open an index, all of whose files are checked by their hashes.
+
+    Raises InputError when ``folder`` is none, CheckpointError when it is damaged.
+    """
+    if not folder.is_dir():
+        raise InputError(f"--index {folder} is not a folder; give the --output_dir of ernie-pair index")
+    path = folder / INDEX_MANIFEST
+    if not path.is_file():
+        raise InputError(f"--index {folder} holds no {INDEX_MANIFEST}; make an index with ernie-pair index")
+    found = read_json_object(path, CURE, CheckpointError)
+    if found.get("format") != INDEX_FORMAT:
+        raise CheckpointError(f"{path}: format {found.get('format')!r}, not {INDEX_FORMAT}; {CURE}")
+    manifest = _manifest_of(path, found)
+    for name in FILES:
+        file = folder / name
+        if not file.is_file() or sha256_of_file(file) != found["files"].get(name):
+            raise CheckpointError(f"{file} is not the file that was written; {CURE}")
+    texts, ids = TextTable(folder, TEXTS), TextTable(folder, IDS)
+    if not len(texts) == len(ids) == manifest.texts:
+        raise CheckpointError(f"{path}: {manifest.texts} texts, and {len(texts)} are there; {CURE}")
+    return IndexFolder(folder, manifest, texts, ids)
+
+
+def _manifest_of(path: Path, found: Dict[str, Any]) -> IndexManifest:
+    files = found.get("files")
+    is_sound = {
+        "kind": found.get("kind") in KINDS,
+        "precision": found.get("precision") in PRECISIONS,
+        "texts": is_whole_number(found.get("texts"), 1),
+        "dim": is_whole_number(found.get("dim"), 1),
+        "fingerprint": isinstance(found.get("fingerprint"), str),
+        "max_seq_len": is_whole_number(found.get("max_seq_len"), 0),
+        "recall_at_10": is_number(found.get("recall_at_10"), 0, 1),
+        "files": isinstance(files, dict) and is_texts(list(files.values())),
+    }
+    for key, sound in is_sound.items():
+        if not sound:
+            raise CheckpointError(f"{path}: wrong or missing: {key}; {CURE}")
+    return IndexManifest(**{name: found[name] for name in IndexManifest.__dataclass_fields__})

@@ -1,0 +1,47 @@
+"""The models of a search: one makes vectors of texts, another scores pairs of them."""
+
+from pathlib import Path
+from typing import Callable, Sequence
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from ernie_pair.inference.embedder import TextEmbedder, open_exported_embedder
+from ernie_pair.inference.embedding_json import read_embedding
+from ernie_pair.inference.exported_model import EXPORT_MANIFEST
+from ernie_pair.inference.predictor import PairPredictor, TextPair
+
+Scorer = Callable[[Sequence[TextPair]], np.ndarray]  # pairs to the probabilities of class 1, float64 [N]
+
+
+def open_embedding_model(
+    folder: str, dim: int, device: str, threads: int, batch_size: int = 64
+) -> TextEmbedder:
+    """Open an embedding model, trained or exported; an exported one needs none of the libraries of training.
+
+    ``dim``: numbers of a vector, 0: all. Raises an ErniePairError.
+    """
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder} is not a folder; give that of an embedding model")
+    settings = read_embedding(Path(folder))
+    if settings is not None and settings.is_exported:
+        if device != "cpu":
+            raise InputError(f"{folder} is an exported embedding model, asked on a CPU; use --device cpu")
+        return open_exported_embedder(folder, dim=dim, threads=threads, batch_size=batch_size)
+    from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+
+    return open_embedder(folder, device, EmbedderOptions(dim=dim, threads=threads, batch_size=batch_size))
+
+
+def open_scorer(folder: str, device: str, threads: int) -> Scorer:
+    """Open a pair classifier of two classes, exported or trained, as what scores pairs.
+
+    Raises an ErniePairError for a folder that is none.
+    """
+    if (Path(folder) / EXPORT_MANIFEST).is_file():
+        predictor = PairPredictor(folder, threads=threads, device=device)
+        predictor.refuse_unrankable()
+        return predictor.scores
+    from ernie_pair.search.trained_scorer import open_trained_scorer  # which loads Paddle
+
+    return open_trained_scorer(folder, device)

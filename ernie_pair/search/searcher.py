@@ -1,0 +1,158 @@
+"""Search: the nearest texts of an index by their embeddings, ordered by a pair classifier."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Iterable, Iterator, List, Optional, Sequence, Union
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.search.faiss_index import VectorIndex
+from ernie_pair.search.hits import Hit, rerank
+from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
+from ernie_pair.search.models import Scorer, open_embedding_model, open_scorer
+from ernie_pair.search.vector_chunks import refuse_bad_vectors
+
+RECALL_K = 50  # texts that are recalled for a query, from which the classifier chooses
+QUERIES = 64  # asked at a time
+
+
+class TextRecall:
+    """An index and the embedding model that made it. Not for several threads at a time.
+
+    ``recall_k``: texts for each query. ``breadth``: see `VectorIndex`. Raises InputError where ``embedder``
+    is not the model that made the index, CheckpointError where the index is damaged.
+    """
+
+    def __init__(
+        self,
+        folder: IndexFolder,
+        embedder: TextEmbedder,
+        recall_k: int = RECALL_K,
+        threads: int = 0,
+        breadth: int = 0,
+    ):
+        manifest = folder.manifest
+        if manifest.dim != embedder.dim and manifest.dim in embedder.settings.dims:
+            embedder = TextEmbedder(embedder.model, manifest.dim, embedder.batch_size)
+        if embedder.fingerprint != manifest.fingerprint:
+            raise InputError(
+                f"{folder.folder}: its vectors are of another model ({manifest.fingerprint[:12]}) than "
+                f"{embedder.model.name} ({embedder.fingerprint[:12]}); give the model that the index was "
+                "made with, or make it again"
+            )
+        self.recall_k, self.count = min(recall_k, manifest.texts), manifest.texts
+        self._embedder, self._folder = embedder, folder
+        self._index = VectorIndex(
+            folder.folder / INDEX_FILE,
+            manifest.kind,
+            manifest.texts,
+            manifest.dim,
+            threads or cpu_threads(),
+            breadth,
+        )
+
+    def recall(self, queries: Sequence[str]) -> List[List[Hit]]:
+        """Return the nearest texts of each query, the nearest first, at most recall_k; longer ones are cut.
+
+        Raises NumbersError for a vector that is not finite.
+        """
+        vectors = self._embedder.embed(queries)
+        refuse_bad_vectors(vectors, self._embedder.model.name)
+        cosines, places = self._index.nearest(vectors, self.recall_k)
+        return [
+            [self._hit(place, cosine) for place, cosine in zip(row, near) if place >= 0]
+            for row, near in zip(places.tolist(), cosines.tolist())
+        ]
+
+    def _hit(self, place: int, cosine: float) -> Hit:
+        return Hit(self._folder.ids[place], self._folder.texts[place], cosine, cosine)
+
+    def why_refused(self, query: str) -> str:
+        """Return why a query cannot be asked, in a line; '' where it can."""
+        if not query.strip():
+            return "the query is empty; fill it in"
+        tokens, most = self._embedder.num_tokens(query), self._embedder.max_seq_len
+        if tokens > most:
+            return f"the query has {tokens} tokens, above the {most} of the model; shorten it"
+        return ""
+
+
+class PairSearcher:
+    """An index with the two models that search it, opened once. Not for several threads at a time.
+
+    >>> from ernie_pair import PairSearcher
+    >>> searcher = PairSearcher("faq.index", model="embedder", reranker="ship")
+    >>> hits = searcher.search("怎么开户", top_k=3)
+    >>> len(hits) <= 3 and all(0 <= hit.score <= 1 for hit in hits)
+    True
+
+    ``index``: what `ernie-pair index` made, and ``model`` the embedding model that it was made with.
+    ``reranker``: a pair classifier of two classes, exported or trained, that scores the ``recall_k`` nearest
+    texts; without one their similarity is the score. ``threshold``: hits with a lower score are left out.
+    ``cuts``: queries that are longer than the model are cut, not refused. ``breadth``: see `VectorIndex`.
+    Raises an ErniePairError for what cannot be used so.
+    """
+
+    def __init__(
+        self,
+        index: Union[str, Path],
+        model: Union[str, Path],
+        reranker: Union[str, Path, None] = None,
+        recall_k: int = RECALL_K,
+        threshold: Optional[float] = None,
+        device: str = "cpu",
+        threads: int = 0,
+        breadth: int = 0,
+        cuts: bool = False,
+    ):
+        if recall_k < 1:
+            raise InputError(f"--recall_k {recall_k} is below 1; use {RECALL_K}, for example")
+        folder = open_index_folder(Path(index))
+        embedder = open_embedding_model(str(model), 0, device, threads)
+        self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
+        self.threshold, self.cuts = threshold, cuts
+        self._scorer: Optional[Scorer] = open_scorer(str(reranker), device, threads) if reranker else None
+
+    def search(self, query: str, top_k: int = 10) -> List[Hit]:
+        """Return the ``top_k`` texts that match ``query`` best, the best first: id, text, score, similarity.
+
+        Raises InputError for a query that is empty or longer than the model, NumbersError.
+        """
+        (hits,) = self.search_many([query], top_k)
+        return hits
+
+    def search_many(self, queries: Iterable[str], top_k: int = 10) -> Iterator[List[Hit]]:
+        """Yield what `search` returns for each query, in their order; QUERIES of them are asked at a time."""
+        if top_k < 1:
+            raise InputError(f"--top_k {top_k} is below 1; ask for at least one")
+        rest = iter(queries)
+        while True:
+            window = list(islice(rest, QUERIES))
+            if not window:
+                return
+            for query in window:
+                self.refuse_query(query)
+            yield from self._answers(window, top_k)
+
+    def refuse_query(self, query: str, where: str = "") -> None:
+        """Raise InputError for a query that is no text, empty or too long; ``where``: its place, in words."""
+        if not isinstance(query, str):
+            raise InputError(f"the query is {str(query)[:60]}; give a text")
+        reason = self.texts.why_refused(query)
+        if reason and not (self.cuts and query.strip()):
+            raise InputError(f"{where}{reason}")
+
+    def _answers(self, queries: List[str], top_k: int) -> Iterator[List[Hit]]:
+        recalled = self.texts.recall(queries)
+        if self._scorer is None:
+            scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
+        else:
+            pairs = [(query, hit.text) for query, hits in zip(queries, recalled) for hit in hits]
+            scores = self._scorer(pairs)
+        first = 0
+        for hits in recalled:
+            yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)
+            first += len(hits)

@@ -1,0 +1,133 @@
+"""The texts of a file that becomes an index, with their ids.
+
+.tsv             id TAB text on every line; a first line that reads id TAB text is a header
+.jsonl, .json    {"id": "a1", "text": "..."} on every line; without "id" it is the number of the line from 0
+any other file   a text on every line, whose id is its number from 0
+
+Each may be compressed (.gz, .zst).
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.files.json_file import JsonError, is_utf8, parse_json_object
+from data_tools.text.lines import decoded
+from data_tools.text.text_files import read_lines
+
+PACKED = (".gz", ".zst")
+HEADER = ("id", "text")
+
+
+class IndexedText(NamedTuple):
+    """A text and what it is called."""
+
+    id: str
+    text: str
+    line: int  # of its file, from 1
+
+
+class LeftOut:
+    """Lines that hold no text: how many, and why the first does not."""
+
+    def __init__(self):
+        self.count, self.first = 0, ""
+
+    def add(self, reason: str) -> None:
+        """Count a line."""
+        self.count += 1
+        self.first = self.first or reason
+
+
+class BadLineError(ValueError):
+    """A line that holds no text for an index; its text is the reason."""
+
+
+def format_of(path: Path) -> str:
+    """Return how the lines of a file are read, by its name: tsv, jsonl or text."""
+    name = path.stem if path.suffix in PACKED else path.name
+    ending = Path(name).suffix
+    return {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}.get(ending, "text")
+
+
+def read_texts(
+    path: Path,
+    left_out: Optional[LeftOut] = None,
+    advance: Callable[[int], None] = lambda count: None,
+    cure: str = "fix the line",
+) -> Iterator[IndexedText]:
+    """Yield the texts of a file; bad lines are told to ``left_out``, if it is given.
+
+    ``advance`` hears the bytes that were read; ``cure`` ends the message about a bad line. Raises InputError
+    with file:line for a bad line otherwise, and for a file that cannot be read.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is not a file; give one with a text on every line")
+    parse = {"tsv": _of_tsv, "jsonl": _of_json, "text": _of_text}[format_of(path)]
+    for number, line in enumerate(read_lines(path, advance), start=1):
+        try:
+            name, text = parse(decoded(str(path), number, line), number)
+            if (name, text) == HEADER and number == 1:
+                continue
+            _refuse_empty(name, text)
+        except (BadLineError, InputError) as error:
+            reason = error.message if isinstance(error, InputError) else f"{path}:{number}: {error}; {cure}"
+            if left_out is None:
+                raise InputError(reason) from None
+            left_out.add(reason)
+            continue
+        yield IndexedText(name, text, number)
+
+
+def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
+    """Raise InputError where two texts have one id. ``lines`` int64 [N]: where in ``path`` they stand.
+
+    Eight bytes an id are held.
+    """
+    digests = np.fromiter((_digest(name) for name in ids), dtype=np.uint64, count=len(lines))
+    order = np.argsort(digests, kind="stable")
+    equal = np.flatnonzero(digests[order[1:]] == digests[order[:-1]])
+    if len(equal):
+        place = int(np.argmin(order[equal + 1]))
+        first, second = (int(lines[order[equal[place] + step]]) for step in (0, 1))
+        raise InputError(f"{path}:{second}: the id of line {first} again; give every text an id of its own")
+
+
+def _digest(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "little")
+
+
+def _of_text(line: str, number: int) -> Tuple[str, str]:
+    return str(number - 1), line
+
+
+def _of_tsv(line: str, number: int) -> Tuple[str, str]:
+    cells = line.split("\t")
+    if len(cells) != 2:
+        raise BadLineError(f"{len(cells)} column(s) in place of id TAB text")
+    return cells[0], cells[1]
+
+
+def _of_json(line: str, number: int) -> Tuple[str, str]:
+    try:
+        row: Dict[str, object] = parse_json_object(line)
+    except JsonError as error:
+        raise BadLineError(str(error)) from None
+    name, text = row.get("id", number - 1), row.get("text")
+    if not isinstance(text, str):
+        raise BadLineError('no "text" that is a text')
+    if isinstance(name, bool) or not isinstance(name, (str, int)):
+        raise BadLineError('an "id" that is neither a text nor a whole number')
+    if not is_utf8([name, text]):
+        raise BadLineError("half of a character")
+    return str(name), text
+
+
+def _refuse_empty(name: str, text: str) -> None:
+    if not text.strip():
+        raise BadLineError("an empty text")
+    if not name.strip():
+        raise BadLineError("an empty id")

@@ -1,0 +1,48 @@
+"""A trained pair classifier on Paddle, as what scores pairs."""
+
+from pathlib import Path
+from typing import Callable, Sequence, Tuple
+
+import numpy as np
+
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.inference.softmax import probabilities, refuse_unrankable
+from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.pair_symmetry import score_pairs
+from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.model_files.temperature import read_calibration
+from ernie_pair.pair.model.classifier_weights import load_classifier
+from ernie_pair.pair.model.kernel_path import casting, choose_path
+from ernie_pair.pair.model.logits import logits_of
+from ernie_pair.pair.process_group import SingleProcess
+from ernie_pair.processes.world import World
+
+BATCH_SIZE = 64
+
+
+def open_trained_scorer(folder: str, device: str) -> Callable[[Sequence[Tuple[str, str]]], np.ndarray]:
+    """Open the classifier in ``folder``, or the best one of a run there; it scores as its calibration says.
+
+    Raises InputError for a folder without one, or one of other than two classes, CheckpointError.
+    """
+    quiet_libraries()
+    start_device(device, World())
+    path = model_folder_of(Path(folder))
+    model, vocab_file = load_classifier(str(path))
+    refuse_unrankable(model.num_classes, str(path))
+    kernels = choose_path(model, KernelFlags(), device, casts=True)
+    length = model.spec.inference_length
+    tokenizer = open_tokenizer(vocab_file, model.spec, length)
+    saved = read_calibration(path, model.num_classes)
+
+    def logits(left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        rows = encode_texts(left, right, None, tokenizer, length)
+        with casting(kernels):
+            return logits_of(model, rows, BATCH_SIZE, SingleProcess(), lambda rows: None)
+
+    def scores(pairs: Sequence[Tuple[str, str]]) -> np.ndarray:
+        left, right = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        return probabilities(score_pairs(logits, left, right, saved.symmetric), saved.temperature)[:, 1]
+
+    return scores

@@ -1,0 +1,184 @@
+"""The vectors of many texts, chunk by chunk on disk: a run that is killed takes up those that it has.
+
+.NAME.vectors/vectors-HASH.npy    float32 [n, D]; HASH is of the embedding model and the texts of the chunk
+.NAME.vectors/vectors-HASH.json   its hash, see `keyed_cache`
+.NAME.vectors/run.lock            held by the run that works there
+
+They lie beside the folder NAME that is being made, and are gone once that is there.
+"""
+
+import hashlib
+import re
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Optional, Sequence
+
+import numpy as np
+
+from data_tools.base.errors import InputError, NumbersError
+from data_tools.files.atomic_files import make_folder
+from data_tools.files.file_lock import locked
+from data_tools.files.json_file import is_whole_number, read_json_object
+from data_tools.files.keyed_cache import KeyedCache
+from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.inference.embedder import unit_rows
+from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, open_vectors
+
+CHUNK = 8192  # texts
+KIND, LOCK, ENDING = "vectors-", "run.lock", ".npy"
+LOCK_SECONDS = 3600.0
+_OWN = re.compile(r"vectors-[0-9a-f]{32}\.(npy|json|lock)")
+LONGEST_ERROR = 1e-3  # of the length of a vector, which is to be 1
+
+Embed = Callable[[Sequence[str]], np.ndarray]
+
+
+def work_folder_of(folder: Path) -> Path:
+    """Return where the vectors of the index ``folder`` are kept while it is made."""
+    return folder.with_name(f".{folder.name}.vectors")
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this run; it stays where vectors are left in it.
+
+    Raises MachineError where another run holds it.
+    """
+    make_folder(folder)
+    busy = f"{folder}: another run makes this index; let it end, or stop it, then run again"
+    with locked(folder / LOCK, 0, busy):
+        try:
+            yield
+        finally:
+            if not any(folder.glob(f"{KIND}*{ENDING}")):
+                remove_chunks(folder)
+
+
+def remove_chunks(folder: Path) -> None:
+    """Remove what `VectorChunks` wrote in ``folder``, and the folder where nothing else is in it."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if _OWN.fullmatch(path.name) or path.name == LOCK:
+            path.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
+class VectorChunks:
+    """The vectors of ``texts``, which yields them CHUNK at a time, by ``embed``.
+
+    ``fingerprint``: that of the model. Raises NumbersError, from whatever makes them, for vectors that are
+    not finite or not of length 1.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        texts: Callable[[], Iterator[List[str]]],
+        embed: Embed,
+        dim: int,
+        fingerprint: str,
+    ):
+        self._folder, self._texts, self._embed = folder, texts, embed
+        self.dim, self.fingerprint = dim, fingerprint
+        self._known: List[KeyedCache] = []
+        self.taken_up = 0  # texts whose vectors an earlier run had made
+
+    def make(self, advance: Callable[[int], None]) -> None:
+        """Make the vectors that are not there; ``advance`` hears the texts of every chunk."""
+        self._known, self.taken_up = [], 0
+        for texts in self._texts():
+            cache = self._cache_of(texts)
+            if cache.read() is None:
+                cache.get(partial(self._vectors, texts), LOCK_SECONDS)
+            else:
+                self.taken_up += len(texts)
+            self._known.append(cache)
+            advance(len(texts))
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        """Yield the vectors in the order of the texts, float32 [n, D], memory-mapped."""
+        for cache in self._known:
+            found = cache.read()
+            yield found if found is not None else cache.get(self._gone, LOCK_SECONDS)
+
+    def _gone(self) -> np.ndarray:
+        raise FileNotFoundError(2, "vectors that were just made are gone", str(self._folder))
+
+    def _vectors(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = self._embed(texts)
+        refuse_bad_vectors(vectors, "the embedding model")
+        return vectors
+
+    def _cache_of(self, texts: Sequence[str]) -> KeyedCache:
+        key: Dict[str, object] = {"format": 1, "model": self.fingerprint, "texts": _hash_of(texts)}
+        shape = (len(texts), self.dim)
+        return KeyedCache(
+            self._folder, key, _write, lambda note, path: _load(path, shape), kind=KIND, ending=ENDING
+        )
+
+
+class StoredVectors:
+    """The vectors of a folder of `ernie-pair embed`, at length 1 again: they were rounded.
+
+    ``texts_file``: what they are the vectors of, ``count`` texts. Raises InputError where they are of another
+    file, CheckpointError for a damaged folder, and NumbersError, from whatever reads them, for a vector that
+    is not finite.
+    """
+
+    def __init__(self, folder: Path, texts_file: Path, count: int):
+        self._file = open_vectors(folder)
+        self._file.verify()
+        about = read_json_object(folder / VECTORS_JSON, CURE)
+        made_of = about.get("texts")
+        made_of = made_of.get("sha256") if isinstance(made_of, dict) else None
+        if made_of not in (None, sha256_of_file(texts_file)) or self._file.count != count:
+            raise InputError(
+                f"--vectors {folder} holds {self._file.count} vectors of another file than {texts_file}, "
+                f"with {count} texts; {CURE}"
+            )
+        length = about.get("max_seq_len", 0)
+        self.max_seq_len: int = length if is_whole_number(length, 0) else 0
+        self.dim, self.fingerprint = self._file.dim, self._file.fingerprint
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        """Yield the vectors in the order of the texts, float32 [n, D]."""
+        for first in range(0, self._file.count, CHUNK):
+            rows = self._file.rows(first, min(first + CHUNK, self._file.count))
+            yield unit_rows(rows, str(self._file.folder))
+
+
+def refuse_bad_vectors(vectors: np.ndarray, where: str, first: int = 0) -> None:
+    """Raise NumbersError for vectors [N, D] that are not finite or not of length 1.
+
+    ``first``: the place of the first of them.
+    """
+    lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+    bad = np.flatnonzero(~(np.abs(lengths - 1) < LONGEST_ERROR))  # NaN is in no range
+    if len(bad):
+        raise NumbersError(
+            f"{where}: vector {first + bad[0]} is NaN, infinite or of length {lengths[bad[0]]:.4g} in place "
+            "of 1; embed the texts again with a sound model"
+        )
+
+
+def _hash_of(texts: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        content = text.encode("utf-8")
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _write(vectors: np.ndarray, draft: Path) -> Dict[str, object]:
+    with open(draft, "wb") as file:
+        np.save(file, np.ascontiguousarray(vectors, dtype=np.float32), allow_pickle=False)
+    return {"sha256": sha256_of_file(draft)}
+
+
+def _load(path: Path, shape) -> Optional[np.ndarray]:
+    vectors = np.load(path, mmap_mode="r", allow_pickle=False)
+    return vectors if vectors.shape == shape and vectors.dtype == np.float32 else None

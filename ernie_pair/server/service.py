@@ -1,0 +1,217 @@
+"""The answers to requests: a method per route, each a question in the queue of the model."""
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Optional
+
+import numpy as np
+from fastapi import Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.requests import ClientDisconnect
+
+from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.ranking import best_places
+from ernie_pair.inference.softmax import refuse_unrankable
+from ernie_pair.search.hits import Hit, rerank
+from ernie_pair.search.searcher import TextRecall
+from ernie_pair.server.batcher import Batching, BusyError, MicroBatcher
+from ernie_pair.server.metrics import CONTENT_TYPE, Numbers
+from ernie_pair.server.request import (
+    Limits,
+    RankQuestion,
+    RefusedError,
+    SearchQuestion,
+    pairs_of,
+    rank_question_of,
+    read_body,
+    search_question_of,
+)
+
+PAGE = Path(__file__).with_name("page.html")
+# The page brings everything with it, and talks to this service alone.
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+CLIENT_LEFT = 499  # nobody is told; the metrics count it
+DIGITS = 6
+
+logger = logging.getLogger(__name__)
+
+
+class Reply(NamedTuple):
+    """The content of an answer, and how many pairs the model was asked for it."""
+
+    content: Dict[str, object]
+    pairs: int
+
+
+class Service:
+    """The answers of one predictor, and of one index where there is one, to requests."""
+
+    def __init__(
+        self,
+        predictor: PairPredictor,
+        batching: Batching,
+        limits: Limits,
+        texts: Optional[TextRecall] = None,
+    ):
+        self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
+        self.batcher = MicroBatcher(predictor.predict, batching, self.numbers.called)
+        self.recall = MicroBatcher(self._recall, batching, part_of=lambda found, mine: found[mine])
+        self._running = AsyncExitStack()
+
+    async def __aenter__(self) -> "Service":
+        """Start the queues: of the model, and in front of it that of the index."""
+        await self._running.enter_async_context(self.batcher)
+        if self.texts is not None:
+            await self._running.enter_async_context(self.recall)
+        return self
+
+    async def __aexit__(self, *exception) -> None:
+        """Answer what is waiting, then stop; who has been recalled is still scored."""
+        await self._running.aclose()
+
+    def turn_away(self) -> None:
+        """Answer what waits by 503, now and from now on."""
+        self.recall.turn_away()
+        self.batcher.turn_away()
+
+    def _recall(self, queries: List[str]) -> List[List[Hit]]:
+        assert self.texts is not None  # or nothing is ever asked
+        return self.texts.recall(queries)
+
+    async def predict(self, request: Request) -> JSONResponse:
+        """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
+
+        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}.
+        """
+        return await self._answered(request, "/predict", pairs_of, self._predicted)
+
+    async def rank(self, request: Request) -> JSONResponse:
+        """Answer {"query": a, "candidates": [b, ...], "top_k": k} with the best candidates, the best first.
+
+        The answer is {"ranking": [{"place": 0, "text": b, "score": 0.98}, ...], "milliseconds": ...}.
+        """
+        return await self._answered(request, "/rank", rank_question_of, self._ranked)
+
+    async def search(self, request: Request) -> JSONResponse:
+        """Answer {"query": a, "top_k": k, "threshold": t} with the best texts of the index, the best first.
+
+        The answer is {"hits": [{"id": ..., "text": ..., "score": 0.98, "similarity": 0.71}, ...],
+        "milliseconds": ...}.
+        """
+        return await self._answered(request, "/search", search_question_of, self._found)
+
+    async def _answered(
+        self,
+        request: Request,
+        endpoint: str,
+        question_of: Callable[[bytes, Limits], Any],
+        answer: Callable[[Any], Awaitable[Reply]],
+    ) -> JSONResponse:
+        started, status, pairs = time.perf_counter(), 500, 0
+        content: Mapping[str, object]
+        try:
+            body = await read_body(request.stream(), request.headers.get("content-length", ""), self.limits)
+            reply = await self._unless_left(request, answer(question_of(body, self.limits)))
+            milliseconds = round((time.perf_counter() - started) * 1000, 2)
+            status, pairs, content = 200, reply.pairs, {**reply.content, "milliseconds": milliseconds}
+        except RefusedError as refused:
+            status, content = refused.status, error_content(refused)
+        except BusyError:
+            status, content = 503, error_content("too many pairs are waiting; ask again in a second")
+        except ClientDisconnect:
+            status, content = CLIENT_LEFT, error_content("the client has left")
+        except Exception:
+            logger.exception("a request to %s failed", endpoint)
+            content = error_content("the model failed; the log of the service says why")
+        self.numbers.answered(endpoint, status, pairs, time.perf_counter() - started)
+        return JSONResponse(content, status, {"Retry-After": "1"} if status == 503 else None)
+
+    async def _predicted(self, pairs: List[TextPair]) -> Reply:
+        answer = await self.batcher.ask(pairs)
+        scores = [[round(share, DIGITS) for share in row] for row in answer.probabilities.tolist()]
+        classes = [int(number) for number in answer.classes]
+        return Reply({"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs))
+
+    async def _ranked(self, question: RankQuestion) -> Reply:
+        self._refuse_unrankable()
+        scores = await self._scores(question.pairs)
+        ranking = [
+            {"place": place, "text": question.candidates[place], "score": round(float(scores[place]), DIGITS)}
+            for place in best_places(scores, question.top_k)
+        ]
+        return Reply({"ranking": ranking}, len(question.candidates))
+
+    async def _found(self, question: SearchQuestion) -> Reply:
+        if self.texts is None:
+            raise RefusedError(404, "the service has no index; start it with --index and --embedding_model")
+        reason = self.texts.why_refused(question.query)
+        if reason:
+            raise RefusedError(413, reason)
+        (hits,) = await self.recall.ask([question.query])
+        scores = await self._scores([(question.query, hit.text) for hit in hits])
+        found = rerank(hits, scores, question.top_k, question.threshold)
+        return Reply({"hits": [hit.content(DIGITS) for hit in found]}, len(hits))
+
+    async def _scores(self, pairs: List[TextPair]) -> np.ndarray:
+        return (await self.batcher.ask(pairs)).probabilities[:, 1]
+
+    def _refuse_unrankable(self) -> None:
+        try:
+            refuse_unrankable(len(self.predictor.exported.labels), "the model")
+        except ValueError as error:
+            raise RefusedError(422, str(error)) from None
+
+    async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
+        """Wait for ``answer``. Raises ClientDisconnect, and gives the answer up, when the client leaves."""
+        waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise ClientDisconnect
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+
+    async def health(self) -> JSONResponse:
+        """Answer with the state of the service and what it serves; the status is 503 when it is stopping."""
+        exported, alive = self.predictor.exported, self.batcher.is_alive
+        content = {
+            "status": "ok" if alive else "stopping",
+            "backend": self.predictor.backend,
+            "precision": self.predictor.precision,
+            "labels": list(exported.labels),
+            "max_seq_len": exported.max_seq_len,
+            "temperature": exported.temperature,
+            "threshold": self.predictor.threshold,
+            "symmetric": self.predictor.symmetric,
+            "waiting_pairs": self.batcher.waiting,
+            "indexed_texts": None if self.texts is None else self.texts.count,
+        }
+        return JSONResponse(content, 200 if alive else 503)
+
+    async def metrics(self) -> Response:
+        """Answer with counters and times in the text format of Prometheus."""
+        return Response(self.numbers.text(self.batcher.waiting), media_type=CONTENT_TYPE)
+
+    async def page(self) -> HTMLResponse:
+        """Answer with the HTML page to try two sentences, to rank candidates and to search the index."""
+        return HTMLResponse(
+            PAGE.read_text(encoding="utf-8"), headers={"Content-Security-Policy": PAGE_POLICY}
+        )
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def error_content(reason) -> Dict[str, str]:
+    """Return the content of a refusal."""
+    return {"error": str(reason)}

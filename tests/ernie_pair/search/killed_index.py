@@ -1,0 +1,31 @@
+"""An index whose process is killed by SIGKILL while it makes the vectors of its third chunk.
+
+python killed_index.py '["--texts_file", ...]'
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+
+from tiny_search import HashEmbedder
+
+from data_tools.base.cli import parse_config
+from ernie_pair.search import build_index, vector_chunks
+from ernie_pair.search.build_index import IndexConfig, make_index
+
+
+class Killed(HashEmbedder):
+    def embed(self, texts):
+        if len(self.calls) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().embed(texts)
+
+
+if __name__ == "__main__":
+    build_index.CHUNK = vector_chunks.CHUNK = 50
+    build_index.open_embedding_model = lambda *given: Killed()
+    make_index(parse_config(IndexConfig, json.loads(sys.argv[1])))

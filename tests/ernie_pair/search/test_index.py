@@ -1,0 +1,221 @@
+"""Indexes of texts: what they hold, that they find it, and that a killed run goes on."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_embedder, write_lines
+
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from ernie_pair.search import build_index as building
+from ernie_pair.search import vector_chunks
+from ernie_pair.search.build_index import IndexConfig, make_index
+from ernie_pair.search.faiss_index import IndexShape, VectorIndex
+from ernie_pair.search.index_folder import FILES, open_index_folder
+from ernie_pair.search.searcher import PairSearcher, TextRecall
+from ernie_pair.search.vector_chunks import work_folder_of
+
+pytest.importorskip("faiss")
+TEXTS = texts_of(400)
+
+
+@pytest.fixture
+def embedder(monkeypatch):
+    made = HashEmbedder()
+    use_embedder(monkeypatch, made)
+    for module in (building, vector_chunks):
+        monkeypatch.setattr(module, "CHUNK", 50)
+    return made
+
+
+def exact(queries, count):
+    """The ids of the nearest texts by numpy alone."""
+    made = HashEmbedder()
+    cosines = made.embed(queries) @ made.embed(TEXTS).T
+    return [[f"t{place}" for place in row] for row in np.argsort(-cosines, axis=1, kind="stable")[:, :count]]
+
+
+def hashes_of(folder):
+    return {name: sha256((folder / name).read_bytes()).hexdigest() for name in FILES}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("kind", ["flat", "ivf", "hnsw"])
+def test_every_kind_finds_what_exact_search_finds(tmp_path, embedder, kind, precision):
+    index = index_of(tmp_path, TEXTS, kind=kind, precision=precision)
+    searcher = PairSearcher(index, "any", recall_k=10, breadth=400, threads=1)
+    queries = texts_of(30, seed=7)
+    found = [[hit.id for hit in hits] for hits in searcher.search_many(queries)]
+    wanted = exact(queries, 10)
+    shared = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, wanted)])
+    assert shared > (0.9 if precision == "int8" else 0.99)
+    if (kind, precision) == ("flat", "fp32"):
+        assert found == wanted
+    manifest = json.loads((index / "index.json").read_text())
+    assert manifest["recall_at_10"] > 0.8 and manifest["texts"] == 400 and manifest["dim"] == DIM
+
+
+def test_a_hit_brings_its_id_text_and_similarity(tmp_path, embedder):
+    searcher = PairSearcher(index_of(tmp_path, TEXTS), "any", threads=1)
+    (hit, *others) = searcher.search(TEXTS[123], top_k=4)
+    assert (hit.id, hit.text) == ("t123", TEXTS[123]) and hit.score == pytest.approx(1, abs=1e-5)
+    assert len(others) == 3 and all(other.score == other.similarity < hit.score for other in others)
+    assert searcher.search(TEXTS[123], top_k=9999) == searcher.search(TEXTS[123], top_k=50)  # recall_k
+
+
+def test_little_breadth_finds_less_than_all_lists(tmp_path, embedder):
+    folder = open_index_folder(index_of(tmp_path, TEXTS, kind="ivf", lists=10))
+    narrow, wide = (TextRecall(folder, embedder, 10, 1, breadth) for breadth in (1, 10))
+    queries = texts_of(30, seed=7)
+    shares = [
+        np.mean(
+            [
+                len({hit.id for hit in hits} & set(ids))
+                for hits, ids in zip(one.recall(queries), exact(queries, 10))
+            ]
+        )
+        for one in (narrow, wide)
+    ]
+    assert shares[0] < 9 and shares[1] > 9.9
+
+
+FORMS = {
+    "texts.txt": (lambda rows: [text for _, text in rows], lambda place: str(place)),
+    "texts.tsv": (lambda rows: ["id\ttext", *("\t".join(row) for row in rows)], lambda place: f"t{place}"),
+    "texts.jsonl": (
+        lambda rows: [json.dumps({"text": text, "id": name, "more": [1]}) for name, text in rows],
+        lambda place: f"t{place}",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_each_form_of_a_file_gives_the_same_texts(tmp_path, embedder, name, packed):
+    lines, id_of = FORMS[name]
+    path = write_lines(tmp_path / name, lines([(f"t{place}", text) for place, text in enumerate(TEXTS)]))
+    if packed:
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path = path.with_name(f"{name}.gz")
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), model="any"))
+    folder = open_index_folder(tmp_path / "index")
+    assert [folder.texts[place] for place in range(400)] == TEXTS
+    assert [folder.ids[place] for place in (0, 7, 399)] == [id_of(place) for place in (0, 7, 399)]
+    assert [text for chunk in folder.texts.chunks(33) for text in chunk] == TEXTS
+
+
+def test_a_killed_run_takes_up_its_vectors_and_ends_equal(tmp_path, embedder, capfd):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    flags = ["--texts_file", str(path), "--model", "any", "--output_dir"]
+    script = ROOT / "tests/ernie_pair/search/killed_index.py"
+    words = [sys.executable, str(script), json.dumps([*flags, str(tmp_path / "cut")])]
+    killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
+    assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
+    assert len(list(work_folder_of(tmp_path / "cut").glob("*.npy"))) == 2
+    make_index(IndexConfig(str(path), str(tmp_path / "cut"), model="any"))
+    assert embedder.calls == [50] * 6 and "100 of 400 vectors were there" in capfd.readouterr().err
+    make_index(IndexConfig(str(path), str(tmp_path / "whole"), model="any"))
+    assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else stays
+
+
+def test_vectors_of_another_model_are_not_taken_up(tmp_path, embedder, monkeypatch):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    config = IndexConfig(str(path), str(tmp_path / "index"), model="any")
+    monkeypatch.setattr(building, "write_index", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make_index(config)
+    monkeypatch.undo()
+    other = HashEmbedder("other" * 13)
+    use_embedder(monkeypatch, other)
+    monkeypatch.setattr(building, "CHUNK", 50)
+    make_index(config)
+    assert sum(other.calls) == 400 and not work_folder_of(tmp_path / "index").exists()
+
+
+def test_a_damaged_chunk_of_a_killed_run_is_made_again(tmp_path, embedder, monkeypatch):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    config = IndexConfig(str(path), str(tmp_path / "index"), model="any")
+    with monkeypatch.context() as failing:
+        failing.setattr(building, "write_index", lambda *given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            make_index(config)
+    chunk = sorted(work_folder_of(tmp_path / "index").glob("*.npy"))[0]
+    content = bytearray(chunk.read_bytes())
+    content[-3] ^= 1
+    chunk.write_bytes(content)
+    embedder.calls.clear()
+    make_index(config)
+    assert embedder.calls == [50]
+
+
+def test_the_same_command_again_has_nothing_to_do(tmp_path, embedder, capfd):
+    index_of(tmp_path, TEXTS)
+    before = hashes_of(tmp_path / "index")
+    embedder.calls.clear()
+    index_of(tmp_path, TEXTS)
+    assert embedder.calls == [] and "nothing to do" in capfd.readouterr().err
+    with pytest.raises(InputError, match="made with --kind|made with kind"):
+        index_of(tmp_path, TEXTS, kind="hnsw")
+    index_of(tmp_path, TEXTS[:60], overwrite=True)
+    assert hashes_of(tmp_path / "index") != before and len(open_index_folder(tmp_path / "index").texts) == 60
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_any_number_of_threads_builds_the_same_bytes(tmp_path, embedder, kind):
+    for threads in (1, 2):
+        (tmp_path / str(threads)).mkdir()
+        index_of(tmp_path / str(threads), TEXTS, kind=kind, threads=threads)
+    assert hashes_of(tmp_path / "1" / "index") == hashes_of(tmp_path / "2" / "index")
+
+
+def test_what_is_asked_of_memory_grows_with_the_index(monkeypatch):
+    size = IndexShape().size(1_000_000, 128)
+    assert size == 1_000_000 * 128 * 4
+    assert IndexShape(precision="int8").size(10**7, 128) < IndexShape(precision="fp16").size(10**7, 128)
+    assert IndexShape("hnsw").size(10**6, 128) > size
+    assert IndexShape("ivf").words(1_000_000) == "IVF4000,Flat" and IndexShape("ivf").words(50) == "IVF1,Flat"
+
+
+def test_end_to_end_by_command_with_a_real_model(tmp_path):
+    """Of the exit codes, what stands on stdout and in the file of answers."""
+    model = write_embedder(tmp_path / "model")
+    path = write_lines(tmp_path / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(TEXTS[:120])))
+    queries = write_lines(tmp_path / "queries.txt", TEXTS[:5])
+    common = [sys.executable, "-m", "ernie_pair"]
+    index = ["index", "--texts_file", path, "--model", model, "--output_dir", tmp_path / "index"]
+    asked = ["search", "--index", tmp_path / "index", "--model", model, "--reranker", model, "--top_k", "3"]
+    answers = ["--queries_file", queries, "--answers_file", tmp_path / "answers.jsonl"]
+    said = []
+    for words, typed in ((index, ""), ([*asked, *answers], ""), (asked, f"{TEXTS[0]}\n\n{TEXTS[1]}\n")):
+        done = subprocess.run(
+            list(map(str, [*common, *words])), cwd=ROOT, input=typed, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [row["query"] for row in rows] == TEXTS[:5] and all(len(row["hits"]) == 3 for row in rows)
+    typed_rows = [json.loads(line) for line in said[2].splitlines()]
+    assert [row["hits"][0]["id"] for row in typed_rows] == [row["hits"][0]["id"] for row in rows[:2]]
+    with pytest.raises(InputError, match="has 21[0-9] tokens, above the 128 of the model"):
+        PairSearcher(tmp_path / "index", model).search("今" * 210)
+    assert exit_code_of(lambda: make_index(IndexConfig(str(path), str(tmp_path / "index"), model="x"))) == 2
+
+
+def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
+    """So that several processes share it; its file may be replaced while it is open."""
+    path = index_of(tmp_path, TEXTS) / "index.faiss"
+    opened = VectorIndex(path, "flat", 400, DIM, threads=1)
+    assert str(path) in Path("/proc/self/maps").read_text()
+    path.unlink()
+    query = HashEmbedder().embed(TEXTS[5:6])
+    assert opened.nearest(query, 1)[1].tolist() == [[5]]

@@ -1,0 +1,275 @@
+"""Indexes and searches that cannot be: each is one line with its exit code, and leaves nothing behind."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, write_lines
+
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError
+from data_tools.base.installation import install_command
+from ernie_pair.search import build_index as building
+from ernie_pair.search import faiss_index
+from ernie_pair.search.build_index import IndexConfig, make_index
+from ernie_pair.search.index_folder import WRITTEN, open_index_folder
+from ernie_pair.search.search_texts import SearchConfig, search_texts
+from ernie_pair.search.searcher import PairSearcher
+from ernie_pair.search.text_table import TextTable, TextTableWriter
+
+pytest.importorskip("faiss")
+TEXTS = texts_of(60)
+
+
+@pytest.fixture
+def embedder(monkeypatch):
+    made = HashEmbedder()
+    use_embedder(monkeypatch, made)
+    return made
+
+
+@pytest.fixture
+def index(tmp_path, embedder):
+    return index_of(tmp_path, TEXTS)
+
+
+def refusal_of(path, **flags):
+    """The error of indexing ``path``; nothing but it is there afterwards."""
+    before = sorted(os.listdir(path.parent))
+    with pytest.raises((InputError, NumbersError, MachineError)) as refused:
+        make_index(IndexConfig(str(path), str(path.parent / "index"), model="any", **flags))
+    assert sorted(os.listdir(path.parent)) == before and "\n" not in refused.value.message
+    return refused.value
+
+
+BAD_FILES = {
+    "empty.txt": (b"", "holds no text, so there is nothing to index"),
+    "blank.txt": ("今天\n\n".encode(), "blank.txt:2: an empty text; fix the line, or pass --on_bad_row skip"),
+    "columns.tsv": (
+        "a\t今天\nb\t明天\t好\n".encode(),
+        "columns.tsv:2: 3 column\\(s\\) in place of id TAB text",
+    ),
+    "no_id.tsv": ("\t今天\n".encode(), "no_id.tsv:1: an empty id"),
+    "twice.tsv": ("a\t今天\nb\t好\na\t明天\n".encode(), "twice.tsv:3: the id of line 1 again"),
+    "number.jsonl": (b'{"text": 1}\n', 'number.jsonl:1: no "text" that is a text'),
+    "list.jsonl": (b'{"text": "a", "id": [1]}\n', 'list.jsonl:1: an "id" that is neither'),
+    "half.jsonl": (b'{"text": "\\ud800"}\n', "half.jsonl:1: half of a character"),
+    "cut.jsonl": (b'{"text": "a"\n', "cut.jsonl:1: not JSON"),
+    "bytes.txt": (b"\xff\xfe\xff\n", "bytes.txt:1: "),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_of_texts_names_its_line(tmp_path, embedder, name):
+    content, reason = BAD_FILES[name]
+    path = tmp_path / name
+    path.write_bytes(content)
+    error = refusal_of(path)
+    assert error.exit_code == 2 and pytest.importorskip("re").search(reason, error.message)
+    assert embedder.calls == []  # the model has not worked for it
+
+
+def test_bad_lines_are_left_out_where_that_is_asked(tmp_path, embedder, caplog):
+    path = tmp_path / "texts.txt"
+    path.write_bytes("今天\n\n明天\n".encode() + b"\xff\xff\n" + "好\n".encode())
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), model="any", on_bad_row="skip"))
+    folder = open_index_folder(tmp_path / "index")
+    assert [(folder.ids[place], folder.texts[place]) for place in range(3)] == [
+        ("0", "今天"),
+        ("2", "明天"),
+        ("4", "好"),
+    ]
+    assert json.loads((tmp_path / "index/index.json").read_text())["lines_left_out"] == 2
+
+
+def test_a_missing_file_is_named(tmp_path, embedder):
+    assert "absent.txt is not a file" in refusal_of(tmp_path / "absent.txt").message
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 3.0])
+def test_vectors_that_are_not_of_length_1_end_it(tmp_path, embedder, monkeypatch, value):
+    def broken(texts):
+        vectors = HashEmbedder().embed(texts)
+        vectors[7] *= value
+        return vectors
+
+    monkeypatch.setattr(embedder, "embed", broken)
+    error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS))
+    assert error.exit_code == 4 and "vector 7 is NaN, infinite or of length" in error.message
+
+
+def test_too_little_memory_is_said_before_the_model_works(tmp_path, embedder, monkeypatch):
+    monkeypatch.setattr(faiss_index, "free_memory", lambda: 1000.0)
+    error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS))
+    assert error.exit_code == 5 and "60 vectors of 16 takes about 0.0 GB" in error.message
+    assert embedder.calls == []
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        ({}, "give either model or vectors"),
+        ({"model": "m", "vectors": "v"}, "give either model or vectors"),
+        ({"vectors": "v", "dim": 8}, "dim=8 is of model"),
+        ({"model": "m", "lists": 8}, "lists=8 is of kind ivf"),
+        ({"model": "m", "links": 8, "kind": "ivf"}, "links=8 is of kind hnsw"),
+        ({"model": "m", "output_dir": " "}, "output_dir is empty"),
+    ],
+)
+def test_flags_of_an_index_that_do_not_fit_are_refused(flags, reason):
+    with pytest.raises(InputError, match=reason):
+        IndexConfig(**{"texts_file": "t", "output_dir": "o", **flags})
+
+
+def test_a_folder_of_somebody_else_is_not_replaced(tmp_path, embedder):
+    (tmp_path / "index").mkdir()
+    write_lines(tmp_path / "index" / "dear.txt", ["dear"])
+    error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS), overwrite=True)
+    assert "index holds dear.txt, which would be lost" in error.message
+
+
+def test_two_runs_do_not_make_one_index(tmp_path, embedder):
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    with building.working_in(building.work_folder_of(tmp_path / "index")):
+        error = refusal_of(path)
+    assert error.exit_code == 5 and "another run makes this index" in error.message
+
+
+def test_an_index_of_another_model_is_refused(index, embedder):
+    embedder.fingerprint = "e" * 64
+    with pytest.raises(
+        InputError, match="vectors are of another model .ffffffffffff. than hashes .eeeeeeeeeeee"
+    ):
+        PairSearcher(index, "any")
+    embedder.fingerprint, embedder.dim, embedder.settings.dims = "f" * 63 + "0", 32, (32,)
+    with pytest.raises(InputError, match="of another model"):
+        PairSearcher(index, "any")
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_damaged_or_missing_file_of_an_index_is_named(index, embedder, name):
+    whole = (index / name).read_bytes()
+    for content in (whole[:-3], whole[:-1] + bytes([whole[-1] ^ 1]), b"", None):
+        (index / name).unlink(missing_ok=True)
+        if content is not None:
+            (index / name).write_bytes(content)
+        with pytest.raises((CheckpointError, InputError)) as refused:
+            PairSearcher(index, "any")
+        assert name in refused.value.message and "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"format": 2}, "format 2, not 1"),
+        ({"kind": "tree"}, "wrong or missing: kind"),
+        ({"texts": 0}, "wrong or missing: texts"),
+        ({"texts": 61}, "61 texts, and 60 are there"),
+        ({"dim": "x"}, "wrong or missing: dim"),
+        ({"dim": 17}, "holds 60 vectors of 16, not 60 of 17"),
+        ({"recall_at_10": 7}, "wrong or missing: recall_at_10"),
+    ],
+)
+def test_a_manifest_that_lies_is_refused(index, embedder, change, reason):
+    path = index / "index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    embedder.dim = change.get("dim", DIM)
+    with pytest.raises(CheckpointError, match=reason):
+        PairSearcher(index, "any")
+
+
+def test_a_folder_without_an_index_is_named(tmp_path):
+    with pytest.raises(InputError, match="is not a folder; give the output_dir of ernie-pair index"):
+        PairSearcher(tmp_path / "absent", "any")
+    with pytest.raises(InputError, match="holds no index.json; make an index with ernie-pair index"):
+        PairSearcher(tmp_path, "any")
+
+
+@pytest.mark.parametrize(
+    "query, reason",
+    [
+        ("", "the query is empty"),
+        ("今" * 19, "has 21 tokens, above the 20 of the model"),
+        (3, "the query is 3"),
+    ],
+)
+def test_a_query_that_cannot_be_asked_is_refused(index, embedder, query, reason):
+    with pytest.raises(InputError, match=reason):
+        PairSearcher(index, "any").search(query)
+
+
+def test_long_queries_are_cut_where_that_is_asked(index, embedder):
+    assert len(PairSearcher(index, "any", cuts=True).search("今" * 19, top_k=2)) == 2
+    with pytest.raises(InputError, match="the query is empty"):
+        PairSearcher(index, "any", cuts=True).search(" ")
+
+
+def config_of(index, **flags):
+    return SearchConfig(str(index), "any", **flags)
+
+
+def test_a_long_query_of_a_file_is_named_before_any_work(index, embedder, tmp_path):
+    path = write_lines(tmp_path / "queries.txt", ["今天", "明" * 30])
+    config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"))
+    embedder.calls.clear()
+    with pytest.raises(InputError, match="queries.txt:2: the query has 32 tokens, above the 20 of the model"):
+        search_texts(config)
+    assert embedder.calls == [] and not (tmp_path / "out.jsonl").exists()
+    write_lines(path, [])
+    with pytest.raises(InputError, match="holds no query; give one on every line"):
+        search_texts(config)
+
+
+def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd):
+    path = write_lines(tmp_path / "queries.tsv", ["a\t今天", "b\t明天"])
+    config = config_of(index, queries_file=str(path), answers_file=str(tmp_path / "out.jsonl"), top_k=2)
+    search_texts(config)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["query"], len(row["hits"])) for row in rows] == [
+        ("a", "今天", 2),
+        ("b", "明天", 2),
+    ]
+    search_texts(config)
+    assert "nothing to do" in capfd.readouterr().err
+    write_lines(path, ["a\t昨天"])
+    with pytest.raises(InputError, match="from another content of --queries_file|content of queries_file"):
+        search_texts(config)
+
+
+@pytest.mark.parametrize(
+    "flags, reason",
+    [
+        ({"query": "q", "queries_file": "f", "answers_file": "o"}, "two ways to ask"),
+        ({"queries_file": "f"}, "queries_file and answers_file go together"),
+        ({"answers_file": "f"}, "queries_file and answers_file go together"),
+        ({"top_k": 9, "recall_k": 5}, "recall_k=5 is below top_k=9"),
+        ({"threshold": 2.0}, "threshold=2.0 is above 1"),
+        ({"top_k": 0}, "top_k=0 is below 1"),
+    ],
+)
+def test_flags_of_a_search_that_do_not_fit_are_refused(flags, reason):
+    with pytest.raises(InputError, match=reason):
+        config_of("i", **flags)
+
+
+def test_without_faiss_the_command_that_brings_it_is_said(monkeypatch, capfd, tmp_path):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    path = write_lines(tmp_path / "texts.txt", TEXTS)
+    config = IndexConfig(str(path), str(tmp_path / "index"), model="any")
+    assert exit_code_of(lambda: make_index(config)) == 2
+    assert f"error: faiss is not installed; {install_command('search')}" in capfd.readouterr().err
+
+
+def test_a_table_keeps_every_text_and_none_of_a_failed_one(tmp_path):
+    texts = ["", "今天", "a\tb\n", "好" * 5000]
+    with TextTableWriter(tmp_path, "x") as table:
+        for text in texts:
+            table.append(text)
+    assert [TextTable(tmp_path, "x")[place] for place in range(4)] == texts
+    with pytest.raises(ZeroDivisionError), TextTableWriter(tmp_path, "y") as table:
+        table.append("今")
+        raise ZeroDivisionError
+    with pytest.raises(CheckpointError, match="the table of y is damaged"):
+        TextTable(tmp_path, "y")

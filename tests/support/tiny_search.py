@@ -1,0 +1,71 @@
+"""What is searched in tests: texts, an embedding model without a framework, and a tiny one on Paddle."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import List
+
+import numpy as np
+from tiny_pair import CHARACTERS
+from tiny_ship import write_trained
+
+from ernie_pair.search import build_index as building
+from ernie_pair.search import searcher as searching
+from ernie_pair.search.build_index import IndexConfig, make_index
+
+DIM = 16
+
+
+class HashEmbedder:
+    """Adds up a vector for every character and every two that follow each other; ``calls`` counts texts."""
+
+    max_seq_len, batch_size, num_cut = 20, 64, 0
+
+    def __init__(self, fingerprint: str = "f" * 64, dim: int = DIM):
+        self.fingerprint, self.dim, self.calls = fingerprint, dim, []
+        self.settings = SimpleNamespace(dims=(dim,))
+        self.model = SimpleNamespace(name="hashes")
+
+    def num_tokens(self, text):
+        return len(text) + 2
+
+    def embed(self, texts):
+        self.calls.append(len(texts))
+        vectors = np.stack([self._sum_of(text) for text in texts])
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+    def _sum_of(self, text):
+        words = [*text, *(text[place : place + 2] for place in range(len(text) - 1))]
+        seeds = [int.from_bytes(word.encode(), "little") % (1 << 32) for word in words]
+        return sum(np.random.default_rng(seed).standard_normal(self.dim) for seed in seeds)
+
+
+def use_embedder(monkeypatch, embedder) -> None:
+    """Let ``embedder`` be what every folder of an embedding model opens as."""
+    for module in (building, searching):
+        monkeypatch.setattr(module, "open_embedding_model", lambda *given: embedder)
+
+
+def texts_of(count: int, seed: int = 0) -> List[str]:
+    """Different short texts."""
+    rng = np.random.default_rng(seed)
+    found = {"".join(rng.choice(list(CHARACTERS), size)) for size in rng.integers(3, 12, 3 * count)}
+    return sorted(found)[:count]
+
+
+def write_lines(path: Path, lines) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def index_of(folder: Path, texts, **flags) -> Path:
+    """The folder of an index of ``texts``, whose ids are t0, t1 and so on."""
+    rows = (json.dumps({"id": f"t{place}", "text": text}) for place, text in enumerate(texts))
+    path = write_lines(folder / "texts.jsonl", rows)
+    make_index(IndexConfig(str(path), str(folder / "index"), model="any", **flags))
+    return folder / "index"
+
+
+def write_embedder(folder: Path) -> Path:
+    """A model folder that is asked as it is, by the mean of its tokens."""
+    return write_trained(folder)
