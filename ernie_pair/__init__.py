@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.evaluation.robustness_table import measure_robustness
     from ernie_pair.pair.model.classifier import PairClassifier
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
@@ -38,6 +39,7 @@ __all__ = [
     "TrainerControl",
     "TrainerState",
     "__version__",
+    "measure_robustness",
     "notebook_launcher",
 ]
 
@@ -51,6 +53,7 @@ _OFFERED = {
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
+    "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
 }
 

@@ -58,7 +58,12 @@ BELOW = {
         *("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step", "ernie_pair/pair/evaluation"),
         "ernie_pair/kernels",
     ),
-    "ernie_pair/pair/evaluation": ("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
+    "ernie_pair/pair/robustness": ("ernie_pair/pair/data",),
+    "ernie_pair/pair/new_pairs": ("ernie_pair/pair/audit",),
+    "ernie_pair/pair/evaluation": (
+        *("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
+        *("ernie_pair/pair/new_pairs", "ernie_pair/pair/robustness"),
+    ),
     "ernie_pair/pair/compare": (
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
     ),

@@ -9,7 +9,7 @@ from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.pair.data.rejected import ENDING
 
 INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on")
-OUTPUTS = ("output_file", "report")
+OUTPUTS = ("output_file", "report", "robustness_file")
 
 
 def refuse_unusable(path: Path) -> None:
