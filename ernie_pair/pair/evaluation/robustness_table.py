@@ -101,7 +101,7 @@ def measure_robustness(
     ['order', 'filler']
 
     ``predictor``: a `PairPredictor`, or what has its ``logits`` and ``class_names``; ``examples``: (text,
-    text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``: at most so many of each, 0: all.
+    text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``: most of each, 0: all.
     Raises InputError naming a row that is no labelled pair.
     """
     names = list(predictor.class_names)

@@ -103,7 +103,7 @@ def _changes(pairs: Pairs, facts: Facts, kind: str, asked: Perturbing) -> List[T
     if asked.rows:
         order = np.random.default_rng([asked.seed, number]).permutation(len(pairs)).tolist()
     found: List[Tuple[int, Change]] = []
-    for row, change in _applied(pairs, facts, rule, ([asked.seed, number, row] for row in order.tolist())):
+    for row, change in _applied(pairs, facts, rule, ([asked.seed, number, row] for row in order)):
         found.append((row, change))
         if len(found) == asked.rows:
             break
