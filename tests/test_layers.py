@@ -68,6 +68,7 @@ BELOW = {
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
     ),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
+    "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/train", "ernie_pair/pair/export"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),

@@ -41,15 +41,15 @@ class ArrayFile:
     def finish(self) -> None:
         """Write the header; what the disk gives back must be what was appended."""
         self._file.seek(0)
-        self._file.write(_npy_header(self.dtype, self.count))
+        self._file.write(npy_header(self.dtype, self.count))
         self._file.close()
         if sha256_of_file(self.path, skip=HEADER_BYTES) != self._hash.hexdigest():
             raise MachineError(f"{self.path}: the disk did not keep what was written; check it, run again")
 
 
-def _npy_header(dtype: np.dtype, count: int) -> bytes:
-    """Return the header of a version 1.0 .npy, always 128 bytes."""
-    words = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+def npy_header(dtype: np.dtype, *shape: int) -> bytes:
+    """Return the header of a version 1.0 .npy of that shape, always HEADER_BYTES long."""
+    words = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': {shape}, }}"
     length = HEADER_BYTES - 10
     return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + words.encode().ljust(length - 1) + b"\n"
 
@@ -58,7 +58,7 @@ def write_member(archive, name: str, dtype: np.dtype, count: int, parts: Iterabl
     """``name``.npy into a zip archive, from parts of ``count`` numbers in all."""
     # A ZipInfo of our own carries the date 1980-01-01, so equal corpora are equal files.
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-        member.write(_npy_header(dtype, count))
+        member.write(npy_header(dtype, count))
         for part in parts:
             member.write(np.ascontiguousarray(part, dtype=dtype).data)
 

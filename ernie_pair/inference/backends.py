@@ -79,6 +79,7 @@ class OnnxBackend:
     """ONNX Runtime on the CPU. Raises CheckpointError when the file of the model is damaged."""
 
     name, precision, where = "onnx", "fp32", "cpu"
+    output = "logits"  # of the file; another kind of model calls it otherwise
     rules = BatchRules()
 
     def __init__(self, exported: ExportedModel, threads: int):
@@ -104,7 +105,7 @@ class OnnxBackend:
     def logits(self, input_ids: np.ndarray, token_type_ids: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [B, C], of token ids and token types, int64 [B, S] each."""
         feed = {"input_ids": input_ids, "token_type_ids": token_type_ids}
-        return self._session.run(["logits"], feed)[0]
+        return self._session.run([self.output], feed)[0]
 
 
 class Int8Backend(OnnxBackend):

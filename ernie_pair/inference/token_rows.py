@@ -13,6 +13,8 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.spec import ModelSpec
 
 SPECIALS_PER_PAIR = 3  # [CLS] a [SEP] b [SEP]
+SPECIALS_PER_TEXT = 2  # [CLS] a [SEP]
+SHORTEST_TEXT = SPECIALS_PER_TEXT + 1
 SHORTEST_PAIR = SPECIALS_PER_PAIR + 2  # a token of each text
 CHUNK = 4096  # pairs tokenised at a time
 WINDOW = 1 << 16  # pairs that are sorted by length together
@@ -121,6 +123,24 @@ def encode_texts(
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return EncodedPairs(ids, starts, np.array(heads, dtype=np.int64), labels, tokenizer.pad_id, num_cut)
+
+
+def encode_single_texts(texts: Sequence[str], tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
+    """Encode each of ``texts`` as [CLS] text [SEP], all of token type 0, cut to ``max_seq_len`` tokens.
+
+    A text without any token becomes [UNK].
+    """
+    rows: List[np.ndarray] = []
+    num_cut, room = 0, max_seq_len - SPECIALS_PER_TEXT
+    for first in range(0, len(texts), CHUNK):
+        for ids in tokenizer.encode_batch(texts[first : first + CHUNK]):
+            num_cut += len(ids) > room
+            kept = ids[:room] or [tokenizer.unk_id]
+            rows.append(np.array([tokenizer.cls_id, *kept, tokenizer.sep_id], dtype=np.int32))
+    lengths = np.array(list(map(len, rows)), dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+    return EncodedPairs(tokens, starts, lengths, None, tokenizer.pad_id, num_cut)
 
 
 def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:

@@ -6,6 +6,7 @@ from typing import Tuple
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.model_files.source import ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
+from ernie_pair.pair.model.encoder_model import EncoderModel
 from ernie_pair.pair.model.model_class import trusted_class
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.weight_files import Arrays, as_float32
@@ -27,7 +28,7 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
             f"{source.name} holds {source.spec.family} weights, and the model is of {model.family}; give "
             "another model"
         )
-    found = _with_prefix(source.read_weights(), model)
+    found = with_prefix(source.read_weights(), model)
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
     is_other_head = theirs != ours
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
@@ -38,7 +39,7 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
     unused = model.way.pretraining_heads + (HEADS if is_other_head else ())
     if model.way.head == "own":
         unused += (f"{model.attribute}.pooler.",)
-    _set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
+    set_matching(model, found, source.weights, may_miss=may_miss, may_have=unused)
     passed_over = sum(name.startswith(model.way.pretraining_heads) for name in found)
     notes = ["the classifier is new" if headless else "with its classifier"]
     notes += ["the pooler is new"] if _absent_pooler(found, model) else []
@@ -62,12 +63,12 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
     model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
     assert source.weights is not None  # a model that is not from scratch has some
-    _set_matching(model, source.read_weights(), source.weights)
+    set_matching(model, source.read_weights(), source.weights)
     model.eval()
     return model, source.vocab_file
 
 
-def _with_prefix(found: Arrays, model: PairClassifier) -> Arrays:
+def with_prefix(found: Arrays, model: EncoderModel) -> Arrays:
     """Return ``found`` with full names: an encoder saved by itself names its weights without the family."""
     if "embeddings.word_embeddings.weight" not in found:
         return found
@@ -85,9 +86,13 @@ def _absent_pooler(found: Arrays, model: PairClassifier) -> Tuple[str, ...]:
     return (pooler,) if has_one and not any(name.startswith(pooler) for name in found) else ()
 
 
-def _set_matching(
-    model: PairClassifier, found: Arrays, where: Path, may_miss: tuple = (), may_have: tuple = ()
+def set_matching(
+    model: EncoderModel, found: Arrays, where: Path, may_miss: tuple = (), may_have: tuple = ()
 ) -> None:
+    """Give ``model`` the weights ``found`` in the file ``where``; see `match_parameters` for the rest.
+
+    Raises CheckpointError for a weight that is missing, unknown or of another shape.
+    """
     parameters = dict(model.named_parameters())
     tables = {name for name, _ in model.named_buffers()}  # of positions: the same in every model
     found = as_float32({name: array for name, array in found.items() if name not in tables}, str(where))

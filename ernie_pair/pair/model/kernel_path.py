@@ -12,11 +12,11 @@ from ernie_pair.kernels.attach import attach_kernels, describe_unfit, detach_ker
 from ernie_pair.kernels.choice import AllReduce, KernelChoice, agree_on_path, choose_kernels
 from ernie_pair.kernels.kernel_flags import DTYPES, KernelFlags
 from ernie_pair.kernels.model_state import ModelState
-from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.encoder_model import EncoderModel
 
 
 def choose_path(
-    model: PairClassifier,
+    model: EncoderModel,
     flags: KernelFlags,
     device: str,
     size: int = 1,
@@ -61,13 +61,13 @@ def casting(choice: KernelChoice) -> ContextManager[None]:
     return paddle.amp.auto_cast(level="O1", dtype=DTYPES[choice.precision])
 
 
-def seed_dropout(model: PairClassifier, seed: int) -> None:
+def seed_dropout(model: EncoderModel, seed: int) -> None:
     """Let the dropout of the next forward pass be drawn by ``seed``, 31 bits."""
     paddle.seed(seed)
     if model.fused_state is not None:
         model.fused_state.seed.set(seed)
 
 
-def constant_weights(model: PairClassifier) -> ContextManager[None]:
+def constant_weights(model: EncoderModel) -> ContextManager[None]:
     """Return a context in which the weights of ``model`` do not change: copies in bfloat16 are made once."""
     return nullcontext() if model.fused_state is None else model.fused_state.constant_weights()

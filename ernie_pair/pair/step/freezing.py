@@ -7,12 +7,12 @@ backward pass. They run as in evaluation: what comes out of them is the same in 
 from typing import Optional
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.config.encoder_flags import EncoderFlags
-from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.config.layer_flags import LayerFlags
+from ernie_pair.pair.model.encoder_model import EncoderModel
 from ernie_pair.pair.step.optimizer import trained_parameters
 
 
-def freeze(model: PairClassifier, config: EncoderFlags) -> str:
+def freeze(model: EncoderModel, config: LayerFlags) -> str:
     """Freeze what the flags name, and return how many parameters train, as a line for the log.
 
     The pooler, if there is one, trains with the head. Raises InputError when the model has fewer layers.
@@ -33,7 +33,7 @@ def freeze(model: PairClassifier, config: EncoderFlags) -> str:
     )
 
 
-def num_frozen_layers(config: EncoderFlags, num_layers: int) -> Optional[int]:
+def num_frozen_layers(config: LayerFlags, num_layers: int) -> Optional[int]:
     """Return how many layers above the embeddings are frozen; None: not even these. Raises InputError."""
     if config.freeze_layers > num_layers:
         raise InputError(

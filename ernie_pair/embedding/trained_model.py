@@ -1,0 +1,57 @@
+"""A trained embedding model on Paddle, in dynamic graph."""
+
+import logging
+from typing import Tuple
+
+import numpy as np
+import paddle
+
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.paddle_patches.core_settings import without_tf32
+from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
+from ernie_pair.inference.embedder import EmbeddingModel
+from ernie_pair.inference.embedding_json import EmbeddingSettings
+from ernie_pair.inference.token_rows import open_tokenizer
+from ernie_pair.kernels.choice import KernelChoice
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pair.model.kernel_path import casting, choose_path, constant_weights
+from ernie_pair.processes.world import World
+
+logger = logging.getLogger(__name__)
+
+
+def open_trained(
+    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags
+) -> EmbeddingModel:
+    """Open the model of ``source``. Raises InputError for what ``device`` cannot do, CheckpointError."""
+    quiet_libraries()
+    logger.info("on %s", start_device(device, World()))
+    model, choice = load_text_encoder(source, settings, device, kernels)
+    logger.info("%s", choice.describe())
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
+    return EmbeddingModel(
+        source.name,
+        settings,
+        model.sha256(tokenizer.sha256),
+        tokenizer,
+        lambda ids, types: vectors_of(model, choice, ids, types),
+        f"paddle, {choice.name}",
+    )
+
+
+def load_text_encoder(
+    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags
+) -> Tuple[TextEncoder, KernelChoice]:
+    """Return the encoder of ``source`` in evaluation mode, and the kernels that compute it."""
+    model = build_text_encoder(source, seed=0, dropout=0.0, pooling=settings.pooling)
+    load_text_weights(model, source)
+    choice = choose_path(model, kernels, device, casts=True)
+    model.eval()
+    return model, choice
+
+
+def vectors_of(model: TextEncoder, choice: KernelChoice, ids: np.ndarray, types: np.ndarray) -> np.ndarray:
+    """Return the vectors of ids and token types int64 [B, S], float32 [B, D] of any length."""
+    with paddle.no_grad(), constant_weights(model), without_tf32(), casting(choice):
+        return model(paddle.to_tensor(ids), paddle.to_tensor(types)).astype("float32").numpy()

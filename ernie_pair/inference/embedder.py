@@ -1,0 +1,138 @@
+"""Texts as vectors, by whatever computes them: a trained model on Paddle, or an exported one without it.
+
+`ernie_pair.embedding.open_embedder` opens either; this room knows the exported one alone.
+N texts, B batch, S sequence, D numbers of a vector.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Callable, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.inference.backends import OnnxBackend
+from ernie_pair.inference.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
+from ernie_pair.inference.exported_model import ExportedModel
+from ernie_pair.inference.token_rows import encode_single_texts, evaluation_batches, open_tokenizer
+from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.spec import read_spec
+from ernie_pair.model_files.tokenizer_json import TOKENIZER
+
+BATCH_SIZE = 64
+VECTORS = "vectors"  # what the output of an exported embedding model is called
+# Takes ids and token types int64 [B, S], and returns vectors float32 [B, D] of any length.
+Forward = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+class EmbeddingModel(NamedTuple):
+    """What computes vectors. ``name`` is how errors call it, ``backend`` what the log calls what computes."""
+
+    name: str
+    settings: EmbeddingSettings
+    model_sha256: str
+    tokenizer: WordPiece
+    forward: Forward
+    backend: str
+
+
+class TextEmbedder:
+    """An embedding model, loaded once. Not for several threads at a time.
+
+    ``dim``: how many numbers of each vector are kept, one of the lengths that the model was trained for; 0:
+    all. Texts longer than ``max_seq_len`` tokens are cut; ``num_cut`` counts them.
+    """
+
+    def __init__(self, model: EmbeddingModel, dim: int = 0, batch_size: int = BATCH_SIZE):
+        self.model, self.batch_size, self.num_cut = model, batch_size, 0
+        self.settings, self.backend = model.settings, model.backend
+        self.dim = model.settings.chosen_dim(dim, model.name)
+
+    @property
+    def max_seq_len(self) -> int:
+        """Return how many tokens of a text are read, [CLS] and [SEP] included."""
+        return self.settings.max_seq_len
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hex, of all that a vector depends on; see `fingerprint_of`."""
+        return fingerprint_of(self.model.model_sha256, self.settings, self.dim)
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of ``texts``, float32 [N, D], each of length 1, in their order.
+
+        Equal calls give equal bits, whatever was asked before. Raises InputError for what is no text,
+        NumbersError for a vector that is not finite or has no direction.
+        """
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise InputError("texts is to be a list of texts; put a single one into a list")
+        rows = encode_single_texts(texts, self.model.tokenizer, self.max_seq_len)
+        self.num_cut += rows.num_cut
+        vectors = np.zeros((len(rows), self.dim), dtype=np.float32)
+        for picked in evaluation_batches(rows.lengths, self.batch_size):
+            batch = rows.batch(picked)
+            vectors[picked] = self.model.forward(batch.input_ids, batch.token_type_ids)[:, : self.dim]
+        return unit_rows(vectors, self.model.name)
+
+
+def unit_rows(vectors: np.ndarray, where: str) -> np.ndarray:
+    """Return the rows of float32 [N, D] at length 1. Raises NumbersError for one that has no direction."""
+    lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1))
+    bad = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
+    if len(bad):
+        raise NumbersError(
+            f"{where}: the vector of text {bad[0]} is NaN, infinite or zero; the weights are damaged, train "
+            "or export again"
+        )
+    return (vectors / lengths[:, None]).astype(np.float32)
+
+
+def open_exported_embedder(
+    folder: Union[str, Path], *, dim: int = 0, threads: int = 0, batch_size: int = BATCH_SIZE
+) -> TextEmbedder:
+    """Open what `ernie-pair export-embedding` wrote, on ONNX Runtime and a CPU; no framework of training.
+
+    ``threads``: of one forward pass, 0: the cores of this process. Raises InputError when ``folder`` is no
+    such folder or has no vectors of ``dim`` numbers, CheckpointError when a file is not what was exported.
+    """
+    folder = Path(folder)
+    settings = read_embedding(folder)
+    if settings is None or not settings.is_exported:
+        raise InputError(
+            f"{folder} is no exported embedding model; make one with ernie-pair export-embedding"
+        )
+    exported = exported_parts(folder, settings)
+    for name in settings.files:
+        exported.file(name)  # is what was exported
+    if not {CONFIG, VOCAB} <= set(settings.files):
+        raise CheckpointError(f"{folder}/{EMBEDDING} names no {CONFIG} or no {VOCAB}; export the model again")
+    spec = read_spec(folder / CONFIG, folder / VOCAB)
+    if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
+        raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
+    tokenizer = open_tokenizer(folder / VOCAB, spec, settings.max_seq_len)
+    backend = VectorBackend(exported, threads or cpu_threads())
+    model = EmbeddingModel(
+        str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name
+    )
+    return TextEmbedder(model, dim, batch_size)
+
+
+def exported_parts(folder: Path, settings: EmbeddingSettings) -> ExportedModel:
+    """Return the exported files of an embedding model, as a backend takes them."""
+    return ExportedModel(folder, (), settings.max_seq_len, 1.0, settings.files)
+
+
+class VectorBackend(OnnxBackend):
+    """An exported embedding model on ONNX Runtime: ``logits`` returns vectors, float32 [B, D]."""
+
+    output = VECTORS
+
+
+def describe_cut(embedder: TextEmbedder, count: Optional[int] = None) -> str:
+    """Return a line on how many texts, of ``count``, were longer than the model reads; empty: none."""
+    if not embedder.num_cut:
+        return ""
+    of_all = "" if count is None else f" of {count:,}"
+    return f"{embedder.num_cut:,}{of_all} texts are longer than {embedder.max_seq_len} tokens and are cut"

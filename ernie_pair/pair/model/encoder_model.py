@@ -1,0 +1,130 @@
+"""An encoder of PaddleNLP with what its folder holds; its subclasses make an answer of its hidden states.
+
+B batch, S sequence, D hidden.
+"""
+
+import json
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
+
+import paddle
+from paddle import nn
+
+from ernie_pair.kernels.model_state import ModelState
+from ernie_pair.model_files.config_json import CONFIG
+from ernie_pair.model_files.hugging_face.folder import ModelParts, write_their_folder
+from ernie_pair.model_files.hugging_face.settings import refuse_other_model
+from ernie_pair.model_files.source import VOCAB
+from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
+from ernie_pair.pair.model.encoders import ENCODERS, new_encoder
+from ernie_pair.weights.half_tensors import set_weight, widen_tensors
+from ernie_pair.weights.weight_files import Arrays
+
+MODEL_STATE, THEIRS = "model_state.pdparams", "hugging_face"
+
+
+class EncoderModel(nn.Layer):
+    """A model on an encoder. ``spec`` describes it, as its config.json is to say; its family is known."""
+
+    def __init__(self, spec: ModelSpec):
+        super().__init__()
+        self.family, self.way, self.spec = spec.family, ENCODERS[spec.family], spec
+        self.pad_id = spec.pad_id
+        self.attribute = self.way.attribute or spec.family
+        self.add_sublayer(self.attribute, new_encoder(spec))
+        self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
+        self.fused_state: Optional[ModelState] = None  # of the fused kernels, where they compute the encoder
+
+    @property
+    def encoder(self):
+        """Return the encoder, a model of PaddleNLP."""
+        return getattr(self, self.attribute)
+
+    def is_unused(self, name: str) -> bool:
+        """Return whether the parameter of this name is unused: no answer depends on it."""
+        return name.startswith(tuple(f"{self.attribute}.{part}" for part in self.unused_parts()))
+
+    def unused_parts(self) -> Tuple[str, ...]:
+        """Return the beginnings of the names of the encoder's parameters that no answer depends on."""
+        return self.way.idle
+
+    def fix_unused(self) -> None:
+        """Let no parameter train that no answer depends on; once all of them are there."""
+        for name, parameter in self.named_parameters():
+            parameter.stop_gradient = self.is_unused(name)
+
+    def head_names(self) -> Tuple[str, ...]:
+        """Return the names of the parameters beside the encoder: the head, and what a subclass adds."""
+        names = (name for name, _ in self.named_parameters())
+        return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
+
+    def train(self) -> None:
+        """Set training mode, except for what is frozen."""
+        super().train()
+        for layer in self.frozen_modules:
+            layer.eval()
+
+    def layers(self) -> List[nn.Layer]:
+        """Return the layers of the encoder, from the embeddings up; shared ones stand once."""
+        found = self.encoder
+        for name in self.way.layers.split("."):
+            found = getattr(found, name)
+        return list(found)
+
+    def embeddings(self) -> List[nn.Layer]:
+        """Return the parts of the encoder that make the input of its first layer."""
+        return [part for name, part in self.encoder.named_children() if name not in ("encoder", "pooler")]
+
+    def depth_of(self, name: str) -> int:
+        """Return 0 for a parameter of the embeddings, 1 to L of a layer, L + 1 of the head and the pooler."""
+        num_layers, prefix = len(self.layers()), f"{self.attribute}."
+        inside = name[len(prefix) :]
+        if not name.startswith(prefix) or inside.startswith("pooler."):
+            return num_layers + 1
+        if inside.startswith(f"{self.way.layers}."):
+            return 1 + int(inside[len(self.way.layers) + 1 :].split(".")[0])
+        is_last_norm = inside.startswith("encoder.") and "embedding" not in inside
+        return num_layers if is_last_norm else 0
+
+    def set(self, arrays: Arrays) -> None:
+        """Set the parameters to the values of {parameter.name: array}; others stay as they are."""
+        for parameter in self.parameters():
+            if parameter.name in arrays:
+                set_weight(parameter, arrays[parameter.name])
+
+    def write(
+        self, folder: Path, vocab_file: Path, max_seq_len: int = 0, save_format: str = "paddle"
+    ) -> None:
+        """Fill ``folder`` so that from_pretrained, and ``load_classifier``, read it.
+
+        ``max_seq_len``: tokens per pair in training, which the tokenizer's configuration remembers.
+        ``save_format``: paddle is for PaddleNLP, hf for transformers; both is for PaddleNLP with a folder
+        hugging_face inside. Raises InputError for hf where transformers has no such model.
+        """
+        if save_format != "hf":
+            self._write_own(folder, vocab_file, max_seq_len)
+        if save_format != "paddle":
+            theirs = folder / THEIRS if save_format == "both" else folder
+            theirs.mkdir(exist_ok=True)
+            spec, arrays = self.spec, widen_tensors(self.state_dict())
+            parts = (self.family, spec.config, arrays, vocab_file, spec.lower_case, max_seq_len)
+            write_their_folder(theirs, ModelParts(*parts, where="the model"))
+
+    def refuse_other_than_theirs(self) -> None:
+        """Raise InputError when transformers has no model that computes the same."""
+        refuse_other_model(self.spec.config, self.family, "--save_format hf")
+
+    def _write_own(self, folder: Path, vocab_file: Path, max_seq_len: int) -> None:
+        # As plain arrays: tensors would carry along names that differ from process to process.
+        paddle.save(widen_tensors(self.state_dict()), str(folder / MODEL_STATE))
+        for name, content in self.files_beside(vocab_file, max_seq_len).items():
+            (folder / name).write_bytes(content)
+
+    def files_beside(self, vocab_file: Path, max_seq_len: int = 0) -> Dict[str, bytes]:
+        """Return {name: content} of what a folder holds beside the weights; see `write`."""
+        tokenizer = tokenizer_json(self.family, self.spec.lower_case, max_seq_len)
+        settings = {CONFIG: self.spec.to_config(), TOKENIZER: tokenizer}
+        texts = {name: json.dumps(value, indent=2, ensure_ascii=False) for name, value in settings.items()}
+        encoded = {name: f"{text}\n".encode() for name, text in texts.items()}
+        return {VOCAB: vocab_file.read_bytes(), **encoded}
