@@ -125,6 +125,18 @@ COMMANDS = {
         "PredictConfig",
         "its labels for pairs",
     ),
+    "mine": (
+        "ernie_pair.pair.mining.mine_pairs",
+        "mine_pairs",
+        "MineConfig",
+        "new training pairs of labelled ones",
+    ),
+    "pseudo-label": (
+        "ernie_pair.pair.mining.pseudo_label",
+        "pseudo_label",
+        "PseudoLabelConfig",
+        "labels for pairs, where a classifier is sure",
+    ),
     "compare-starts": (
         "ernie_pair.pair.compare.compare_starts",
         "compare_starts",

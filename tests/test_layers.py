@@ -69,6 +69,7 @@ BELOW = {
     ),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
     "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/train", "ernie_pair/pair/export"),
+    "ernie_pair/pair/mining": ("ernie_pair/embedding", "ernie_pair/pair/evaluation"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
@@ -227,6 +228,8 @@ def configs():
     from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
+    from ernie_pair.pair.mining.mine_config import MineConfig
+    from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.convert.convert import ConvertConfig
     from ernie_pair.pretrain.inspect_data import InspectConfig
@@ -241,7 +244,7 @@ def configs():
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
-        CheckGpuConfig,
+        *(CheckGpuConfig, MineConfig, PseudoLabelConfig),
     ]
 
 
