@@ -49,10 +49,8 @@ def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks
     with CountProgress(len(group), "text") as progress:
         for first in range(0, len(group), size):
             end = min(first + size, len(group))
-            yield from kept.get(
-                f"neighbours {first} {end}",
-                lambda first=first, end=end: _block(compare, group, wanted, first, end),
-            )
+            find = partial(_block, compare, group, wanted, (first, end))
+            yield from kept.get(f"neighbours {first} {end}", find)
             progress.advance(end - first)
 
 

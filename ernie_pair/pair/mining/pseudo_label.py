@@ -1,6 +1,6 @@
 """ernie-pair pseudo-label: labels for pairs that have none, where a trained classifier is sure enough.
 
-ernie-pair pseudo-label --model_path output/best --input_file new.tsv --dev_file dev.tsv --output_file more.tsv
+ernie-pair pseudo-label --model_path output/best --input_file a.tsv --dev_file dev.tsv --output_file b.tsv
 
 For each class the least probability is chosen on labelled pairs so that a lower bound of the precision is
 what was asked for; see `precise_thresholds`. Pairs below it, and those of the files that measure, stay out.
