@@ -155,6 +155,12 @@ COMMANDS = {
         "RunConfig",
         "labels for pairs by an exported model",
     ),
+    "robustness": (
+        "ernie_pair.pair.export.robustness_exported",
+        "measure_exported",
+        "RobustnessConfig",
+        "how an exported model bears changed pairs",
+    ),
     "serve": (
         "ernie_pair.server.serve",
         "serve",

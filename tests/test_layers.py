@@ -228,6 +228,7 @@ def configs():
     from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
+    from ernie_pair.pair.export.robustness_exported import RobustnessConfig
     from ernie_pair.pair.mining.mine_config import MineConfig
     from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -244,7 +245,7 @@ def configs():
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
-        *(CheckGpuConfig, MineConfig, PseudoLabelConfig),
+        *(CheckGpuConfig, MineConfig, PseudoLabelConfig, RobustnessConfig),
     ]
 
 

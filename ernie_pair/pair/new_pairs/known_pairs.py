@@ -36,14 +36,10 @@ class KnownPairs:
         """Return what was found, a line per file and one on single texts; none where no file was given."""
         if not self._pairs:
             return []
+        said = "new pairs stand in the {} file and are left out"
+        lines = [f"{count} {said.format(name)}" for name, count in self.dropped.items()]
         of = " and ".join(self._pairs)
-        lines = [
-            f"{count} pairs stand in the {name} file and are left out" for name, count in self.dropped.items()
-        ]
-        return [
-            *lines,
-            f"{self.half_known} pairs that are written have a text of the {of} file, not as that pair",
-        ]
+        return [*lines, f"{self.half_known} others have a text of the {of} file, though not as that pair"]
 
 
 def _keys(left: Sequence[str], right: Sequence[str]) -> Iterable[Tuple[str, str]]:

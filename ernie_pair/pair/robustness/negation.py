@@ -30,7 +30,7 @@ POLAR = re.compile(
 AUXILIARIES = ("is", "are", "was", "were", "can", "could", "will", "would", "should", "must")
 _POLAR_ENGLISH = re.compile(rf"\s*(?:{'|'.join(AUXILIARIES)}|do|does|did|has|have|had)\b", re.I)
 _AUXILIARY = re.compile(rf"\b(?:{'|'.join(AUXILIARIES)})\b")
-_NOT = re.compile(rf"\b({'|'.join(AUXILIARIES)})(?: not\b|n ?['’]t\b)|\bcan(not)\b")
+_NOT = re.compile(rf"\b({'|'.join(AUXILIARIES)})(?: not\b|n ?['’]t\b)|\b(can)(?:not| ?['’]t)\b")
 
 
 def change_negation(pair: Untouched, facts: Facts) -> Optional[Change]:
@@ -76,8 +76,7 @@ def _is_verb_hui(text: str) -> bool:
 def _affirmed(text: str) -> List[str]:
     found = _replaced(text, AFFIRMED) + _without_not(text)
     for match in _NOT.finditer(text):
-        kept = match.end(1) if match[1] else match.start(2)
-        found.append(text[:kept] + text[match.end() :])
+        found.append(text[: match.start()] + (match[1] or match[2]) + text[match.end() :])
     return found
 
 
