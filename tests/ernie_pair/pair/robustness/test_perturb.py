@@ -147,7 +147,7 @@ def test_the_order_changes_and_the_label_does_not():
         assert (right, left, label) == QUESTIONS[row]
 
 
-def test_of_three_classes_the_label_of_the_other_order_is_unknown():
+def test_with_three_classes_the_other_order_has_no_label():
     assert {label for *_, label, _ in made("order", classes=3)} == {UNKNOWN}
     for kind in ("negation", "entity"):
         with pytest.raises(InputError, match="applies"):
