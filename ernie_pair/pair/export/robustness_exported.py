@@ -69,11 +69,6 @@ class RobustnessConfig(ExportedFlags):
         1234, help="of the resamples, and of the changed pairs", group="evaluation", at_least=0
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.robustness_file:
-            refuse_ending("robustness_file", self.robustness_file)
-
 
 def measure_exported(config: RobustnessConfig) -> None:
     """Write the table as JSON, and the changed pairs where they are asked for; log a line per kind.
@@ -82,6 +77,8 @@ def measure_exported(config: RobustnessConfig) -> None:
     """
     start_console(World())
     kinds = parse_kinds(config.robustness or ALL)
+    if config.robustness_file:
+        refuse_ending("robustness_file", config.robustness_file)
     more = [Path(config.robustness_file)] if config.robustness_file else []
     results = results_of("robustness", config, more)
     if results.are_done():

@@ -8,7 +8,6 @@ from data_tools.base.options import Options, names_in, option, refuse_empty, ref
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
-from ernie_pair.pair.new_pairs.pair_writer import refuse_ending
 
 KINDS = ("transitive", "implied", "near")
 
@@ -84,7 +83,6 @@ class MineConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_file")
-        refuse_ending("output_file", self.output_file)
         fault = f" is no kind; name some of {', '.join(KINDS)}"
         refuse_unknown_names("kinds", names_in(self.kinds), KINDS, fault)
         if not self.chosen_kinds:

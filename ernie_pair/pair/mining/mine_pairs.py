@@ -36,14 +36,14 @@ from ernie_pair.pair.mining.mine_config import MineConfig
 from ernie_pair.pair.mining.neighbours import (
     NOBODY,
     Compare,
+    Embeddings,
+    Ngrams,
     Range,
-    compare_embeddings,
-    compare_ngrams,
     nearest,
 )
 from ernie_pair.pair.mining.text_graph import TextGraph
 from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
-from ernie_pair.pair.new_pairs.pair_writer import NewPair, write_new_pairs
+from ernie_pair.pair.new_pairs.pair_writer import NewPair, refuse_ending, write_new_pairs
 from ernie_pair.processes.world import World
 
 PLACES = ("train_file", "dev_file", "test_file", "embedding")
@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 def mine_pairs(config: MineConfig) -> None:
     """Write the new pairs of ``train_file``, and log how many of each kind. Raises InputError."""
     start_console(World())
+    refuse_ending("output_file", config.output_file)
     labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
     same = _same_of(labels, config.same)
     results = _results(config)
@@ -133,7 +134,9 @@ def _near_pairs(
     """Yield near texts of different groups, called different; ``taken`` grows by them."""
     quota = Quota(graph, rules.per_text, taken)
     wanted = Range(config.min_similarity, config.max_similarity, SPARE * rules.per_text)
-    found = nearest(_compare(graph, kept, config), graph.group, wanted, kept)
+    compare = _compare(graph, kept, config)
+    _tell_doubt(graph, compare, config)
+    found = nearest(compare, graph.group, wanted, kept)
     for node, others in enumerate(found):
         for other, similarity in others.tolist():
             if other == NOBODY or quota.is_full(node):
@@ -142,12 +145,26 @@ def _near_pairs(
                 yield Mined(node, other, False, "near", (), similarity)
 
 
+def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
+    """Log how many labelled pairs that are as near as the new ones are equal: what these may hide too."""
+    rows = np.concatenate([graph.equal_rows, graph.different_rows])
+    near = compare.pairs(graph.file.left[rows], graph.file.right[rows])
+    inside = (near >= config.min_similarity) & (near <= config.max_similarity)
+    if inside.any():
+        share = inside[: len(graph.equal_rows)].sum() / inside.sum()
+        logger.info(
+            "of the %d labelled pairs with a similarity from %g to %g, %.1f %% are the same: with many "
+            "lower --max_similarity, and look at what is called near",
+            *(inside.sum(), config.min_similarity, config.max_similarity, 100 * share),
+        )
+
+
 def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
     if not config.embedding:
-        return compare_ngrams(graph.texts)
+        return Ngrams(graph.texts)
     from ernie_pair.embedding.open_embedder import open_embedder
 
-    return compare_embeddings(open_embedder(config.embedding, config.device), graph.texts, kept)
+    return Embeddings(open_embedder(config.embedding, config.device), graph.texts, kept)
 
 
 def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:

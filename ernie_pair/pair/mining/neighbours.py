@@ -5,7 +5,7 @@ held (about 300 bytes a text), and a block of similarities takes BLOCK_BYTES.
 """
 
 from functools import partial
-from typing import Callable, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+from typing import Iterator, List, NamedTuple, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -35,8 +35,14 @@ class Range(NamedTuple):
     most_texts: int
 
 
-# Takes the first and the end of a block of texts; yields, text by text, others and their similarities.
-Compare = Callable[[int, int], Iterator[Tuple[np.ndarray, np.ndarray]]]
+class Compare(Protocol):
+    """A way to compare the texts of a list."""
+
+    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield, text by text from ``first`` to ``end``, other texts int64 and their similarities float32."""
+
+    def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the similarities float32 [N] of the texts ``left`` int64 [N] and ``right``."""
 
 
 def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks) -> Iterator[np.ndarray]:
@@ -58,7 +64,7 @@ def _block(compare: Compare, group: np.ndarray, wanted: Range, span: Tuple[int, 
     first, end = span
     found = np.zeros((end - first, wanted.most_texts), dtype=NEAR)
     found["node"] = NOBODY
-    for row, (nodes, similarities) in enumerate(compare(first, end)):
+    for row, (nodes, similarities) in enumerate(compare.block(first, end)):
         fits = (similarities >= wanted.least) & (similarities <= wanted.most)
         fits &= group[nodes] != group[first + row]
         nodes, similarities = nodes[fits], similarities[fits]
@@ -73,38 +79,54 @@ def _block(compare: Compare, group: np.ndarray, wanted: Range, span: Tuple[int, 
     return found
 
 
-def compare_embeddings(embedder: Embeds, texts: Sequence[str], kept: KeptBlocks) -> Compare:
-    """Return a comparison by the product of unit vectors, which are computed first and kept on the disk."""
-    parts: List[np.ndarray] = []
-    with CountProgress(len(texts), "embedded text") as progress:
-        for first in range(0, len(texts), EMBEDDED_AT_ONCE):
-            part = texts[first : first + EMBEDDED_AT_ONCE]
-            parts.append(kept.get(f"vectors {first}", partial(embedder.embed, part)))
-            progress.advance(len(part))
-    everyone = np.arange(len(texts))
+class Embeddings:
+    """A comparison by the product of unit vectors, which are computed first and kept on the disk."""
 
-    def compare(first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-        rows = np.arange(first, end)
-        asked = np.stack([parts[row // EMBEDDED_AT_ONCE][row % EMBEDDED_AT_ONCE] for row in rows.tolist()])
-        for similarities in np.concatenate([asked @ part.T for part in parts], axis=1):
-            yield everyone, similarities
+    def __init__(self, embedder: Embeds, texts: Sequence[str], kept: KeptBlocks):
+        self.parts: List[np.ndarray] = []
+        self.everyone, self.size = np.arange(len(texts)), EMBEDDED_AT_ONCE
+        with CountProgress(len(texts), "embedded text") as progress:
+            for first in range(0, len(texts), self.size):
+                part = texts[first : first + self.size]
+                self.parts.append(kept.get(f"vectors {first}", partial(embedder.embed, part)))
+                progress.advance(len(part))
 
-    return compare
+    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield, text by text, all texts and their similarities."""
+        asked = self._rows(self.everyone[first:end])
+        for similarities in np.concatenate([asked @ part.T for part in self.parts], axis=1):
+            yield self.everyone, similarities
+
+    def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the similarities of pairs, float32 [N]."""
+        found = np.zeros(len(left), dtype=np.float32)
+        for first in range(0, len(left), self.size):
+            part = slice(first, first + self.size)
+            found[part] = np.einsum("nd,nd->n", self._rows(left[part]), self._rows(right[part]))
+        return found
+
+    def _rows(self, nodes: np.ndarray) -> np.ndarray:
+        """Return the vectors of texts, float32 [N, D]."""
+        return np.stack([self.parts[node // self.size][node % self.size] for node in nodes.tolist()])
 
 
-def compare_ngrams(texts: Sequence[str]) -> Compare:
-    """Return a comparison by the cosine of character n-grams, weighted by TF-IDF."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
+class Ngrams:
+    """A comparison by the cosine of character n-grams, weighted by TF-IDF."""
 
-    most = max(int(COMMON_SHARE * len(texts)), LEAST_COMMON)
-    weights = TfidfVectorizer(
-        analyzer="char", ngram_range=NGRAMS, max_df=min(most, len(texts)), dtype=np.float32
-    ).fit_transform(texts)
-    others = weights.T.tocsr()
+    def __init__(self, texts: Sequence[str]):
+        from sklearn.feature_extraction.text import TfidfVectorizer
 
-    def compare(first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
-        block = (weights[first:end] @ others).tocsr()
-        for begin, stop in zip(block.indptr, block.indptr[1:]):
-            yield block.indices[begin:stop], block.data[begin:stop]
+        most = min(max(int(COMMON_SHARE * len(texts)), LEAST_COMMON), len(texts))
+        counted = TfidfVectorizer(analyzer="char", ngram_range=NGRAMS, max_df=most, dtype=np.float32)
+        self.weights = counted.fit_transform(texts)
+        self.others = self.weights.T.tocsr()
 
-    return compare
+    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield, text by text, the texts that share an n-gram with it and their similarities."""
+        found = (self.weights[first:end] @ self.others).tocsr()
+        for begin, stop in zip(found.indptr, found.indptr[1:]):
+            yield found.indices[begin:stop], found.data[begin:stop]
+
+    def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the similarities of pairs, float32 [N]."""
+        return np.asarray(self.weights[left].multiply(self.weights[right]).sum(axis=1)).ravel()

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from data_tools.base.options import option
 from ernie_pair.pair.config.ask_config import AskConfig
-from ernie_pair.pair.new_pairs.pair_writer import refuse_ending
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,3 @@ class PseudoLabelConfig(AskConfig):
         above=0,
         below=1,
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_ending("output_file", self.output_file)

@@ -26,7 +26,7 @@ from ernie_pair.pair.mining.kept_blocks import KeptBlocks
 from ernie_pair.pair.mining.precise_thresholds import PreciseThreshold, precise_thresholds
 from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
 from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
-from ernie_pair.pair.new_pairs.pair_writer import NewPair, write_new_pairs
+from ernie_pair.pair.new_pairs.pair_writer import NewPair, refuse_ending, write_new_pairs
 
 BLOCK = 4096  # pairs that are asked together, and kept
 
@@ -38,6 +38,7 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
 
     The same bytes for any number of processes. Raises InputError, also when no class is precise enough.
     """
+    refuse_ending("output_file", config.output_file)
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     results = results_of("pseudo-label", config)
     if results.are_done():

@@ -18,7 +18,7 @@ from ernie_pair.pair.mining.implied_pairs import MiningRules, implied_difference
 from ernie_pair.pair.mining.kept_blocks import KeptBlocks
 from ernie_pair.pair.mining.mine_config import MineConfig
 from ernie_pair.pair.mining.mine_pairs import mine_pairs
-from ernie_pair.pair.mining.neighbours import Range, compare_embeddings, compare_ngrams, nearest
+from ernie_pair.pair.mining.neighbours import Embeddings, Ngrams, Range, nearest
 from ernie_pair.pair.mining.text_graph import TextGraph
 
 
@@ -91,7 +91,7 @@ def test_texts_that_a_chain_joins_are_never_neighbours(tmp_path):
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
     graph = TextGraph(coded({"train": read_pairs(path, 2)})["train"], 1)
     kept = KeptBlocks(tmp_path / "out.tsv", {})
-    found = nearest(compare_ngrams(graph.texts), graph.group, Range(0.01, 1.0, 5), kept)
+    found = nearest(Ngrams(graph.texts), graph.group, Range(0.01, 1.0, 5), kept)
     others = {(node, other) for node, row in enumerate(found) for other in row["node"].tolist() if other >= 0}
     group = graph.group
     assert others and all(group[one] != group[other] for one, other in others)
@@ -116,7 +116,7 @@ def test_the_nearest_are_within_the_range_whatever_the_blocks(tmp_path, monkeypa
 
     def found(name):
         kept = KeptBlocks(tmp_path / name, {})
-        rows = nearest(compare_embeddings(Fake(), texts, kept), group, wanted, kept)
+        rows = nearest(Embeddings(Fake(), texts, kept), group, wanted, kept)
         return [[(int(n), round(float(s), 5)) for n, s in row.tolist()] for row in rows]
 
     whole = found("whole")
@@ -127,6 +127,17 @@ def test_the_nearest_are_within_the_range_whatever_the_blocks(tmp_path, monkeypa
     monkeypatch.setattr(neighbours, "EMBEDDED_AT_ONCE", 7)
     monkeypatch.setattr(neighbours, "BLOCK_BYTES", 4 * 30 * 4)
     assert found("parts") == whole
+
+
+def test_pairs_are_as_similar_as_in_blocks(tmp_path):
+    texts = ["今天天气", "今天很好", "天气不好", "来去"]
+    kept = KeptBlocks(tmp_path / "x", {})
+    for compare in (Ngrams(texts), Embeddings(Fake(), ["1", "9", "4", "7"], kept)):
+        whole = np.zeros((4, 4), dtype=np.float32)
+        for node, (others, similarities) in enumerate(compare.block(0, 4)):
+            whole[node, others] = similarities
+        left, right = np.array([0, 1, 2, 3, 0]), np.array([1, 2, 3, 0, 0])
+        assert compare.pairs(left, right) == pytest.approx(whole[left, right], abs=1e-6)
 
 
 @pytest.fixture
@@ -155,7 +166,7 @@ def test_the_command_writes_a_file_to_train_on(train, tmp_path, capsys):
     graph = TextGraph(coded({"train": read_pairs(out, 2)})["train"], 1)
     assert graph.is_sound.all()  # nothing that was written contradicts anything
     assert not (tmp_path / "more.jsonl.work").exists()
-    capsys.readouterr()
+    assert "labelled pairs with a similarity from 0.05 to 0.6" in capsys.readouterr().err
     assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
     assert "nothing to do" in capsys.readouterr().err
 
