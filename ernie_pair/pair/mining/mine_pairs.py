@@ -153,8 +153,8 @@ def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
     if inside.any():
         share = inside[: len(graph.equal_rows)].sum() / inside.sum()
         logger.info(
-            "of the %d labelled pairs with a similarity from %g to %g, %.1f %% are the same: with many "
-            "lower --max_similarity, and look at what is called near",
+            "of the %d labelled pairs with a similarity from %g to %g, %.1f %% are the same: if these are "
+            "many, lower --max_similarity, and look at what is called near",
             *(inside.sum(), config.min_similarity, config.max_similarity, 100 * share),
         )
 
