@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.evaluation.robustness_table import measure_robustness
     from ernie_pair.pair.model.classifier import PairClassifier
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
@@ -48,6 +49,7 @@ __all__ = [
     "TrainerControl",
     "TrainerState",
     "__version__",
+    "measure_robustness",
     "notebook_launcher",
     "open_embedder",
     "open_vectors",
@@ -67,6 +69,7 @@ _OFFERED = {
     "TextEmbedder": "ernie_pair.inference.embedder",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
+    "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
     "open_embedder": "ernie_pair.embedding.open_embedder",
     "open_vectors": "ernie_pair.inference.vector_files",

@@ -144,6 +144,18 @@ COMMANDS = {
         "ExportEmbeddingConfig",
         "a folder that makes vectors without training",
     ),
+    "mine": (
+        "ernie_pair.pair.mining.mine_pairs",
+        "mine_pairs",
+        "MineConfig",
+        "new training pairs of labelled ones",
+    ),
+    "pseudo-label": (
+        "ernie_pair.pair.mining.pseudo_label",
+        "pseudo_label",
+        "PseudoLabelConfig",
+        "labels for pairs, where a classifier is sure",
+    ),
     "compare-starts": (
         "ernie_pair.pair.compare.compare_starts",
         "compare_starts",
@@ -173,6 +185,12 @@ COMMANDS = {
         "search_texts",
         "SearchConfig",
         "the texts of it that match a query",
+    ),
+    "robustness": (
+        "ernie_pair.pair.export.robustness_exported",
+        "measure_exported",
+        "RobustnessConfig",
+        "how an exported model bears changed pairs",
     ),
     "serve": (
         "ernie_pair.server.serve",

@@ -59,13 +59,20 @@ BELOW = {
         *("ernie_pair/engine", "ernie_pair/pair/audit", "ernie_pair/pair/step", "ernie_pair/pair/evaluation"),
         "ernie_pair/kernels",
     ),
-    "ernie_pair/pair/evaluation": ("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
+    "ernie_pair/pair/robustness": ("ernie_pair/pair/data",),
+    "ernie_pair/pair/new_pairs": ("ernie_pair/pair/audit",),
+    "ernie_pair/pair/evaluation": (
+        *("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
+        *("ernie_pair/pair/new_pairs", "ernie_pair/pair/robustness"),
+    ),
     "ernie_pair/pair/compare": (
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
     ),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
     "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/export"),
     "ernie_pair/embedding/train": ("ernie_pair/embedding", "ernie_pair/pair/train"),
+    "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/train", "ernie_pair/pair/export"),
+    "ernie_pair/pair/mining": ("ernie_pair/embedding", "ernie_pair/pair/evaluation"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
@@ -226,6 +233,9 @@ def configs():
     from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
+    from ernie_pair.pair.export.robustness_exported import RobustnessConfig
+    from ernie_pair.pair.mining.mine_config import MineConfig
+    from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.convert.convert import ConvertConfig
     from ernie_pair.pretrain.inspect_data import InspectConfig
@@ -244,6 +254,7 @@ def configs():
         *(TrainEmbeddingConfig, EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         *(CheckGpuConfig, IndexConfig, SearchConfig),
+        *(CheckGpuConfig, MineConfig, PseudoLabelConfig, RobustnessConfig),
     ]
 
 

@@ -35,7 +35,8 @@ _NOT_SAID = object()
 _WITHOUT_EFFECT = (
     *("overwrite", "workers", "threads", "log_interval", "device", "kernels", "engine", "ray_address"),
 )
-_AS_BEFORE = {"precision": "fp32"}  # flags that came later, with what was done before there were any
+# Flags that came later, with what was done before there were any.
+_AS_BEFORE = {"precision": "fp32", "robustness": "", "robustness_rows": 2000}
 
 
 class Results:

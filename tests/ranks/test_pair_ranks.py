@@ -196,14 +196,15 @@ def test_two_processes_evaluate_and_predict_exactly_as_one(config, one):
     def asked(run: str):
         """What the two commands are asked by a run of that name."""
         metrics = {"output_file": str(folder / f"{run}.metrics"), "report": str(folder / f"{run}.report")}
+        changed = {"robustness": "typo order", "robustness_file": str(folder / f"{run}.changed.tsv")}
         predictions = {"output_file": str(folder / f"{run}.predictions"), "scores": True}
-        return {**flags, **metrics, "bootstrap": 50}, {**flags, **predictions}
+        return {**flags, **metrics, **changed, "bootstrap": 50}, {**flags, **predictions}
 
     assert launch(folder, ASK, *map(json.dumps, asked("two"))).returncode == 0
     metrics, predictions = asked("one")
     evaluate_pair(EvaluateConfig(**metrics))
     predict_pair(PredictConfig(**predictions))
-    for name in ("metrics", "predictions", *(f"report/{file}" for file in FILES)):
+    for name in ("metrics", "predictions", "changed.tsv", *(f"report/{file}" for file in FILES)):
         one_file, two_file = (folder / f"{run}.{name}" for run in ("one", "two"))
         assert two_file.read_bytes() == one_file.read_bytes(), name
 

@@ -25,14 +25,13 @@ from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
 from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.pair.audit.audit_report import Cleaned, FileFacts, PairAudit, draw, report_lines
 from ernie_pair.pair.audit.findings import (
-    Coded,
-    coded,
     findings_of,
     is_contradicted,
     is_repeated,
     is_shared,
     quantiles,
 )
+from ernie_pair.pair.audit.links import Coded, coded
 from ernie_pair.pair.data.pair_cells import PACKED
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs

@@ -13,7 +13,7 @@ from data_tools.files.json_file import is_texts
 from data_tools.files.keyed_cache import KeyedCache
 from ernie_pair.pair.audit.audit_pairs import audit_of, same_of
 from ernie_pair.pair.audit.audit_report import warnings_of
-from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.links import coded
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 

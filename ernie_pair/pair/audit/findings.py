@@ -5,12 +5,12 @@ and exactly, character by character. Two texts that mean the same are written A=
 """
 
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional
+from typing import Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 
-from data_tools.audit.paragraphs import normalised, quote
-from ernie_pair.pair.data.pair_file import Pairs
+from data_tools.audit.paragraphs import quote
+from ernie_pair.pair.audit.links import Coded, Links
 
 EXAMPLES = 5
 QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
@@ -30,55 +30,6 @@ class Finding:
     says: str
     examples: List[str]
     exact: Optional[int] = None
-
-
-class Coded(NamedTuple):
-    """A file whose texts are numbers, equal for equal texts in all files; int64 [rows].
-
-    Texts are equal here when they are so normalised; in ``exact``, which is the file once more, when they are
-    so character by character.
-    """
-
-    pairs: Pairs
-    left: np.ndarray
-    right: np.ndarray
-    exact: Optional["Coded"] = None
-
-    @property
-    def by_characters(self) -> "Coded":
-        """Return the file by the numbers of its texts as they stand: itself, where it is that already."""
-        return self if self.exact is None else self.exact
-
-    @property
-    def ordered(self) -> np.ndarray:
-        """Return a key per row, that of its two texts in their order, int64 [rows]."""
-        return (self.left << 32) | self.right
-
-    @property
-    def unordered(self) -> np.ndarray:
-        """Return a key per row, the same for (A, B) and (B, A), int64 [rows]."""
-        return (np.minimum(self.left, self.right) << 32) | np.maximum(self.left, self.right)
-
-
-def coded(files: Dict[str, Pairs]) -> Dict[str, Coded]:
-    """Return the files under their names, with a number for each of their texts."""
-    exact, alike = _numbered(files, iter), _numbered(files, _compared)
-    return {name: file._replace(exact=exact[name]) for name, file in alike.items()}
-
-
-def _numbered(files: Dict[str, Pairs], compared: Callable[[List[str]], Iterable[str]]) -> Dict[str, Coded]:
-    numbers: Dict[str, int] = {}
-
-    def number(side: List[str]) -> np.ndarray:
-        return np.array([numbers.setdefault(text, len(numbers)) for text in compared(side)], dtype=np.int64)
-
-    return {name: Coded(pairs, number(pairs.left), number(pairs.right)) for name, pairs in files.items()}
-
-
-def _compared(texts: List[str]) -> Iterator[str]:
-    """Return the texts as they are compared when normalised; punctuation alone is compared as it stands."""
-    short = normalised([text.replace("\n", " ") for text in texts])
-    return (left or text.strip() for left, text in zip(short, texts))
 
 
 def findings_of(files: Dict[str, Coded], same: Optional[int]) -> List[Finding]:
@@ -154,7 +105,7 @@ def _repeats(keys: np.ndarray) -> np.ndarray:
 def _broken_transitivity(name: str, file: Coded, same: int) -> Finding:
     """Find rows A/C whose texts are joined by a chain A=B=...=C of other rows."""
     is_same = (file.pairs.labels == same) & (file.left != file.right)
-    links = _Links(file, np.flatnonzero(is_same))
+    links = Links(file, np.flatnonzero(is_same))
     broken = (file.pairs.labels != same) & (file.left != file.right)
     broken &= links.group[file.left] == links.group[file.right]
     broken &= ~np.isin(file.unordered, file.unordered[is_same])  # those are contradicted already
@@ -165,37 +116,6 @@ def _broken_transitivity(name: str, file: Coded, same: int) -> Finding:
         examples.append(f"{file.pairs.where(row)} says they differ, but {texts}")
     says = "are labelled different, but their texts are joined by rows labelled the same"
     return Finding(name, "intransitive", int(broken.sum()), len(file.pairs), says, examples)
-
-
-class _Links:
-    """The rows A=B as a graph of texts; ``group[text]`` is equal for texts that a chain joins."""
-
-    def __init__(self, file: Coded, rows: np.ndarray):
-        from scipy.sparse import coo_matrix
-        from scipy.sparse.csgraph import connected_components
-
-        self.file, self.rows = file, rows
-        size = int(max(file.left.max(), file.right.max())) + 1
-        ends = file.left[rows], file.right[rows]
-        self.graph = coo_matrix((np.ones(len(rows)), ends), shape=(size, size)).tocsr()
-        self.group = connected_components(self.graph, directed=False)[1]
-
-    def path(self, begin: int, end: int) -> List[str]:
-        """Return the texts of a shortest chain between two texts, given by their numbers."""
-        from scipy.sparse.csgraph import breadth_first_order
-
-        _, before = breadth_first_order(self.graph, begin, directed=False)
-        passed = [end]
-        while passed[-1] != begin:
-            passed.append(before[passed[-1]])
-        return [self._text_of(number) for number in reversed(passed)]
-
-    def _text_of(self, number: int) -> str:
-        for side, texts in ((self.file.left, self.file.pairs.left), (self.file.right, self.file.pairs.right)):
-            rows = np.flatnonzero(side == number)
-            if len(rows):
-                return texts[rows[0]]
-        raise AssertionError(f"text {number} stands in no row")
 
 
 def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:

@@ -114,10 +114,24 @@ class EvaluateConfig(AskConfig):
     swap: bool = option(
         True, help="score every pair the other way round too, to see what flips", group="evaluation"
     )
+    robustness: str = option(
+        "",
+        help="changed pairs to measure too: all, or some of typo, homophone (needs pypinyin), negation, "
+        "entity, order, filler; empty: none",
+        group="evaluation",
+    )
+    robustness_rows: int = option(
+        2000, help="most rows of each kind; 0: all", group="evaluation", unit="rows", at_least=0
+    )
+    robustness_file: str = option(
+        "", help="the changed pairs go here: .tsv, .csv or .jsonl; empty: nowhere", group="evaluation"
+    )
     worst_rows: int = option(
         200, help="most wrong rows that errors.tsv holds", group="evaluation", unit="rows", at_least=0
     )
-    seed: int = option(1234, help="of the resamples", group="evaluation", at_least=0)
+    seed: int = option(
+        1234, help="of the resamples, and of the changed pairs", group="evaluation", at_least=0
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -130,6 +144,10 @@ class EvaluateConfig(AskConfig):
             raise InputError(
                 "--save_threshold true does not say which pairs to choose the threshold on; give them with "
                 "--tune_on FILE"
+            )
+        if self.robustness_file and not self.robustness:
+            raise InputError(
+                f"--robustness_file {self.robustness_file}: no pairs are changed; pass --robustness all"
             )
 
 

@@ -21,7 +21,7 @@ NAMES = {
     RIGHT: (RIGHT, "text_b", "title", "question2", "#2 string", "hypothesis", "sentence_b", "text2", "s2"),
     LABEL: (LABEL, "labels", "quality", "is_duplicate", "gold_label"),
 }
-PASSED_OVER = ("id", "index", "idx", "#1 id", "#2 id", "qid", "qid1", "qid2", "pairid")
+PASSED_OVER = ("id", "index", "idx", "#1 id", "#2 id", "qid", "qid1", "qid2", "pairid", "origin")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evalu
 from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.result_file import results_of
+from ernie_pair.pair.evaluation.robustness_table import Bearing, bearing_of, new_pairs_of, table_lines
 from ernie_pair.pair.evaluation.tuning import (
     refuse_judged_file,
     refuse_one_class,
@@ -26,6 +27,8 @@ from ernie_pair.pair.evaluation.tuning import (
     with_threshold,
 )
 from ernie_pair.pair.metrics import METRICS, describe_single_class
+from ernie_pair.pair.new_pairs.pair_writer import refuse_ending, write_new_pairs
+from ernie_pair.pair.robustness.perturb import Perturbing, parse_kinds, perturb
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +42,16 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         raise InputError(f"--report {config.report} is a file; give the name of a folder")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     _refuse_checkpoint(config)
+    kinds = parse_kinds(config.robustness)
     results = _results(config)
     if results.are_done():
         _print_metrics(json.loads(Path(config.output_file).read_text(encoding="utf-8")))
         return
     trained = InferenceModel(config)
     answers = _ask(trained, config)
+    if kinds:
+        asked = Perturbing(kinds, config.robustness_rows, config.seed)
+        answers = answers._replace(bearing=_changed(trained, answers, asked))
     thresholds = thresholds_of(answers, config.at_precision)
     calibration = with_threshold(answers.saved, thresholds, config)
     answers = answers._replace(saved=calibration)
@@ -52,18 +59,28 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         evaluation = {**evaluation_of(answers, config), "kernels": trained.kernels.describe()}
         if config.save_temperature or config.save_threshold:
             write_calibration(Path(config.model_path), calibration)
-        with results.published() as (numbers, *report):
-            numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-            if report:
-                write_report(report, evaluation, answers, config.worst_rows)
+        _write(results, evaluation, answers, config)
         _tell(evaluation, config)
     trained.process_group.barrier()
 
 
 def _results(config: EvaluateConfig) -> Results:
-    report = [Path(config.report) / name for name in FILES] if config.report else []
+    more = [Path(config.report) / name for name in FILES] if config.report else []
+    if config.robustness_file:
+        refuse_ending("robustness_file", config.robustness_file)
+        more.append(Path(config.robustness_file))
     but = CALIBRATION if config.save_temperature or config.save_threshold else ""
-    return results_of("evaluate", config, report, but)
+    return results_of("evaluate", config, more, but)
+
+
+def _write(results: Results, evaluation: Dict[str, Any], answers: Answers, config: EvaluateConfig) -> None:
+    with results.published() as (numbers, *drafts):
+        numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if config.report:
+            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows)
+        if config.robustness_file and answers.bearing is not None:
+            rows = new_pairs_of(answers.bearing.changed, answers.pairs, answers.names)
+            write_new_pairs(drafts[-1], Path(config.robustness_file), rows)
 
 
 def _refuse_checkpoint(config: EvaluateConfig) -> None:
@@ -98,6 +115,13 @@ def _ask(trained: InferenceModel, config: EvaluateConfig) -> Answers:
         None if tuning is None else scored[tuning.sha256]._replace(pairs=tuning),
         saved,
     )
+
+
+def _changed(trained: InferenceModel, answers: Answers, asked: Perturbing) -> Bearing:
+    """Ask the model about the changed pairs of the file, which every process makes for itself."""
+    changed = perturb(answers.pairs, answers.num_classes, asked)
+    logits = trained.logits(Pairs(changed.left, changed.right, None, ""), answers.symmetric)
+    return bearing_of(changed, logits, answers.predictions, answers.labels)
 
 
 def _read(trained: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
@@ -156,6 +180,11 @@ def _tell(evaluation: Dict[str, Any], config: EvaluateConfig) -> None:
     if "swap" in evaluation:
         flipped = evaluation["swap"]["flip_rate"]
         logger.info("%.2f %% of the pairs change class when their texts change places", 100 * flipped)
+    if "robustness" in evaluation:
+        for line in table_lines(evaluation["robustness"]["kinds"]):
+            logger.info("%s", line)
+    if config.robustness_file:
+        logger.info("changed pairs: %s", config.robustness_file)
     if config.report:
         logger.info("report: %s", Path(config.report) / "report.html")
     if config.save_temperature or config.save_threshold:

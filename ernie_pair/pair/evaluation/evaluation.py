@@ -20,6 +20,7 @@ from ernie_pair.pair.evaluation.calibration import (
     top_label,
 )
 from ernie_pair.pair.evaluation.intervals import intervals
+from ernie_pair.pair.evaluation.robustness_table import Bearing, robustness_table
 from ernie_pair.pair.evaluation.slices import slice_table
 from ernie_pair.pair.evaluation.thresholds import Curve, at_precision, best_f1, measure_at, threshold_curve
 from ernie_pair.pair.metrics import find_single_class, measure
@@ -58,7 +59,8 @@ class Answers(NamedTuple):
     ``names`` are those of the C classes; ``logits`` float32 [N, C], ``swapped`` those of (B, A) where they
     were asked for; ``in_use`` is the temperature of the probabilities that a prediction would show,
     ``fitted`` the one to be judged. ``symmetric`` says how pairs were scored; thresholds are chosen on
-    ``tuning``, None: on the rows themselves; ``saved`` is what the model's folder holds for these scores.
+    ``tuning``, None: on the rows themselves; ``saved`` is what the model's folder holds for these scores;
+    ``bearing`` is of changed pairs, where they were asked for.
     """
 
     pairs: Pairs
@@ -70,6 +72,7 @@ class Answers(NamedTuple):
     symmetric: str = "none"
     tuning: Optional[Scored] = None
     saved: Calibration = Calibration()
+    bearing: Optional[Bearing] = None
 
     @property
     def num_classes(self) -> int:
@@ -136,6 +139,9 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         sections["thresholds"] = thresholds
     if answers.swapped is not None:
         sections["swap"] = _swap(answers, answers.swapped)
+    if answers.bearing is not None:
+        table = robustness_table(answers.bearing, config.bootstrap, config.seed)
+        sections["robustness"] = {"seed": config.seed, "kinds": table}
     metrics = measure(logits, labels)
     return {**{n: value if math.isfinite(value) else None for n, value in metrics.items()}, **sections}
 

@@ -73,7 +73,7 @@ def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[st
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(number=_number, percent=_percent)
+    environment.filters.update(number=_number, percent=_percent, range=_range)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
         evaluation=evaluation,

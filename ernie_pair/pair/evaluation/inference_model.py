@@ -85,6 +85,13 @@ class InferenceModel:
             tell_rejected(name, pairs.bad, len(pairs), self._told(name))
         return pairs
 
+    def read_texts(self, name: str) -> Pairs:
+        """Read the pairs of a file, labelled or not, or of the part `test` of a set. Raises InputError."""
+        pairs = self._source(name, "test", None).read()
+        if self.world.is_first:
+            tell_rejected(name, pairs.bad, len(pairs), self._told(name))
+        return pairs
+
     def check(self, name: str) -> CheckedPairs:
         """Check the pairs of a file, labelled or not, or of the part `test` of a set. Raises InputError."""
         return CheckedPairs(

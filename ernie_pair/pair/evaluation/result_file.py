@@ -8,8 +8,8 @@ from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.pair.data.rejected import ENDING
 
-INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on")
-OUTPUTS = ("output_file", "report")
+INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
+OUTPUTS = ("output_file", "report", "robustness_file")
 
 
 def refuse_unusable(path: Path) -> None:

@@ -6,14 +6,11 @@ from typing import Callable, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
+from ernie_pair.pair.robustness.words import is_negated
+
 # A word of Latin letters or digits is one unit, any other letter (a Chinese character) is one by itself.
 UNIT = re.compile(r"[a-z0-9]+|\w")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
-# 能不能, 有没有 ask, and these words have nothing of a "not" left.
-NO_NEGATION = re.compile(
-    r"(\w)[不没]\1|非常|特别|区别|分别|级别|性别|别人|别墅|别克|未来|无论|不管|不过|不仅|不但|不错|差不多"
-)
-NEGATION = re.compile(r"[不没無无未非别莫勿否甭]|\b(?:not?|never|none|without|cannot)\b|n ?['’]t\b")
 OVERLAPS = (0.25, 0.5, 0.75, 1.0)
 
 Name = str
@@ -95,11 +92,6 @@ def _by_negation(pairs) -> Iterator[Group]:
     yield "in one text only", negated[:, 0] != negated[:, 1]
     yield "in both", negated.all(axis=1)
     yield "in none", ~negated.any(axis=1)
-
-
-def is_negated(text: str) -> bool:
-    """Return whether a text in lower case holds a Chinese or English negation."""
-    return NEGATION.search(NO_NEGATION.sub(" ", text)) is not None
 
 
 def _by_digits(pairs) -> Iterator[Group]:

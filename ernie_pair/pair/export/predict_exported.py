@@ -5,15 +5,13 @@ import socket
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Iterator, Literal, Optional
+from typing import Iterator, Optional
 
 from data_tools.base.errors import MachineError
-from data_tools.base.options import Options, option, refuse_empty
+from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
 from data_tools.files.npy_stream import sha256_of_file
-from data_tools.text.lines import ENCODINGS
 from ernie_pair.engine.run_log import start_console
-from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayFlags, refuse_unseen
@@ -22,11 +20,12 @@ from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import FileSource
 from ernie_pair.pair.data.rejected import ENDING
 from ernie_pair.pair.evaluation.prediction_file import prediction_lines
 from ernie_pair.pair.evaluation.result_file import results_of
+from ernie_pair.pair.export.exported_flags import ExportedFlags
 from ernie_pair.processes.world import World
 
 CHUNK = 4096  # pairs asked at a time
@@ -35,20 +34,13 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RunFiles(Options):
-    """The model, its input and its output; a base by itself puts them first of all fields."""
-
-    model: str = option(help="the folder that ernie-pair export made", group="model")
-    input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl", group="data")
-    output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
-
-
-@dataclass(frozen=True)
-class RunConfig(RayFlags, RunFiles):
+class RunConfig(RayFlags, ExportedFlags):
     """Predict the class of every pair of a file with an exported model."""
 
     EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
 
+    input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl", group="data")
+    output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
     scores: bool = option(
         False, help="add the probability of every class, calibrated if the model is", group="evaluation"
     )
@@ -59,36 +51,6 @@ class RunConfig(RayFlags, RunFiles):
         at_least=0,
         at_most=1,
     )
-    symmetric: Literal["auto", "none", "average"] = option(
-        "auto",
-        help="average: score (a, b) and (b, a) and take the mean of the logits; auto: as exported",
-        group="evaluation",
-    )
-    backend: Literal["auto", "paddle", "onnx", "onnx-int8"] = option(
-        "auto", help=BACKEND_HELP, group="devices"
-    )
-    precision: Literal["fp32", "bf16", "fp16"] = option("fp32", help=PRECISION_HELP, group="precision")
-    device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
-    threads: int = option(
-        0,
-        help="of one forward pass; 0: the cores of this process",
-        group="devices",
-        unit="threads",
-        at_least=0,
-    )
-    text_a: str = option(
-        "", help="the column of the first text; empty: found by its name or place", group="data"
-    )
-    text_b: str = option(
-        "", help="the column of the second text; empty: found by its name or place", group="data"
-    )
-    overwrite: bool = option(False, help="replace another result that is there", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_file")
 
 
 def predict_exported(config: RunConfig) -> None:

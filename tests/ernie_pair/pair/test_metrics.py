@@ -20,7 +20,7 @@ from ernie_pair.pair.evaluation.calibration import (
     top_label,
 )
 from ernie_pair.pair.evaluation.intervals import CountedRows, intervals, resamples
-from ernie_pair.pair.evaluation.slices import is_negated, overlap, slice_table
+from ernie_pair.pair.evaluation.slices import overlap, slice_table
 from ernie_pair.pair.evaluation.thresholds import at_precision, best_f1, threshold_curve
 from ernie_pair.pair.metrics import (
     METRICS,
@@ -31,6 +31,7 @@ from ernie_pair.pair.metrics import (
     measure,
     refuse_undefined,
 )
+from ernie_pair.pair.robustness.words import is_negated
 
 
 def drawn(rows, classes, seed=0):

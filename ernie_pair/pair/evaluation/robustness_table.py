@@ -1,0 +1,136 @@
+"""How a model bears changed pairs, kind by kind, beside the untouched pairs that they were made of."""
+
+from collections import Counter
+from typing import Dict, Iterable, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+
+import numpy as np
+
+from ernie_pair.model_files.labels import Labels
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.evaluation.intervals import percentile_interval, resamples
+from ernie_pair.pair.new_pairs.pair_writer import NewPair
+from ernie_pair.pair.robustness.change import UNKNOWN
+from ernie_pair.pair.robustness.perturb import ALL, CHANGING, Perturbed, Perturbing, parse_kinds, perturb
+
+
+class Asked(Protocol):
+    """A model that is asked from Python, as `PairPredictor` is."""
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """Return the names of the C classes."""
+
+    def logits(self, pairs: Sequence[Tuple[str, str]]) -> np.ndarray:
+        """Return the logits of the pairs, float32 [N, C]."""
+
+
+class Bearing(NamedTuple):
+    """Changed pairs and what a model says: ``predictions`` int64 [N] of them, ``before`` of their origins.
+
+    ``origin_labels`` int64 [N] are the labels of the untouched pairs.
+    """
+
+    changed: Perturbed
+    predictions: np.ndarray
+    before: np.ndarray
+    origin_labels: np.ndarray
+
+
+def bearing_of(changed: Perturbed, logits: np.ndarray, before: np.ndarray, labels: np.ndarray) -> Bearing:
+    """Join changed pairs, their logits [N, C], and the predictions and labels int64 [rows] of the file."""
+    rows = changed.origins
+    return Bearing(changed, logits.argmax(axis=1), before[rows], labels[rows])
+
+
+def robustness_table(bearing: Bearing, samples: int, seed: int) -> List[Dict[str, object]]:
+    """Return a dictionary per kind that has rows, in their order; each can be written as JSON.
+
+    ``rows`` are changed pairs, ``labelled`` those whose label is known; of these ``accuracy``, that of their
+    untouched pairs, and the ``difference`` of the two, with intervals of a paired bootstrap of ``samples``
+    (0: none). ``flips``: the share of all rows whose prediction is another than before; where
+    ``label_changes`` they are right to do so. ``made``: how many rows each rule of the kind made.
+    """
+    kinds = np.array(bearing.changed.kinds)
+    return [
+        _row(kind, np.flatnonzero(kinds == kind), bearing, samples, seed)
+        for kind in dict.fromkeys(kinds.tolist())
+    ]
+
+
+def _row(kind: str, rows: np.ndarray, bearing: Bearing, samples: int, seed: int) -> Dict[str, object]:
+    changed = bearing.changed
+    made = Counter(changed.hows[row] for row in rows.tolist())
+    found: Dict[str, object] = {
+        "kind": kind,
+        "rows": len(rows),
+        "made": dict(sorted(made.items())),
+        "label_changes": kind in CHANGING,
+        "flips": float(np.mean(bearing.predictions[rows] != bearing.before[rows])),
+        "labelled": 0,
+    }
+    known = rows[changed.labels[rows] != UNKNOWN]
+    if not len(known):
+        return {**found, "accuracy": None, "untouched": None, "difference": None}
+    right = bearing.predictions[known] == changed.labels[known]
+    right_before = bearing.before[known] == bearing.origin_labels[known]
+    found.update(labelled=len(known), accuracy=float(right.mean()), untouched=float(right_before.mean()))
+    found["difference"] = float(right.mean() - right_before.mean())
+    if samples:
+        drawn = np.array(
+            [(counts @ right, counts @ right_before) for counts in resamples(len(known), samples, seed)]
+        ) / len(known)
+        found["accuracy_interval"] = percentile_interval(drawn[:, 0])
+        found["difference_interval"] = percentile_interval(drawn[:, 0] - drawn[:, 1])
+    return found
+
+
+def measure_robustness(
+    predictor: Asked,
+    examples: Iterable,
+    kinds: str = ALL,
+    rows: int = 0,
+    seed: int = 1234,
+    bootstrap: int = 1000,
+) -> List[Dict[str, object]]:
+    """Return the ``robustness_table`` of a model on labelled pairs: that of ``evaluate --robustness``.
+
+    >>> from ernie_pair import PairPredictor, measure_robustness
+    >>> table = measure_robustness(PairPredictor("ship"), [("怎么开户", "如何开户", 1)], "order filler")
+    >>> [row["kind"] for row in table]
+    ['order', 'filler']
+
+    ``predictor``: a `PairPredictor`, or what has its ``logits`` and ``class_names``; ``examples``: (text,
+    text, label) or dictionaries. ``kinds``: names of ``KINDS``, or all; ``rows``: most of each, 0: all.
+    Raises InputError naming a row that is no labelled pair.
+    """
+    names = list(predictor.class_names)
+    labels = Labels.named({name: number for number, name in enumerate(names)})
+    pairs = GivenPairs("examples", examples, labels).read()
+    changed = perturb(pairs, len(names), Perturbing(parse_kinds(kinds), rows, seed))
+    before = predictor.logits(list(zip(pairs.left, pairs.right))).argmax(axis=1)
+    logits = predictor.logits(list(zip(changed.left, changed.right)))
+    return robustness_table(bearing_of(changed, logits, before, pairs.known_labels), bootstrap, seed)
+
+
+def new_pairs_of(changed: Perturbed, pairs: Pairs, names: Sequence[str]) -> Iterator[NewPair]:
+    """Yield the changed pairs as rows of a file; a label that is not known is empty."""
+    for row, label in enumerate(changed.labels.tolist()):
+        name = "" if label == UNKNOWN else names[label]
+        yield NewPair(changed.left[row], changed.right[row], name, changed.origin(row, pairs))
+
+
+def table_lines(table: List[Dict[str, object]]) -> List[str]:
+    """Return the table for the log, a line per kind."""
+    return [_line(row) for row in table]
+
+
+def _line(row: Dict) -> str:
+    begin = f"{row['kind']}: {row['rows']} rows, {row['flips']:.2%} of the predictions are others"
+    if row["accuracy"] is None:
+        return f"{begin}; their labels are not known"
+    said = f"{begin}; accuracy {row['accuracy']:.4f}, untouched {row['untouched']:.4f}"
+    if "difference_interval" not in row:
+        return said
+    low, high = row["difference_interval"]
+    return f"{said}, difference {row['difference']:+.4f}, 95 % between {low:+.4f} and {high:+.4f}"

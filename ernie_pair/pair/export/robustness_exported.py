@@ -1,0 +1,148 @@
+"""ernie-pair robustness: how an exported model bears changed pairs; `evaluate --robustness` without Paddle.
+
+ernie-pair robustness --model exported --input_file test.tsv --output_file robustness.json
+"""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Sequence
+
+import numpy as np
+
+from data_tools.base.options import option
+from data_tools.base.progress import CountProgress
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.model_files.labels import Labels
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import FileSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.evaluation.result_file import results_of
+from ernie_pair.pair.evaluation.robustness_table import (
+    bearing_of,
+    new_pairs_of,
+    robustness_table,
+    table_lines,
+)
+from ernie_pair.pair.export.exported_flags import ExportedFlags
+from ernie_pair.pair.new_pairs.pair_writer import refuse_ending, write_new_pairs
+from ernie_pair.pair.robustness.perturb import ALL, Perturbed, Perturbing, parse_kinds, perturb
+from ernie_pair.processes.world import World
+
+CHUNK = 4096  # pairs asked at a time
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RobustnessConfig(ExportedFlags):
+    """Measure how an exported model bears typos, homophones, negation, other entities, order and fillers."""
+
+    EXAMPLE = "--model exported --input_file test.tsv --output_file robustness.json"
+
+    input_file: str = option(help="labelled pairs: .tsv, .csv, .json or .jsonl", group="data")
+    output_file: str = option(help="JSON goes here: a table with a row per kind", group="data")
+    robustness: str = option(
+        ALL,
+        help="the kinds: all, or some of typo, homophone (needs pypinyin), negation, entity, order, filler",
+        group="evaluation",
+    )
+    robustness_rows: int = option(
+        2000, help="most rows of each kind; 0: all", group="evaluation", unit="rows", at_least=0
+    )
+    robustness_file: str = option(
+        "", help="the changed pairs go here: .tsv, .csv or .jsonl; empty: nowhere", group="evaluation"
+    )
+    bootstrap: int = option(
+        1000,
+        help="resamples for the confidence intervals; 0: no intervals",
+        group="evaluation",
+        unit="resamples",
+        at_least=0,
+    )
+    label: str = option("", help="the column of the label", group="data")
+    seed: int = option(
+        1234, help="of the resamples, and of the changed pairs", group="evaluation", at_least=0
+    )
+
+
+def measure_exported(config: RobustnessConfig) -> None:
+    """Write the table as JSON, and the changed pairs where they are asked for; log a line per kind.
+
+    Raises an ErniePairError.
+    """
+    start_console(World())
+    kinds = parse_kinds(config.robustness or ALL)
+    if config.robustness_file:
+        refuse_ending("robustness_file", config.robustness_file)
+    more = [Path(config.robustness_file)] if config.robustness_file else []
+    results = results_of("robustness", config, more)
+    if results.are_done():
+        return
+    predictor = PairPredictor(
+        config.model,
+        config.backend,
+        config.threads,
+        symmetric=config.symmetric,
+        precision=config.precision,
+        device=config.device,
+    )
+    pairs = _read(config, predictor.class_names)
+    changed = perturb(
+        pairs, len(predictor.class_names), Perturbing(kinds, config.robustness_rows, config.seed)
+    )
+    found = _measured(predictor, pairs, changed, config)
+    with results.published() as (numbers, *rows):
+        numbers.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        for draft in rows:
+            names = predictor.class_names
+            write_new_pairs(draft, Path(config.robustness_file), new_pairs_of(changed, pairs, names))
+    for line in table_lines(found["robustness"]["kinds"]):
+        logger.info("%s", line)
+
+
+def _read(config: RobustnessConfig, names: Sequence[str]) -> Pairs:
+    labels = Labels.named({name: number for number, name in enumerate(names)})
+    columns = Columns(config.text_a, config.text_b, config.label)
+    source = FileSource("input_file", config.input_file, "dev", labels, columns, RowRules.of(config))
+    pairs = source.read()
+    tell_rejected(config.input_file, pairs.bad, len(pairs), Path(config.output_file + ENDING))
+    return pairs
+
+
+def _measured(
+    predictor: PairPredictor, pairs: Pairs, changed: Perturbed, config: RobustnessConfig
+) -> Dict[str, Any]:
+    with CountProgress(len(pairs) + len(changed), "pair") as progress:
+        before = _logits(predictor, pairs.left, pairs.right, progress).argmax(axis=1)
+        logits = _logits(predictor, changed.left, changed.right, progress)
+    bearing = bearing_of(changed, logits, before, pairs.known_labels)
+    return {
+        "rows": len(pairs),
+        "model": config.model,
+        "computed_by": predictor.describe(),
+        "input_file": config.input_file,
+        "input_sha256": pairs.sha256,
+        "classes": list(predictor.class_names),
+        "symmetric": predictor.symmetric,
+        "accuracy": float(np.mean(before == pairs.known_labels)),
+        "robustness": {
+            "seed": config.seed,
+            "kinds": robustness_table(bearing, config.bootstrap, config.seed),
+        },
+    }
+
+
+def _logits(
+    predictor: PairPredictor, left: Sequence[str], right: Sequence[str], progress: CountProgress
+) -> np.ndarray:
+    found = []
+    for first in range(0, len(left), CHUNK):
+        part = slice(first, first + CHUNK)
+        found.append(predictor.logits(list(zip(left[part], right[part]))))
+        progress.advance(len(found[-1]))
+    return np.concatenate(found)

@@ -1,0 +1,99 @@
+"""The flags of mining."""
+
+from dataclasses import dataclass
+from typing import Literal, Tuple
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, names_in, option, refuse_empty, refuse_unknown_names
+from data_tools.text.lines import ENCODINGS
+from ernie_pair.device.device import default_device
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
+
+KINDS = ("transitive", "implied", "near")
+
+
+@dataclass(frozen=True)
+class MineConfig(Options):
+    """Make new training pairs of labelled ones: what they imply, and near texts that differ."""
+
+    EXAMPLE = (
+        "train.tsv --output_file mined.tsv --dev_file dev.tsv --test_file test.tsv --include_labelled true"
+    )
+
+    train_file: str = option(
+        help="labelled pairs of two classes: a file, or a set such as lcqmc", positional=True, group="data"
+    )
+    output_file: str = option(help="the new pairs go here: .tsv, .csv, .json or .jsonl", group="data")
+    dev_file: str = option("", help="pairs that choose the best model; none of them is written", group="data")
+    test_file: str = option(
+        "", help="pairs of the last measurement, labelled or not; none of them is written", group="data"
+    )
+    text_a: str = option(
+        "", help="the column of the first text; empty: a known name, or the first", group="data"
+    )
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    label_map: str = option(
+        "", help="what the classes are called: 0=different,1=same; empty: 0 and 1", group="data"
+    )
+    same: str = option("", help="the label of texts that mean the same; empty: class 1", group="data")
+    kinds: str = option(
+        "transitive implied near",
+        help="transitive: a=b and b=c give a=c; implied: a=b and b/c give a/c; near: texts that look alike "
+        "and are not known to be equal are called different",
+        group="data",
+    )
+    include_labelled: bool = option(
+        False, help="write the labelled pairs first, so that the file is one to train on", group="data"
+    )
+    hops: int = option(
+        2, help="labelled rows that a chain of equal texts may have", group="data", unit="rows", at_least=2
+    )
+    per_text: int = option(
+        2, help="new pairs of a kind that a text may stand in", group="data", unit="pairs", at_least=1
+    )
+    limit: int = option(
+        0,
+        help="most new pairs of a kind, drawn with the seed; 0: all",
+        group="data",
+        unit="pairs",
+        at_least=0,
+    )
+    embedding: str = option(
+        "", help="an embedding model that tells what is near; empty: character n-grams", group="model"
+    )
+    max_similarity: float = option(
+        0.6,
+        help="of near texts, in cosine; what is nearer may well be equal and is left out",
+        group="data",
+        above=0,
+        at_most=1,
+    )
+    min_similarity: float = option(
+        0.3, help="of near texts; what is farther is no hard pair", group="data", at_least=0, at_most=1
+    )
+    seed: int = option(1234, help="of what is drawn", group="data", at_least=0)
+    device: Literal["cpu", "gpu"] = option(
+        default_device(), help="where the embedding model runs", group="devices"
+    )
+    overwrite: bool = option(False, help="replace another result that is there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
+        fault = f" is no kind; name some of {', '.join(KINDS)}"
+        refuse_unknown_names("kinds", names_in(self.kinds), KINDS, fault)
+        if not self.chosen_kinds:
+            raise InputError(f"--kinds names none; name some of {', '.join(KINDS)}")
+        if self.min_similarity > self.max_similarity:
+            raise InputError(
+                f"--min_similarity {self.min_similarity} is above --max_similarity {self.max_similarity}: no "
+                "texts lie between; lower it"
+            )
+
+    @property
+    def chosen_kinds(self) -> Tuple[str, ...]:
+        """Return the kinds in the order of KINDS."""
+        return tuple(kind for kind in KINDS if kind in names_in(self.kinds))

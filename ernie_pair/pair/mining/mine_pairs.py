@@ -1,0 +1,208 @@
+"""ernie-pair mine TRAIN: make new training pairs of labelled ones.
+
+ernie-pair mine train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding output/tower
+
+Each new pair says where it comes from in the column `origin`. None stands in the files that measure, none is
+called different that the labels call equal, directly or by a chain. A run that is killed goes on where it was
+and writes the same bytes.
+"""
+
+import logging
+from pathlib import Path
+from typing import Dict, Iterator, List, Sequence, Set
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.files.results import Results, files_of, settings_of
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.model_files.labels import Labels, parse_label_map
+from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.pair.audit.links import coded
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.mining.implied_pairs import (
+    Mined,
+    MiningRules,
+    Quota,
+    implied_differences,
+    transitive_pairs,
+)
+from ernie_pair.pair.mining.kept_blocks import KeptBlocks
+from ernie_pair.pair.mining.mine_config import MineConfig
+from ernie_pair.pair.mining.neighbours import (
+    NOBODY,
+    Compare,
+    Embeddings,
+    Ngrams,
+    Range,
+    nearest,
+)
+from ernie_pair.pair.mining.text_graph import TextGraph
+from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
+from ernie_pair.pair.new_pairs.pair_writer import NewPair, refuse_ending, write_new_pairs
+from ernie_pair.processes.world import World
+
+PLACES = ("train_file", "dev_file", "test_file", "embedding")
+LABELLED = "labelled"
+SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
+_DRAWN = 3  # sets the draws of --limit apart
+
+logger = logging.getLogger(__name__)
+
+
+def mine_pairs(config: MineConfig) -> None:
+    """Write the new pairs of ``train_file``, and log how many of each kind. Raises InputError."""
+    start_console(World())
+    refuse_ending("output_file", config.output_file)
+    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    same = _same_of(labels, config.same)
+    results = _results(config)
+    if results.are_done():
+        return
+    read = _read(config, labels)
+    graph = TextGraph(coded({"train": read.pop("train")})["train"], same)
+    known = KnownPairs(read)
+    kept = KeptBlocks(results.outputs[0], results.about({}))
+    mined = {kind: _limited(pairs, kind, config) for kind, pairs in _mine(graph, known, kept, config).items()}
+    with results.published() as (draft,):
+        rows = _rows(graph, mined, labels, same, config.include_labelled)
+        write_new_pairs(draft, results.outputs[0], rows)
+    kept.remove()
+    _tell(mined, known, graph, config)
+
+
+def _same_of(labels: Labels, name: str) -> int:
+    if len(labels.names) != 2:
+        raise InputError(
+            f"mining needs two classes, same and different, not {len(labels.names)}; fix --label_map"
+        )
+    if name and name not in labels.classes:
+        raise InputError(f"--same {name} is not one of {labels.allowed}; give one of them")
+    return labels.classes[name] if name else 1
+
+
+def _read(config: MineConfig, labels: Labels) -> Dict[str, Pairs]:
+    columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
+    found = {}
+    for split in ("train", "dev", "test"):
+        name = getattr(config, f"{split}_file")
+        if name:
+            known = labels if split == "train" else None
+            found[split] = PairSource(f"{split}_file", name, split, known, columns, rules).read()
+            path = Path(f"{config.output_file}.{split}{ENDING}")
+            tell_rejected(name, found[split].bad, len(found[split]), path)
+    return found
+
+
+def _results(config: MineConfig) -> Results:
+    folder = str(model_folder_of(Path(config.embedding))) if config.embedding else ""
+    inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in PLACES[:3]}
+    inputs["embedding"] = files_of(folder)
+    sets = {place: getattr(config, place) for place in PLACES[:3] if not inputs[place]}
+    settings = {**settings_of(config, *PLACES, "output_file"), **sets}
+    also = [Path(f"{config.output_file}.{split}{ENDING}") for split in ("train", "dev", "test")]
+    return Results("mine", [Path(config.output_file)], inputs, settings, config.overwrite, also=also)
+
+
+def _mine(
+    graph: TextGraph, known: KnownPairs, kept: KeptBlocks, config: MineConfig
+) -> Dict[str, List[Mined]]:
+    """Return the new pairs of each kind that the files that measure do not have."""
+    taken: Set[int] = set()
+    rules = MiningRules(config.per_text, config.hops, config.seed)
+    makers = {
+        "transitive": lambda: transitive_pairs(graph, rules, taken),
+        "implied": lambda: implied_differences(graph, rules, taken),
+        "near": lambda: _near_pairs(graph, rules, taken, kept, config),
+    }
+    found = {}
+    for kind in config.chosen_kinds:
+        pairs = list(makers[kind]())
+        left, right = ([graph.texts[getattr(pair, side)] for pair in pairs] for side in ("left", "right"))
+        mask = known.unknown(left, right)
+        found[kind] = [pair for pair, is_new in zip(pairs, mask.tolist()) if is_new]
+    return found
+
+
+def _near_pairs(
+    graph: TextGraph, rules: MiningRules, taken: Set[int], kept: KeptBlocks, config: MineConfig
+) -> Iterator[Mined]:
+    """Yield near texts of different groups, called different; ``taken`` grows by them."""
+    quota = Quota(graph, rules.per_text, taken)
+    wanted = Range(config.min_similarity, config.max_similarity, SPARE * rules.per_text)
+    compare = _compare(graph, kept, config)
+    _tell_doubt(graph, compare, config)
+    found = nearest(compare, graph.group, wanted, kept)
+    for node, others in enumerate(found):
+        for other, similarity in others.tolist():
+            if other == NOBODY or quota.is_full(node):
+                break
+            if quota.take(node, other):
+                yield Mined(node, other, False, "near", (), similarity)
+
+
+def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
+    """Log how many labelled pairs that are as near as the new ones are equal: what these may hide too."""
+    rows = np.concatenate([graph.equal_rows, graph.different_rows])
+    near = compare.pairs(graph.file.left[rows], graph.file.right[rows])
+    inside = (near >= config.min_similarity) & (near <= config.max_similarity)
+    if inside.any():
+        share = inside[: len(graph.equal_rows)].sum() / inside.sum()
+        logger.info(
+            "of the %d labelled pairs with a similarity from %g to %g, %.1f %% are the same: if these are "
+            "many, lower --max_similarity, and look at what is called near",
+            *(inside.sum(), config.min_similarity, config.max_similarity, 100 * share),
+        )
+
+
+def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
+    if not config.embedding:
+        return Ngrams(graph.texts)
+    from ernie_pair.embedding.open_embedder import open_embedder
+
+    return Embeddings(open_embedder(config.embedding, config.device), graph.texts, kept)
+
+
+def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:
+    if not config.limit or len(pairs) <= config.limit:
+        return pairs
+    number = config.chosen_kinds.index(kind)
+    rng = np.random.default_rng([config.seed, _DRAWN, number])
+    return [pairs[place] for place in np.sort(rng.permutation(len(pairs))[: config.limit]).tolist()]
+
+
+def _rows(
+    graph: TextGraph, mined: Dict[str, List[Mined]], labels: Labels, same: int, with_labelled: bool
+) -> Iterator[NewPair]:
+    pairs, names = graph.pairs, labels.names
+    if with_labelled:
+        for row, label in enumerate(pairs.known_labels.tolist()):
+            yield NewPair(pairs.left[row], pairs.right[row], names[label], LABELLED)
+    for kind in mined.values():
+        for pair in kind:
+            label = same if pair.is_same else 1 - same
+            yield NewPair(graph.texts[pair.left], graph.texts[pair.right], names[label], _origin(pair, pairs))
+
+
+def _origin(pair: Mined, pairs: Pairs) -> str:
+    """Return what the column says: `transitive lines 3 17`, or `near 0.7312`."""
+    if pair.kind == "near":
+        return f"near {pair.similarity:.4f}"
+    return " ".join([pair.kind, "lines", *(str(pairs.number(row)) for row in pair.rows)])
+
+
+def _tell(mined: Dict[str, List[Mined]], known: KnownPairs, graph: TextGraph, config: MineConfig) -> None:
+    for line in known.lines():
+        logger.info("%s", line)
+    doubtful = int((~graph.is_sound).sum())
+    if doubtful:
+        logger.info(
+            "%d groups of texts have a row that contradicts them: nothing is inferred in them", doubtful
+        )
+    for kind, pairs in mined.items():
+        logger.info("%s: %d new pairs", kind, len(pairs))
+    logger.info("new pairs: %s", config.output_file)

@@ -1,0 +1,132 @@
+"""The nearest texts of each text, by embedding or by character n-grams, in blocks that a killed run keeps.
+
+A block compares some texts with all others. Memory: the vectors lie on the disk, the n-grams of all texts are
+held (about 300 bytes a text), and a block of similarities takes BLOCK_BYTES.
+"""
+
+from functools import partial
+from typing import Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.progress import CountProgress
+from ernie_pair.pair.mining.kept_blocks import KeptBlocks
+
+BLOCK_BYTES = 1 << 26
+EMBEDDED_AT_ONCE = 4096  # texts
+NGRAMS = (1, 2)
+COMMON_SHARE, LEAST_COMMON = 0.02, 200  # an n-gram of more texts than both says little and costs much
+NEAR = np.dtype([("node", "<i8"), ("similarity", "<f4")])
+NOBODY = -1
+
+
+class Embeds(Protocol):
+    """What makes vectors of texts: `ernie_pair.inference.embedder.TextEmbedder`."""
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Return float32 [N, D], each row of length 1."""
+
+
+class Range(NamedTuple):
+    """Which similarities count, and how many neighbours a text may have."""
+
+    least: float
+    most: float
+    most_texts: int
+
+
+class Compare(Protocol):
+    """A way to compare the texts of a list."""
+
+    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield, text by text from ``first`` to ``end``, other texts int64 and their similarities float32."""
+
+    def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the similarities float32 [N] of the texts ``left`` int64 [N] and ``right``."""
+
+
+def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks) -> Iterator[np.ndarray]:
+    """Yield the nearest texts of each text, NEAR [most_texts] by falling similarity, the rest NOBODY.
+
+    ``group`` int64 [N]: texts of one group are equal and never neighbours. Those above ``wanted.most`` are
+    left out too: they may well be equal.
+    """
+    size = max(1, min(4096, BLOCK_BYTES // (4 * len(group))))
+    with CountProgress(len(group), "text") as progress:
+        for first in range(0, len(group), size):
+            end = min(first + size, len(group))
+            find = partial(_block, compare, group, wanted, (first, end))
+            yield from kept.get(f"neighbours {first} {end}", find)
+            progress.advance(end - first)
+
+
+def _block(compare: Compare, group: np.ndarray, wanted: Range, span: Tuple[int, int]) -> np.ndarray:
+    first, end = span
+    found = np.zeros((end - first, wanted.most_texts), dtype=NEAR)
+    found["node"] = NOBODY
+    for row, (nodes, similarities) in enumerate(compare.block(first, end)):
+        fits = (similarities >= wanted.least) & (similarities <= wanted.most)
+        fits &= group[nodes] != group[first + row]
+        nodes, similarities = nodes[fits], similarities[fits]
+        if (
+            len(nodes) > wanted.most_texts
+        ):  # those as near as the last one stay, so that no order of ties decides
+            last = np.partition(similarities, -wanted.most_texts)[-wanted.most_texts]
+            nodes, similarities = nodes[similarities >= last], similarities[similarities >= last]
+        order = np.lexsort((nodes, -similarities))[: wanted.most_texts]
+        found["node"][row, : len(order)] = nodes[order]
+        found["similarity"][row, : len(order)] = similarities[order]
+    return found
+
+
+class Embeddings:
+    """A comparison by the product of unit vectors, which are computed first and kept on the disk."""
+
+    def __init__(self, embedder: Embeds, texts: Sequence[str], kept: KeptBlocks):
+        self.parts: List[np.ndarray] = []
+        self.everyone, self.size = np.arange(len(texts)), EMBEDDED_AT_ONCE
+        with CountProgress(len(texts), "embedded text") as progress:
+            for first in range(0, len(texts), self.size):
+                part = texts[first : first + self.size]
+                self.parts.append(kept.get(f"vectors {first}", partial(embedder.embed, part)))
+                progress.advance(len(part))
+
+    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield, text by text, all texts and their similarities."""
+        asked = self._rows(self.everyone[first:end])
+        for similarities in np.concatenate([asked @ part.T for part in self.parts], axis=1):
+            yield self.everyone, similarities
+
+    def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the similarities of pairs, float32 [N]."""
+        found = np.zeros(len(left), dtype=np.float32)
+        for first in range(0, len(left), self.size):
+            part = slice(first, first + self.size)
+            found[part] = np.einsum("nd,nd->n", self._rows(left[part]), self._rows(right[part]))
+        return found
+
+    def _rows(self, nodes: np.ndarray) -> np.ndarray:
+        """Return the vectors of texts, float32 [N, D]."""
+        return np.stack([self.parts[node // self.size][node % self.size] for node in nodes.tolist()])
+
+
+class Ngrams:
+    """A comparison by the cosine of character n-grams, weighted by TF-IDF."""
+
+    def __init__(self, texts: Sequence[str]):
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        most = min(max(int(COMMON_SHARE * len(texts)), LEAST_COMMON), len(texts))
+        counted = TfidfVectorizer(analyzer="char", ngram_range=NGRAMS, max_df=most, dtype=np.float32)
+        self.weights = counted.fit_transform(texts)
+        self.others = self.weights.T.tocsr()
+
+    def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+        """Yield, text by text, the texts that share an n-gram with it and their similarities."""
+        found = (self.weights[first:end] @ self.others).tocsr()
+        for begin, stop in zip(found.indptr, found.indptr[1:]):
+            yield found.indices[begin:stop], found.data[begin:stop]
+
+    def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Return the similarities of pairs, float32 [N]."""
+        return np.asarray(self.weights[left].multiply(self.weights[right]).sum(axis=1)).ravel()

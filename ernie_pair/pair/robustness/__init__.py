@@ -1,0 +1,1 @@
+"""Labelled pairs changed as people write: typos, homophones, negation, entities, order, fillers."""

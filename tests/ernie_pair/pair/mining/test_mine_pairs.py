@@ -1,0 +1,246 @@
+"""Mining: what labelled pairs imply and what they forbid, near texts, leaks, kills, and bad input."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from tiny_pair import toy_rows
+from tiny_ship import write_trained
+
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from ernie_pair.__main__ import _run
+from ernie_pair.pair.audit.links import coded
+from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.mining import kept_blocks, neighbours
+from ernie_pair.pair.mining.implied_pairs import MiningRules, implied_differences, transitive_pairs
+from ernie_pair.pair.mining.kept_blocks import KeptBlocks
+from ernie_pair.pair.mining.mine_config import MineConfig
+from ernie_pair.pair.mining.mine_pairs import mine_pairs
+from ernie_pair.pair.mining.neighbours import Embeddings, Ngrams, Range, nearest
+from ernie_pair.pair.mining.text_graph import TextGraph
+
+
+def write(path, rows):
+    """rows: `a=b` are labelled the same, `a/b` different; each name is a text."""
+    cells = [(row[0], row[2], int(row[1] == "=")) for row in rows.split()]
+    path.write_text("".join("\t".join(map(str, cell)) + "\n" for cell in cells), encoding="utf-8")
+    return path
+
+
+def graph_of(tmp_path, rows):
+    return TextGraph(coded({"train": read_pairs(write(tmp_path / "train.tsv", rows), 2)})["train"], same=1)
+
+
+def mined(make, graph, per_text=9, hops=2, seed=1):
+    """{the texts of each new pair, as `ab`}."""
+    found = [
+        "".join(sorted(graph.texts[node] for node in (pair.left, pair.right)))
+        for pair in make(graph, MiningRules(per_text, hops, seed), set())
+    ]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    "rows, hops, expected",
+    [
+        ("a=b b=c", 2, {"ac"}),
+        ("a=b b=c c=d", 2, {"ac", "bd"}),
+        ("a=b b=c c=d", 3, {"ac", "bd", "ad"}),
+        ("a=b b=c a=c", 2, set()),  # labelled already
+        ("a=b b=c a/c", 2, set()),  # contradicted by a row
+        ("a=b b=c c=d a/d", 2, set()),  # the chain is in doubt at one place, and so all of it
+        ("a=b a/b b=c", 2, set()),  # a row that has two labels is no link, and no neighbour's
+        ("a=b b=c x=y y=z x/z", 2, {"ac"}),  # another group is not touched
+        ("a=b b/c", 2, set()),
+    ],
+)
+def test_equal_pairs_follow_along_chains_without_doubt(tmp_path, rows, hops, expected):
+    assert mined(transitive_pairs, graph_of(tmp_path, rows), hops=hops) == expected
+
+
+@pytest.mark.parametrize(
+    "rows, expected",
+    [
+        ("a=b b/c", {"ac"}),
+        ("a=b b/c c=d", {"ac", "bd"}),
+        ("a=b b/c a/c", set()),
+        ("a=b b=c b/c b/d", set()),  # what stands in doubt implies nothing
+        ("a=b b/c a=x x/b", set()),
+        ("a/b b/c", set()),
+    ],
+)
+def test_what_differs_from_a_text_differs_from_its_equals(tmp_path, rows, expected):
+    assert mined(implied_differences, graph_of(tmp_path, rows)) == expected
+
+
+def test_a_text_stands_in_few_new_pairs(tmp_path):
+    star = " ".join(f"h={chr(place)}" for place in range(0x4E00, 0x4E40))
+    graph = graph_of(tmp_path, star)
+    found = list(transitive_pairs(graph, MiningRules(2, 2, 1), set()))
+    counts = Counter(node for pair in found for node in (pair.left, pair.right))
+    assert max(counts.values()) == 2 and len(found) > 40
+    assert found != list(transitive_pairs(graph, MiningRules(2, 2, 2), set()))  # drawn with the seed
+
+
+def test_texts_that_a_chain_joins_are_never_neighbours(tmp_path):
+    rows = [("天天气真好", "天天气很好", 1), ("天天气很好", "天天气不好", 1), ("天天气真好", "天天气来去", 0)]
+    path = tmp_path / "train.tsv"
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    graph = TextGraph(coded({"train": read_pairs(path, 2)})["train"], 1)
+    kept = KeptBlocks(tmp_path / "out.tsv", {})
+    found = nearest(Ngrams(graph.texts), graph.group, Range(0.01, 1.0, 5), kept)
+    others = {(node, other) for node, row in enumerate(found) for other in row["node"].tolist() if other >= 0}
+    group = graph.group
+    assert others and all(group[one] != group[other] for one, other in others)
+
+
+class Fake:
+    """Puts texts on a circle, by their number."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def embed(self, texts):
+        self.asked += len(texts)
+        angles = np.array([int(text) for text in texts]) * 0.1
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def test_the_nearest_are_within_the_range_whatever_the_blocks(tmp_path, monkeypatch):
+    texts, group = [str(number) for number in range(30)], np.arange(30)
+    group[4] = group[3]
+    wanted = Range(np.cos(0.35), np.cos(0.15), 3)
+
+    def found(name):
+        kept = KeptBlocks(tmp_path / name, {})
+        rows = nearest(Embeddings(Fake(), texts, kept), group, wanted, kept)
+        return [[(int(n), round(float(s), 5)) for n, s in row.tolist()] for row in rows]
+
+    whole = found("whole")
+    assert [node for node, _ in whole[10]] == [8, 12, 7]  # one step is too near, four too far
+    assert [node for node, _ in whole[3]] == [1, 5, 0]
+    assert [node for node, _ in whole[5]] == [3, 7, 2]
+    assert [node for node, _ in whole[0]] == [2, 3, -1]
+    monkeypatch.setattr(neighbours, "EMBEDDED_AT_ONCE", 7)
+    monkeypatch.setattr(neighbours, "BLOCK_BYTES", 4 * 30 * 4)
+    assert found("parts") == whole
+
+
+def test_pairs_are_as_similar_as_in_blocks(tmp_path):
+    texts = ["今天天气", "今天很好", "天气不好", "来去"]
+    kept = KeptBlocks(tmp_path / "x", {})
+    for compare in (Ngrams(texts), Embeddings(Fake(), ["1", "9", "4", "7"], kept)):
+        whole = np.zeros((4, 4), dtype=np.float32)
+        for node, (others, similarities) in enumerate(compare.block(0, 4)):
+            whole[node, others] = similarities
+        left, right = np.array([0, 1, 2, 3, 0]), np.array([1, 2, 3, 0, 0])
+        assert compare.pairs(left, right) == pytest.approx(whole[left, right], abs=1e-6)
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Toy pairs, every other of which shares a text with the one before."""
+    rows = list(toy_rows(60, seed=4))
+    rows = [(rows[i - 1][1] if i % 2 else rows[i][0], *rows[i][1:]) for i in range(60)]
+    path = tmp_path / "train.tsv"
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def mine(train, out, **flags):
+    mine_pairs(MineConfig(str(train), str(out), **{"device": "cpu", "min_similarity": 0.01, **flags}))
+    return out.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_command_writes_a_file_to_train_on(train, tmp_path, capsys):
+    out = tmp_path / "more.jsonl"
+    words = ("mine", train, "--output_file", out, "--include_labelled", "true", "--min_similarity", "0.05")
+    assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    kinds = Counter(row["origin"].split()[0] for row in rows)
+    assert kinds["labelled"] == 60 and kinds["near"] and kinds["transitive"] + kinds["implied"]
+    assert len(read_pairs(out, 2)) == len(rows)
+    graph = TextGraph(coded({"train": read_pairs(out, 2)})["train"], 1)
+    assert graph.is_sound.all()  # nothing that was written contradicts anything
+    assert not (tmp_path / "more.jsonl.work").exists()
+    assert "labelled pairs with a similarity from 0.05 to 0.6" in capsys.readouterr().err
+    assert exit_code_of(lambda: _run(list(map(str, words)))) == 0
+    assert "nothing to do" in capsys.readouterr().err
+
+
+def test_pairs_of_the_files_that_measure_are_left_out(train, tmp_path):
+    everything = mine(train, tmp_path / "all.tsv")[1:]
+    dev = tmp_path / "dev.tsv"
+    picked = [line.split("\t") for line in everything[::2]]
+    dev.write_text("".join(f"{right} \t{left}！\t1\n" for left, right, *_ in picked), encoding="utf-8")
+    rest = mine(train, tmp_path / "rest.tsv", dev_file=str(dev))[1:]
+    assert rest == everything[1::2]
+
+
+def test_limits_and_kinds_are_drawn_from_the_same_pairs(train, tmp_path):
+    near = mine(train, tmp_path / "near.tsv", kinds="near", per_text=3)[1:]
+    few = mine(train, tmp_path / "few.tsv", kinds="near", per_text=3, limit=4)[1:]
+    assert len(few) == 4 and [line for line in near if line in few] == few
+    assert all("\t0\tnear 0." in line for line in near)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(train, tmp_path, monkeypatch):
+    model = str(write_trained(tmp_path / "model"))
+    monkeypatch.setattr(neighbours, "BLOCK_BYTES", 4 * 100 * 10)
+    mine(train, tmp_path / "whole.tsv", embedding=model, max_similarity=0.99)
+    block, found = neighbours._block, []
+
+    def until_killed(*arguments):
+        found.append(arguments[-1])
+        if len(found) == 3:
+            raise Killed
+        return block(*arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(neighbours, "_block", until_killed)
+        mine(train, tmp_path / "cut.tsv", embedding=model, max_similarity=0.99)
+    assert not (tmp_path / "cut.tsv").exists() and (tmp_path / "cut.tsv.work").is_dir()
+    (tmp_path / "cut.tsv.work" / "mine.txt").write_text("of a person")
+    again = []
+    monkeypatch.setattr(neighbours, "_block", lambda *words: again.append(words[-1]) or block(*words))
+    mine(train, tmp_path / "cut.tsv", embedding=model, max_similarity=0.99)
+    assert (tmp_path / "cut.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    assert again[0] == found[2] and set(again).isdisjoint(found[:2])
+    assert [path.name for path in (tmp_path / "cut.tsv.work").iterdir()] == ["mine.txt"]
+
+
+def test_a_damaged_block_is_computed_again(tmp_path):
+    kept = KeptBlocks(tmp_path / "out.tsv", {"a": 1})
+    assert kept.get("x", lambda: np.arange(3)).tolist() == [0, 1, 2]
+    (path,) = kept.folder.glob("*.npy")
+    path.write_bytes(path.read_bytes()[:-1] + b"9")
+    assert kept.read("x") is None and kept.get("x", lambda: np.arange(4)).tolist() == [0, 1, 2, 3]
+    assert KeptBlocks(tmp_path / "out.tsv", {"a": 2}).read("x") is None  # of other flags
+    kept.remove()
+    assert not kept.folder.exists() and kept_blocks.ENDING == ".work"
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ({"kinds": "far"}, "kinds far is no kind; name some of transitive, implied, near"),
+        ({"kinds": " "}, "kinds names none"),
+        ({"min_similarity": 0.9, "max_similarity": 0.5}, "min_similarity=0.9 is above"),
+        ({"label_map": "a,b,c"}, "mining needs two classes"),
+        ({"same": "equal"}, "same equal is not one of 0, 1"),
+        ({"embedding": "/nowhere"}, "/nowhere is not a folder"),
+        ({"output": "out.txt"}, "name a file that ends with"),
+    ],
+)
+def test_what_cannot_be_mined_is_said_in_one_line(train, tmp_path, flags, message):
+    out = tmp_path / flags.pop("output", "out.tsv")
+    with pytest.raises(InputError, match=message):
+        mine(train, out, **flags)
+    assert not out.exists()

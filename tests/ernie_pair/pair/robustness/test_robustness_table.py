@@ -1,0 +1,161 @@
+"""The table of changed pairs: its figures, its place in the report, the commands that write it."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_ship import ship, write_trained
+
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from ernie_pair import measure_robustness
+from ernie_pair.__main__ import _run
+from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.evaluation.robustness_table import bearing_of, robustness_table
+from ernie_pair.pair.robustness.change import UNKNOWN
+from ernie_pair.pair.robustness.perturb import Perturbed
+
+ROWS = [("怎么坐地铁去上海看大", "怎么样去上海看大", 1), ("我今天来上海很好吗", "你明天去下天气好吗", 0)] * 10
+ROWS += [("它们真的为什么不能上来", "为什么它们真的不能上来", 1)] * 5
+
+
+def perturbed(kinds, labels, origins):
+    texts = ["x"] * len(kinds)
+    return Perturbed(texts, texts, np.array(labels), kinds, kinds, np.array(origins))
+
+
+def logits_for(predictions):
+    return np.eye(2, dtype=np.float32)[predictions]
+
+
+def table_of(kinds, labels, origins, predictions, before=(1, 0, 1, 0), samples=200):
+    file_labels = np.array([1, 0, 0, 1])
+    bearing = bearing_of(
+        perturbed(kinds, labels, origins), logits_for(predictions), np.array(before), file_labels
+    )
+    return robustness_table(bearing, samples, seed=3)
+
+
+def test_the_figures_compare_with_the_rows_of_origin():
+    (row,) = table_of(["typo"] * 4, [1, 0, 0, 1], [0, 1, 2, 3], [0, 0, 0, 0])
+    assert (row["rows"], row["labelled"], row["flips"]) == (4, 4, 0.5)
+    assert (row["accuracy"], row["untouched"], row["difference"]) == (0.5, 0.5, 0.0)
+    low, high = row["difference_interval"]
+    assert -1 <= low < 0 < high <= 1 and row["made"] == {"typo": 4}
+
+
+def test_equal_answers_differ_by_nothing_in_every_resample():
+    (row,) = table_of(["order"] * 4, [1, 0, 0, 1], [0, 1, 2, 3], [1, 0, 1, 0])
+    assert row["difference_interval"] == [0.0, 0.0] and row["flips"] == 0
+    assert row["accuracy_interval"][0] < row["accuracy_interval"][1]  # the pairs are still few
+
+
+def test_a_label_that_changes_is_judged_as_the_new_one():
+    first, second = table_of(["typo", "negation"], [1, 0], [0, 0], [1, 1], samples=0)
+    assert (first["accuracy"], first["label_changes"]) == (1.0, False)
+    assert (second["accuracy"], second["untouched"], second["label_changes"]) == (0.0, 1.0, True)
+    assert "accuracy_interval" not in second
+
+
+def test_rows_without_a_label_count_for_the_flips_alone():
+    (row,) = table_of(["order", "order"], [UNKNOWN, UNKNOWN], [0, 1], [0, 0])
+    assert (row["rows"], row["labelled"], row["accuracy"], row["flips"]) == (2, 0, None, 0.5)
+
+
+class Fake:
+    """Calls a pair the same when its texts share their first character."""
+
+    class_names = ("different", "same")
+
+    def logits(self, pairs):
+        return logits_for([int(left[0] == right[0]) for left, right in pairs])
+
+
+def test_any_model_is_measured_from_python():
+    examples = [{"sentence1": a, "sentence2": b, "label": ("different", "same")[c]} for a, b, c in ROWS]
+    found = measure_robustness(Fake(), examples, "order typo entity", bootstrap=50)
+    table = {row["kind"]: row for row in found}
+    assert list(table) == ["typo", "entity", "order"]
+    assert table["order"]["flips"] == 0 and table["order"]["rows"] == len(ROWS)
+    assert table["entity"]["label_changes"] and table["entity"]["untouched"] == 1.0
+    names = {1: "same", 0: "different"}
+    given = [(left, right, names[label]) for left, right, label in ROWS]
+    assert found == measure_robustness(Fake(), given, "typo, entity, order", bootstrap=50)
+    with pytest.raises(InputError, match="examples"):
+        measure_robustness(Fake(), [("今天", "明天")], "order")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("robustness")
+    write_trained(folder / "model")
+    rows = "".join("\t".join(map(str, row)) + "\n" for row in ROWS)
+    (folder / "test.tsv").write_text(rows, encoding="utf-8")
+    return folder
+
+
+def run(*words):
+    return exit_code_of(lambda: _run(list(map(str, words))))
+
+
+def evaluate(world, out, *words):
+    flags = ("--model_path", world / "model", "--input_file", world / "test.tsv", "--output_file", out)
+    return run("evaluate", *flags, "--device", "cpu", "--bootstrap", 20, *words)
+
+
+KINDS = ("--robustness", "typo negation entity order filler")
+
+
+def test_evaluate_writes_table_page_and_rows(world, tmp_path):
+    files = tmp_path / "out.json", tmp_path / "changed.tsv"
+    asked = (*KINDS, "--report", tmp_path / "report", "--robustness_file", files[1])
+    assert evaluate(world, files[0], *asked) == 0
+    found = json.loads(files[0].read_text())["robustness"]
+    assert [row["kind"] for row in found["kinds"]] == ["typo", "negation", "entity", "order", "filler"]
+    assert (
+        found["seed"] == 1234 and json.loads((tmp_path / "report" / "report.json").read_text())["robustness"]
+    )
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Changed pairs</h2>" in page and "negation (label becomes 0)" in page
+    lines = files[1].read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "text_a\ttext_b\tlabel\torigin"
+    assert len(lines) - 1 == sum(row["rows"] for row in found["kinds"])
+    assert len(read_pairs(files[1], 2)) == len(lines) - 1  # a file of pairs as any other
+    assert evaluate(world, tmp_path / "again.json", "--robustness", "order", "--robustness_rows", 3) == 0
+    (order,) = json.loads((tmp_path / "again.json").read_text())["robustness"]["kinds"]
+    assert order["rows"] == 3
+
+
+def test_an_evaluation_without_it_has_no_table(world, tmp_path):
+    assert evaluate(world, tmp_path / "out.json", "--report", tmp_path / "report") == 0
+    assert "robustness" not in json.loads((tmp_path / "out.json").read_text())
+    assert "Changed pairs" not in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("--robustness_file", "rows.tsv"), "pass --robustness all"),
+        ((*KINDS, "--robustness_file", "rows.txt"), "--robustness_file rows.txt: name a file that ends with"),
+        (("--robustness", "noise"), "--robustness noise is no kind"),
+    ],
+)
+def test_wrong_flags_end_in_one_line(world, tmp_path, capsys, words, message):
+    assert evaluate(world, tmp_path / "out.json", *words) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert message in said[-1] and not (tmp_path / "out.json").exists()
+
+
+def test_the_exported_model_bears_them_as_the_trained_one(world, tmp_path):
+    ship(world / "model", tmp_path / "ship")
+    out, rows = tmp_path / "out.json", tmp_path / "rows.jsonl"
+    flags = ("--model", tmp_path / "ship", "--input_file", world / "test.tsv", "--output_file", out)
+    asked = (*flags, *KINDS, "--bootstrap", 20, "--robustness_file", rows)
+    assert run("robustness", *asked) == 0
+    assert evaluate(world, tmp_path / "trained.json", *KINDS) == 0
+    found, trained = (json.loads(path.read_text()) for path in (out, tmp_path / "trained.json"))
+    assert found["robustness"] == trained["robustness"] and found["accuracy"] == trained["accuracy"]
+    first = json.loads(rows.read_text(encoding="utf-8").splitlines()[0])
+    assert first["origin"].startswith("typo") and first["label"] in ("0", "1")
+    before = out.read_bytes()
+    assert run("robustness", *asked) == 0 and out.read_bytes() == before  # nothing to do
