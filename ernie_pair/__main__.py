@@ -131,6 +131,12 @@ COMMANDS = {
         "CompareConfig",
         "do several starts make classifiers that differ?",
     ),
+    "cross-validate": (
+        "ernie_pair.pair.cross_validation.cross_validate",
+        "cross_validate_command",
+        "CrossValidateConfig",
+        "how good on rows unseen? every row predicted once",
+    ),
     "export": (
         "ernie_pair.pair.export.export_pair",
         "export_pair",

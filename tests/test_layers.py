@@ -59,9 +59,9 @@ BELOW = {
         "ernie_pair/kernels",
     ),
     "ernie_pair/pair/evaluation": ("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
-    "ernie_pair/pair/compare": (
-        *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
-    ),
+    "ernie_pair/pair/series": ("ernie_pair/pair/train",),
+    "ernie_pair/pair/compare": ("data_tools/samples", "ernie_pair/pair/series"),
+    "ernie_pair/pair/cross_validation": ("ernie_pair/pair/series",),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
@@ -219,6 +219,7 @@ def configs():
     from ernie_pair.pair.compare.compare_starts import CompareConfig
     from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
     from ernie_pair.pair.config.pair_config import TrainConfig
+    from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -232,7 +233,7 @@ def configs():
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, LinkCudaConfig, NewModelConfig),
         *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
-        *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(CompareConfig, CrossValidateConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         CheckGpuConfig,
