@@ -143,6 +143,12 @@ COMMANDS = {
         "ExportConfig",
         "a folder that runs without training",
     ),
+    "ensemble": (
+        "ernie_pair.pair.ensemble.ensemble",
+        "ensemble",
+        "EnsembleConfig",
+        "several models as one exported folder",
+    ),
     "run": (
         "ernie_pair.pair.export.predict_exported",
         "predict_exported",

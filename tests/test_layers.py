@@ -63,6 +63,7 @@ BELOW = {
     "ernie_pair/pair/compare": ("data_tools/samples", "ernie_pair/pair/series"),
     "ernie_pair/pair/cross_validation": ("ernie_pair/pair/series",),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
+    "ernie_pair/pair/ensemble": ("ernie_pair/pair/series", "ernie_pair/pair/export"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
@@ -220,6 +221,7 @@ def configs():
     from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
     from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+    from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -233,7 +235,7 @@ def configs():
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, LinkCudaConfig, NewModelConfig),
         *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
-        *(CompareConfig, CrossValidateConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(CompareConfig, CrossValidateConfig, EnsembleConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         CheckGpuConfig,
