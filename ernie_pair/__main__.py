@@ -137,6 +137,12 @@ COMMANDS = {
         "CrossValidateConfig",
         "how good on rows unseen? every row predicted once",
     ),
+    "search-params": (
+        "ernie_pair.pair.param_search.search_params",
+        "search_params_command",
+        "SearchConfig",
+        "which flags of training are best? trials, pruned",
+    ),
     "export": (
         "ernie_pair.pair.export.export_pair",
         "export_pair",

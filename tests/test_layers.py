@@ -62,6 +62,7 @@ BELOW = {
     "ernie_pair/pair/series": ("ernie_pair/pair/train",),
     "ernie_pair/pair/compare": ("data_tools/samples", "ernie_pair/pair/series"),
     "ernie_pair/pair/cross_validation": ("ernie_pair/pair/series",),
+    "ernie_pair/pair/param_search": ("ernie_pair/pair/series",),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
     "ernie_pair/pair/ensemble": ("ernie_pair/pair/series", "ernie_pair/pair/export"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
@@ -224,6 +225,7 @@ def configs():
     from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
+    from ernie_pair.pair.param_search.search_config import SearchConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.convert.convert import ConvertConfig
     from ernie_pair.pretrain.inspect_data import InspectConfig
@@ -235,7 +237,17 @@ def configs():
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, LinkCudaConfig, NewModelConfig),
         *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
-        *(CompareConfig, CrossValidateConfig, EnsembleConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(
+            CompareConfig,
+            CrossValidateConfig,
+            EnsembleConfig,
+            SearchConfig,
+            EvaluateConfig,
+            PredictConfig,
+            TrainConfig,
+            PretrainConfig,
+            ConvertConfig,
+        ),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         CheckGpuConfig,

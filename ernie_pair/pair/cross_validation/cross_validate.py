@@ -112,7 +112,9 @@ class _CrossValidation:
     def _begin(self) -> None:
         """Keep the plan, and write what each fold learns from and is asked."""
         path = self.output_dir / PLAN
-        plan = with_older_plan(path, _plan(self.config, self.source, self.pairs), MARK, "cross-validation", {})
+        plan = with_older_plan(
+            path, _plan(self.config, self.source, self.pairs), MARK, "cross-validation", {}
+        )
         with published(path) as (draft,):
             write_plan(draft, plan)
         for number in range(self.config.folds):
@@ -156,7 +158,9 @@ class _CrossValidation:
             _write(stack, folds, fold_lines(self.folds, places_in_input(self.pairs)))
             write_report(report, evaluation, answers, config.worst_rows, [table_of_folds(found)])
         report_series(config.reporters, self.output_dir, asdict(config), _points(found))
-        logger.info("every row predicted once: %s; report: %s", found.predictions, self.output_dir / FILES[-1])
+        logger.info(
+            "every row predicted once: %s; report: %s", found.predictions, self.output_dir / FILES[-1]
+        )
 
 
 def _write(stack: ExitStack, draft: Path, lines) -> None:

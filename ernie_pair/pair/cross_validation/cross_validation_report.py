@@ -88,7 +88,9 @@ def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answ
     return Answers(pairs, names, logits, None, 1.0, fitted)
 
 
-def evaluation_of_folds(found: CrossValidation, answers: Answers, config: CrossValidateConfig) -> Dict[str, Any]:
+def evaluation_of_folds(
+    found: CrossValidation, answers: Answers, config: CrossValidateConfig
+) -> Dict[str, Any]:
     """Return what the report says: the metrics are means over the folds, the rest is of all rows together."""
     model = f"{config.folds} folds of {config.model_name_or_path}"
     asked = EvaluateConfig(model, config.train_file, str(found.predictions), bootstrap=0)

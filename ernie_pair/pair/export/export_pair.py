@@ -131,9 +131,7 @@ def publish_export(
     return True
 
 
-def _results(
-    config: ExportFlags, command: str, models: Dict[str, List[Path]], output_dir: Path
-) -> Results:
+def _results(config: ExportFlags, command: str, models: Dict[str, List[Path]], output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
         flag: [path for folder in folders for path in files_of(str(folder)) if path.name != README]
         for flag, folders in models.items()

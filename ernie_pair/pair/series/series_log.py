@@ -10,7 +10,9 @@ from ernie_pair.engine.reporters import open_reporters
 Point = Tuple[int, Dict[str, float]]
 
 
-def report_series(names: Sequence[str], output_dir: Path, flags: Dict[str, Any], points: Iterable[Point]) -> None:
+def report_series(
+    names: Sequence[str], output_dir: Path, flags: Dict[str, Any], points: Iterable[Point]
+) -> None:
     """Show ``flags`` and ``points``, (step, values by their names), by the reporters ``names``.
 
     Called once all runs of this start have ended: W&B has one run open at a time. Values that are not finite
