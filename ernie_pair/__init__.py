@@ -23,35 +23,53 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.cross_validation.cross_validate import cross_validate
+    from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+    from ernie_pair.pair.ensemble.ensemble import ensemble
+    from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.model.classifier import PairClassifier
+    from ernie_pair.pair.param_search.search_config import SearchConfig
+    from ernie_pair.pair.param_search.search_params import search_params
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
 
 __all__ = [
+    "CrossValidateConfig",
+    "EnsembleConfig",
     "EvalPrediction",
     "PairCallback",
     "PairClassifier",
     "PairConfig",
     "PairPredictor",
     "PairTrainer",
+    "SearchConfig",
     "TrainerControl",
     "TrainerState",
     "__version__",
+    "cross_validate",
+    "ensemble",
     "notebook_launcher",
+    "search_params",
 ]
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
+    "CrossValidateConfig": "ernie_pair.pair.cross_validation.cross_validation_config",
+    "EnsembleConfig": "ernie_pair.pair.ensemble.ensemble_config",
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairPredictor": "ernie_pair.inference.predictor",
     "PairTrainer": "ernie_pair.pair.train.trainer",
+    "SearchConfig": "ernie_pair.pair.param_search.search_config",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
+    "cross_validate": "ernie_pair.pair.cross_validation.cross_validate",
+    "ensemble": "ernie_pair.pair.ensemble.ensemble",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
+    "search_params": "ernie_pair.pair.param_search.search_params",
 }
 
 

@@ -68,7 +68,9 @@ BELOW = {
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
-    "ernie_pair/launch": ("ernie_pair/pair/train", "ernie_pair/pretrain"),
+    "ernie_pair/launch": (
+        *("ernie_pair/pair/cross_validation", "ernie_pair/pair/param_search", "ernie_pair/pretrain"),
+    ),
 }
 # Their recipe fixes where they lie; these are the rooms that they are of.
 ROOM_OF = {

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from contextlib import ExitStack
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -33,8 +32,9 @@ from ernie_pair.pair.cross_validation.fold_files import (
     lines_of,
     places_in_input,
     rows_of_fold,
+    write_lines,
 )
-from ernie_pair.pair.cross_validation.folds import Folds, describe_folds, make_folds
+from ernie_pair.pair.cross_validation.folds import describe_folds, make_folds
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
@@ -153,18 +153,14 @@ class _CrossValidation:
         answers = answers_of(self.pairs, names, logits)
         evaluation = evaluation_of_folds(found, answers, config)
         left_out = [row.place for row in self.pairs.bad]
-        with self.results.published() as (predictions, folds, *report), ExitStack() as stack:
-            _write(stack, predictions, lines_of(logits, names, left_out))
-            _write(stack, folds, fold_lines(self.folds, places_in_input(self.pairs)))
+        with self.results.published() as (predictions, folds, *report):
+            write_lines(predictions, lines_of(logits, names, left_out))
+            write_lines(folds, fold_lines(self.folds, places_in_input(self.pairs)))
             write_report(report, evaluation, answers, config.worst_rows, [table_of_folds(found)])
         report_series(config.reporters, self.output_dir, asdict(config), _points(found))
         logger.info(
             "every row predicted once: %s; report: %s", found.predictions, self.output_dir / FILES[-1]
         )
-
-
-def _write(stack: ExitStack, draft: Path, lines) -> None:
-    stack.enter_context(open(draft, "w", encoding="utf-8")).writelines(lines)
 
 
 def _points(found: CrossValidation) -> List[Point]:

@@ -114,8 +114,8 @@ def table_of_folds(found: CrossValidation) -> Table:
     rows.append(["mean", sum(found.rows), *(found.mean[name] for name in METRICS)])
     rows.append(["deviation", None, *(found.deviation[name] for name in METRICS)])
     note = (
-        "The metrics at the top are the means over the folds, and their intervals are by bootstrap over groups "
-        "of rows that share texts. Curves, slices and worst rows are of all rows together, each predicted by "
+        "The metrics at the top are the means over the folds, and their intervals are by bootstrap over "
+        "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each predicted by "
         "the fold whose run has seen none of its texts."
     )
     return Table("Folds", ["", "rows", *METRICS], rows, note)

@@ -2,7 +2,7 @@
 
 OUT/plan.json                       what all runs share; a folder with another plan is refused
 OUT/folds.tsv                       index, fold and group of every good row of the input
-OUT/folds/fold-1-train.jsonl        what fold 1 learns from, -dev.jsonl chooses its model, -test.jsonl is its own
+OUT/folds/fold-1-train.jsonl        what fold 1 learns from; -dev.jsonl chooses its model, -test.jsonl: its own
 OUT/fold-1/                         the output_dir of its run, and its predictions.tsv: then it is done
 """
 
@@ -69,13 +69,13 @@ class FoldFiles:
         for name, picked in rows._asdict().items():
             path = self.part(number, name)
             if len(picked) and not path.is_file():
-                with published(path) as (draft,), open(draft, "w", encoding="utf-8") as file:
-                    file.writelines(_json_lines(pairs, picked.tolist(), names))
+                with published(path) as (draft,):
+                    write_lines(draft, _json_lines(pairs, picked.tolist(), names))
 
     def write_predictions(self, number: int, logits: np.ndarray, names: Sequence[str]) -> None:
         """Write the predictions of a fold; from then on it is done."""
-        with published(self.predictions(number)) as (draft,), open(draft, "w", encoding="utf-8") as file:
-            file.writelines(lines_of(logits, names, ()))
+        with published(self.predictions(number)) as (draft,):
+            write_lines(draft, lines_of(logits, names, ()))
 
     def read_logits(self, number: int, num_rows: int, num_classes: int) -> np.ndarray:
         """Return log p of the rows of a fold, float64 [rows, C], which serve as logits.
@@ -90,6 +90,12 @@ class FoldFiles:
         if len(logits) != num_rows:
             raise CheckpointError(f"{path} is damaged; remove it and start the same command again")
         return logits
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines that end with a line feed each. Raises OSError."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(lines)
 
 
 def lines_of(logits: np.ndarray, names: Sequence[str], left_out: Iterable[int]) -> Iterator[str]:

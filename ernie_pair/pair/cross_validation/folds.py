@@ -36,8 +36,8 @@ def make_folds(pairs: Pairs, count: int, group_by: GroupBy, seed: int) -> Folds:
     _refuse_giant(file, group)
     if group.max() + 1 < count:
         raise InputError(
-            f"{pairs.path}: shared texts join its {len(pairs)} rows into {group.max() + 1} groups, too few for "
-            f"--folds {count}; take fewer folds, or --group_by pair"
+            f"{pairs.path}: shared texts join its {len(pairs)} rows into {group.max() + 1} groups, too few "
+            f"for --folds {count}; take fewer folds, or --group_by pair"
         )
     fold = deal_groups(group, pairs.known_labels, count, seed)
     _refuse_absent_class(pairs, fold, count)

@@ -142,8 +142,8 @@ class _Ensemble:
     def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Found:
         if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:
             raise InputError(
-                f"--calibrate_on {fitted.fitted_on} holds the pairs of --eval_file itself; give other labelled "
-                "pairs"
+                f"--calibrate_on {fitted.fitted_on} holds the pairs of --eval_file itself; give other "
+                "labelled pairs"
             )
         logits = self._logits(pairs)
         mean, labels = mean_of(logits), pairs.known_labels

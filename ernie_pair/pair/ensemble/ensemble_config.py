@@ -22,7 +22,7 @@ class Members(Options):
 
 @dataclass(frozen=True)
 class EnsembleConfig(ExportFlags, ReportToFlags, Members):
-    """Export several classifiers as one that answers with the mean of their logits, each at its temperature."""
+    """Export several classifiers as one: the mean of their logits, each at its temperature."""
 
     EXAMPLE = "folds/fold-1 folds/fold-2 folds/fold-3 --output_dir shipped --format onnx --eval_file test.tsv"
 

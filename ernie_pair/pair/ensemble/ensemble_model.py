@@ -43,8 +43,8 @@ class EnsembleClassifier(nn.Layer):
         super().__init__()
         self.models = nn.LayerList([member.model for member in members])
         shares = [1 / (member.calibration.temperature * len(members)) for member in members]
-        # Of a scale by a number, which follows a sum, oneDNN's operator_scale_onednn_fuse_pass of Paddle 2.6.2
-        # makes another answer; a product with a tensor it leaves alone.
+        # Of a scale by a number behind a sum Paddle Inference 2.6.2 makes another answer, in its pass
+        # operator_scale_onednn_fuse_pass; a product with a tensor it leaves alone.
         self.register_buffer("shares", paddle.to_tensor(shares, dtype="float32"))
         first = members[0].model
         self.spec, self.num_classes = first.spec, first.num_classes

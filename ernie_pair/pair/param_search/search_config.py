@@ -27,7 +27,7 @@ class SearchConfig(TrainConfig):
     )
     space: str = option(
         "",
-        help="the same as a YAML file: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: [16, 32]",
+        help="a YAML file of them: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: [16, 32]",
         group="optimisation",
     )
     trials: int = option(
@@ -66,11 +66,6 @@ class SearchConfig(TrainConfig):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if not (self.search or self.space):
-            raise InputError(
-                "--search and --space are empty: nothing is to be searched; pass "
-                "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32', for example"
-            )
         if self.fresh_start:
             raise InputError("--fresh_start true is of one run; give another --output_dir to begin anew")
 

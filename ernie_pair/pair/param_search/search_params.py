@@ -208,10 +208,10 @@ class _Search:
         self._publish()
         best, outcomes = self.study.best(), self.study.outcomes()
         if best is None:
-            reasons = [each.reason for each in outcomes if each.reason]
+            reason = next((each.reason for each in reversed(outcomes) if each.reason), "all are pruned")
+            metric = self.config.best_metric
             raise NumbersError(
-                f"none of {len(outcomes)} trials has a {self.config.best_metric} ({(reasons or ['all pruned'])[-1]}); "
-                "search another space"
+                f"none of {len(outcomes)} trials has a {metric} ({reason}); search another space"
             )
         report_series(self.config.reporters, self.output_dir, asdict(self.config), self._points(outcomes))
         logger.info("best model: %s; report: %s", self.output_dir / BEST, self.output_dir / PAGE)

@@ -106,13 +106,19 @@ def _scatter(axes, outcomes: List[Outcome], place) -> None:
             axes.plot([place(e) for e in picked], [e.value for e in picked], "o", color=colour, label=state)
 
 
+def _value_of(outcome: Outcome) -> float:
+    assert outcome.value is not None  # those without one are not drawn
+    return outcome.value
+
+
 def _trials_chart(outcomes: List[Outcome], config: SearchConfig) -> Chart:
     def draw(axes) -> None:
         _scatter(axes, outcomes, lambda each: each.number)
         complete = [each for each in outcomes if each.state == "complete"]
-        so_far, better = [], min if config.lower_is_better else max
+        better = min if config.lower_is_better else max
+        so_far: List[float] = []
         for each in complete:
-            so_far.append(better([*so_far[-1:], each.value]))
+            so_far.append(better([*so_far[-1:], _value_of(each)]))
         axes.step([e.number for e in complete], so_far, where="post", color=BLUE, label="best so far")
         axes.set(xlabel="trial", ylabel=config.best_metric)
         axes.legend(loc="best")

@@ -77,6 +77,11 @@ def space_of(config: SearchConfig) -> Space:
 
     Raises InputError, for the file with file:line, where a flag cannot be searched so.
     """
+    if not (config.search or config.space):
+        raise InputError(
+            "--search and --space are empty: nothing is to be searched; pass "
+            "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32', for example"
+        )
     space: Space = []
     for part in (*_in_words(config.search), *_in_file(config.space)):
         if part.name in {other.name for other in space}:

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 class Outcome(NamedTuple):
     """A trial: complete, pruned, failed (then ``reason`` says why) or running.
 
-    ``number``: counted from 1, as people do and Optuna does not. ``params``: {flag: value}; ``value``: its best
-    metric, None without one; ``curve``: {evaluation, from 1: the metric}.
+    ``number``: counted from 1, as people do and Optuna does not. ``params``: {flag: value}; ``value``: its
+    best metric, None without one; ``curve``: {evaluation, from 1: the metric}.
     """
 
     number: int

@@ -8,7 +8,7 @@ import logging
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Callable, Dict, Iterator, Sequence
+from typing import Callable, Dict, Iterator, List, Sequence
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import read_json_object
@@ -54,7 +54,7 @@ def unfinished(runs: Sequence[str], is_done: Callable[[int], bool]) -> Iterator[
 
     ``runs`` are what the log calls them. The run is to be done when the next place is asked for.
     """
-    seconds = []
+    seconds: List[float] = []
     for place, run in enumerate(runs):
         if is_done(place):
             logger.info("run %d of %d is done: %s", place + 1, len(runs), run)

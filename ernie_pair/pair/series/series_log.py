@@ -1,4 +1,4 @@
-"""What a series shows beside its runs in TensorBoard, W&B or MLflow: a run of its own with a point per run."""
+"""What a series shows in TensorBoard, W&B or MLflow beside its runs: a run of its own, a point for each."""
 
 import math
 from pathlib import Path
