@@ -115,8 +115,8 @@ def table_of_folds(found: CrossValidation) -> Table:
     rows.append(["deviation", None, *(found.deviation[name] for name in METRICS)])
     note = (
         "The metrics at the top are the means over the folds, and their intervals are by bootstrap over "
-        "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each predicted by "
-        "the fold whose run has seen none of its texts."
+        "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
+        "predicted by the fold whose run has seen none of its texts."
     )
     return Table("Folds", ["", "rows", *METRICS], rows, note)
 

@@ -2,7 +2,7 @@
 
 OUT/plan.json                       what all runs share; a folder with another plan is refused
 OUT/folds.tsv                       index, fold and group of every good row of the input
-OUT/folds/fold-1-train.jsonl        what fold 1 learns from; -dev.jsonl chooses its model, -test.jsonl: its own
+OUT/folds/fold-1-train.jsonl        what fold 1 learns from; -dev: what chooses its model, -test: its own
 OUT/fold-1/                         the output_dir of its run, and its predictions.tsv: then it is done
 """
 

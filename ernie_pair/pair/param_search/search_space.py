@@ -135,7 +135,8 @@ def _in_file(path: str) -> Iterator[Union[Range, Choice]]:
         if isinstance(value, yaml.SequenceNode):
             yield _choice(name, [_given(Entry(name, one, where)) for one in value.value], where)
         elif isinstance(value, yaml.MappingNode):
-            found = {entry.name: _given(entry) for entry in entries_of(path, value)}
+            inner = [entry._replace(where=f"{where}: {entry.name}") for entry in entries_of(path, value)]
+            found = {entry.name: _given(entry) for entry in inner}
             unknown = next((key for key in found if key not in KEYS), None)
             if unknown is not None:
                 raise InputError(f"{where}: {unknown[:40]} is none of {', '.join(KEYS)}; {YAML_EXAMPLE}")
