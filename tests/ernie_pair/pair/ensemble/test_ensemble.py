@@ -83,10 +83,10 @@ def test_run_takes_it_as_any_exported_model(shipped, models, tmp_path):
 
 def test_it_is_measured_and_calibrated_by_the_command(models, tmp_path, capsys):
     """The metrics are those of the exported model; the temperature is of the other file."""
-    judged, other = (
-        write_pairs(tmp_path / "test.tsv", 60, seed=1),
-        write_pairs(tmp_path / "dev.tsv", 80, seed=2),
-    )
+    judged, other = write_pairs(tmp_path / "test.tsv", 60, seed=1), tmp_path / "dev.tsv"
+    likely = mean_logits(models[:2], (1.0, 2.5)).argmax(axis=1)  # of which every fourth is wrong
+    rows = [f"{a}\t{b}\t{label ^ (n % 4 == 0)}\n" for n, ((a, b), label) in enumerate(zip(PAIRS, likely))]
+    other.write_text("".join(rows), encoding="utf-8")
     words = [
         *map(str, models[:2]),
         f"--output_dir={tmp_path}/ship",
