@@ -28,16 +28,24 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.cross_validation.cross_validate import cross_validate
+    from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+    from ernie_pair.pair.ensemble.ensemble import ensemble
+    from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.evaluation.robustness_table import measure_robustness
     from ernie_pair.pair.model.classifier import PairClassifier
+    from ernie_pair.pair.param_search.search_config import SearchParamsConfig
+    from ernie_pair.pair.param_search.search_params import search_params
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
     from ernie_pair.search.searcher import PairSearcher
 
 __all__ = [
+    "CrossValidateConfig",
     "EmbeddingConfig",
     "EmbeddingTrainer",
+    "EnsembleConfig",
     "EvalPrediction",
     "PairCallback",
     "PairClassifier",
@@ -45,20 +53,26 @@ __all__ = [
     "PairPredictor",
     "PairSearcher",
     "PairTrainer",
+    "SearchParamsConfig",
     "TextEmbedder",
     "TrainerControl",
     "TrainerState",
     "__version__",
+    "cross_validate",
+    "ensemble",
     "measure_robustness",
     "notebook_launcher",
     "open_embedder",
     "open_vectors",
+    "search_params",
 ]
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
+    "CrossValidateConfig": "ernie_pair.pair.cross_validation.cross_validation_config",
     "EmbeddingConfig": "ernie_pair.embedding.train.embedding_config",
     "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
+    "EnsembleConfig": "ernie_pair.pair.ensemble.ensemble_config",
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
@@ -66,13 +80,17 @@ _OFFERED = {
     "PairPredictor": "ernie_pair.inference.predictor",
     "PairSearcher": "ernie_pair.search.searcher",
     "PairTrainer": "ernie_pair.pair.train.trainer",
+    "SearchParamsConfig": "ernie_pair.pair.param_search.search_config",
     "TextEmbedder": "ernie_pair.inference.embedder",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
+    "cross_validate": "ernie_pair.pair.cross_validation.cross_validate",
+    "ensemble": "ernie_pair.pair.ensemble.ensemble",
     "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
     "open_embedder": "ernie_pair.embedding.open_embedder",
     "open_vectors": "ernie_pair.inference.vector_files",
+    "search_params": "ernie_pair.pair.param_search.search_params",
 }
 
 

@@ -162,11 +162,29 @@ COMMANDS = {
         "CompareConfig",
         "do several starts make classifiers that differ?",
     ),
+    "cross-validate": (
+        "ernie_pair.pair.cross_validation.cross_validate",
+        "cross_validate_command",
+        "CrossValidateConfig",
+        "how good on rows unseen? every row predicted once",
+    ),
+    "search-params": (
+        "ernie_pair.pair.param_search.search_params",
+        "search_params_command",
+        "SearchParamsConfig",
+        "which flags of training are best? trials, pruned",
+    ),
     "export": (
         "ernie_pair.pair.export.export_pair",
         "export_pair",
         "ExportConfig",
         "a folder that runs without training",
+    ),
+    "ensemble": (
+        "ernie_pair.pair.ensemble.ensemble",
+        "ensemble",
+        "EnsembleConfig",
+        "several models as one exported folder",
     ),
     "run": (
         "ernie_pair.pair.export.predict_exported",

@@ -65,18 +65,22 @@ BELOW = {
         *("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
         *("ernie_pair/pair/new_pairs", "ernie_pair/pair/robustness"),
     ),
-    "ernie_pair/pair/compare": (
-        *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
-    ),
+    "ernie_pair/pair/series": ("ernie_pair/pair/train",),
+    "ernie_pair/pair/compare": ("data_tools/samples", "ernie_pair/pair/series"),
+    "ernie_pair/pair/cross_validation": ("ernie_pair/pair/series",),
+    "ernie_pair/pair/param_search": ("ernie_pair/pair/series",),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
-    "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/export"),
-    "ernie_pair/embedding/train": ("ernie_pair/embedding", "ernie_pair/pair/train"),
+    "ernie_pair/pair/ensemble": ("ernie_pair/pair/series", "ernie_pair/pair/export"),
     "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/train", "ernie_pair/pair/export"),
+    "ernie_pair/embedding/train": ("ernie_pair/embedding", "ernie_pair/pair/train"),
     "ernie_pair/pair/mining": ("ernie_pair/embedding", "ernie_pair/pair/evaluation"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
-    "ernie_pair/launch": ("ernie_pair/embedding/train", "ernie_pair/pair/train", "ernie_pair/pretrain"),
+    "ernie_pair/launch": (
+        *("ernie_pair/pair/cross_validation", "ernie_pair/pair/param_search", "ernie_pair/pretrain"),
+        "ernie_pair/embedding/train",
+    ),
 }
 # Their recipe fixes where they lie; these are the rooms that they are of.
 ROOM_OF = {
@@ -231,11 +235,14 @@ def configs():
     from ernie_pair.pair.compare.compare_starts import CompareConfig
     from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
     from ernie_pair.pair.config.pair_config import TrainConfig
+    from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+    from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
     from ernie_pair.pair.export.robustness_exported import RobustnessConfig
     from ernie_pair.pair.mining.mine_config import MineConfig
     from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
+    from ernie_pair.pair.param_search.search_config import SearchParamsConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.convert.convert import ConvertConfig
     from ernie_pair.pretrain.inspect_data import InspectConfig
@@ -249,12 +256,22 @@ def configs():
         *(VocabConfig, CreateConfig, SampleConfig, TransConfig, DoctorConfig, LinkCudaConfig, NewModelConfig),
         *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
-        *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(
+            CompareConfig,
+            CrossValidateConfig,
+            EnsembleConfig,
+            SearchParamsConfig,
+            EvaluateConfig,
+            PredictConfig,
+            TrainConfig,
+            PretrainConfig,
+            ConvertConfig,
+        ),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(TrainEmbeddingConfig, EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         *(CheckGpuConfig, IndexConfig, SearchConfig),
-        *(CheckGpuConfig, MineConfig, PseudoLabelConfig, RobustnessConfig),
+        *(MineConfig, PseudoLabelConfig, RobustnessConfig),
     ]
 
 

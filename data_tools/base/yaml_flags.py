@@ -52,6 +52,11 @@ def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
     return list(entries_of(path, block)), [entry for entry in entries if entry.name != LAUNCH]
 
 
+def read_mapping(path: str, flag: str) -> List[Entry]:
+    """Return the entries of the YAML file that ``flag`` names. Raises InputError."""
+    return list(entries_of(path, _read(path, flag)))
+
+
 def entries_of(path: str, node: Optional[yaml.Node]) -> Iterator[Entry]:
     """Yield the entries of a mapping, each name once; nothing of None. Raises InputError."""
     if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
@@ -85,13 +90,13 @@ def nearest(words: Iterable[str], names: Iterable[str]) -> str:
     return hint + "--help lists the flags"
 
 
-def _read(path: str):
+def _read(path: str, flag: str = "config"):
     try:
         return yaml.compose(read_regular(path, MOST_BYTES), Loader=yaml.SafeLoader)
     except FileRefusedError as error:
-        raise InputError(f"--config {path}: {error}; give a YAML file") from None
+        raise InputError(f"--{flag} {path}: {error}; give a YAML file") from None
     except OSError as error:
-        raise InputError(f"--config {path}: cannot be read ({error.strerror}); give a YAML file") from None
+        raise InputError(f"--{flag} {path}: cannot be read ({error.strerror}); give a YAML file") from None
     except yaml.MarkedYAMLError as error:
         raise InputError(f"{path}:{_line(error.problem_mark)}: not YAML ({error.problem}); fix it") from None
     except (yaml.YAMLError, RecursionError):

@@ -9,21 +9,13 @@ REPORTERS = ("tensorboard", "wandb", "mlflow")
 
 
 @dataclass(frozen=True)
-class ReportFlags(Options):
-    """A part of `PairConfig` and of `PretrainConfig`."""
+class ReportToFlags(Options):
+    """Where something is shown beside its own files."""
 
     report_to: str = option(
         "",
         help="where curves go beside VisualDL: tensorboard, wandb, mlflow, or several with commas",
         group="evaluation",
-    )
-    sync_freq: int = option(
-        0,
-        help="steps between looks at the loss, which wait for the device and notice what is not finite; "
-        "0: each on a CPU, on a GPU with each training line",
-        group="evaluation",
-        unit="steps",
-        at_least=0,
     )
 
     def __post_init__(self):
@@ -35,6 +27,20 @@ class ReportFlags(Options):
     def reporters(self) -> Tuple[str, ...]:
         """Return the names in ``report_to``, each once; none for an empty one or `none`."""
         return tuple(name for name in names_in(self.report_to) if name != "none")
+
+
+@dataclass(frozen=True)
+class ReportFlags(ReportToFlags):
+    """A part of `PairConfig` and of `PretrainConfig`."""
+
+    sync_freq: int = option(
+        0,
+        help="steps between looks at the loss, which wait for the device and notice what is not finite; "
+        "0: each on a CPU, on a GPU with each training line",
+        group="evaluation",
+        unit="steps",
+        at_least=0,
+    )
 
     def sync_freq_on(self, device: str) -> int:
         """Return the steps between looks at the metrics on ``device``; 0: where something else is due."""

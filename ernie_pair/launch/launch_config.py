@@ -28,6 +28,8 @@ from data_tools.base.yaml_flags import Entry, launch_file, read_entries
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+from ernie_pair.pair.param_search.search_config import SearchParamsConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.processes.world import World
 
@@ -40,12 +42,14 @@ CONFIGS: Dict[str, Type[Options]] = {
     "predict": PredictConfig,
     "pretrain": PretrainConfig,
     "train-embedding": TrainEmbeddingConfig,
+    "cross-validate": CrossValidateConfig,
+    "search-params": SearchParamsConfig,
 }
 
 
 @dataclass(frozen=True)
 class LaunchConfig(Options):
-    """Start pretraining, training, evaluation or prediction in several processes."""
+    """Start pretraining, training, evaluation, prediction or a series of trainings in several processes."""
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 

@@ -61,6 +61,8 @@ CHANGES = [
     ("ernie-pair launch", {}, "--max_steps 2"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
     ("pseudo-label", {"--at_precision 0.95": "--at_precision 0.3"}, ""),  # few rows prove little
+    ("cross-validate", {"--folds 5": "--folds 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),
+    ("search-params", {"--trials 20": "--trials 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),
     ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is asked
     ("paddlepaddle==3.3.1", {" && pip install --no-deps paddlepaddle==3.3.1": ""}, ""),  # 200 MB
     ("paddlepaddle-gpu==3.1.1", {f" && pip {OF_3}": ""}, ""),

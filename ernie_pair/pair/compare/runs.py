@@ -8,32 +8,36 @@ OUT/
 """
 
 import json
-import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Dict, List, NamedTuple
 
 import numpy as np
 
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.errors import CheckpointError
 from data_tools.files.atomic_files import published
-from data_tools.files.json_file import read_json_object
-from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.checkpoint.best_link import best_of
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+from ernie_pair.pair.series.plan import (
+    PLAN,
+    PREDICTIONS,
+    Plan,
+    sha256_of_weights,
+    unfinished,
+    with_older_plan,
+    write_plan,
+)
 from ernie_pair.processes.child_command import ChildCommand
 from ernie_pair.processes.stop_signals import StopSignals
 
-PLAN, TEST, PREDICTIONS = "plan.json", "test.jsonl", "predictions.tsv"
+TEST = "test.jsonl"
 TEST_KEY = "test_file (sha256)"
 OF_ASKING = ("batch_size", "max_seq_len", "device", "model_class", "kernels", "precision")
 OF_A_RUN = ("model_name_or_path", "from_scratch", "seed", "output_dir")  # what differs from run to run
-
-logger = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
@@ -68,14 +72,11 @@ class Runs:
         """Train and predict what is not there yet. Raises an ErniePairError as a run that fails does."""
         self._keep_plan(self._plan(starts, test), test)
         wanted = [(start, seed) for seed in self.seeds for start in starts]
+        folders = [self.folder(*run) for run in wanted]
+        named = [f"{folder}; see {_log_of(folder)}" for folder in folders]
         with StopSignals():
-            for number, (start, seed) in enumerate(wanted, start=1):
-                folder = self.folder(start, seed)
-                if (folder / PREDICTIONS).is_file():
-                    logger.info("run %d of %d is done: %s", number, len(wanted), folder)
-                    continue
-                logger.info("run %d of %d: %s; see %s", number, len(wanted), folder, _log_of(folder))
-                self._make(start, seed, folder)
+            for place in unfinished(named, lambda place: (folders[place] / PREDICTIONS).is_file()):
+                self._make(*wanted[place], folders[place])
 
     def is_begun(self) -> bool:
         """Return whether a plan has been kept in the folder."""
@@ -111,36 +112,23 @@ class Runs:
         asked.update(model_path=best, input_file=self.output_dir / TEST, output_file=folder / PREDICTIONS)
         _call(["predict", *_flags({**asked, "scores": "true"})], log)
 
-    def _keep_plan(self, plan: Dict[str, object], test: Pairs) -> None:
+    def _keep_plan(self, plan: Plan, test: Pairs) -> None:
         """Write the plan and the test pairs. Raises InputError when the folder holds other runs."""
         path = self.output_dir / PLAN
-        if path.exists():
-            before = read_json_object(path, "give another --output_dir, or remove the file")
-            if TEST_KEY not in before:
-                raise InputError(f"{path} is no plan of a comparison; give another --output_dir")
-            for key, value in {"symmetric": "none", **before}.items():  # absent from older plans
-                if plan.setdefault(key, value) != value:
-                    raise InputError(
-                        f"{path}: {key} was {value} and is now {plan[key]}; give another --output_dir"
-                    )
+        plan = with_older_plan(path, plan, TEST_KEY, "comparison", {"symmetric": "none"})
         rows = [{"sentence1": left, "sentence2": right} for left, right in zip(test.left, test.right)]
         with published(path, self.output_dir / TEST) as (draft, pairs):
             pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            draft.write_text(json.dumps(plan, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_plan(draft, plan)
 
-    def _plan(self, starts: List[Candidate], test: Pairs) -> Dict[str, object]:
+    def _plan(self, starts: List[Candidate], test: Pairs) -> Plan:
         flags = {name: value for name, value in asdict(self.train).items() if name not in OF_A_RUN}
         if self.train.warmup_steps is None:
             flags["warmup_rate"] = self.train.warmup_share  # as older plans say it
         files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]
         hashes = {f"{file.flag} (sha256)": file.sha256() for file in files}
-        weights = {f"start {start.name} (sha256)": _sha256_of(start.source) for start in starts}
+        weights = {f"start {start.name} (sha256)": sha256_of_weights(start.source) for start in starts}
         return {**flags, **hashes, TEST_KEY: test.sha256, **weights, "symmetric": self.symmetric}
-
-
-def _sha256_of(source: ModelSource) -> str:
-    """Return the SHA-256 of the weights, of each file that holds some, in hex."""
-    return " ".join(map(sha256_of_file, source.weight_files)) or "random weights"
 
 
 def _flags(values: Dict[str, object]) -> List[str]:

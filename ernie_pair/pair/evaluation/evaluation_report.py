@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 
@@ -20,15 +20,31 @@ ON_THE_PAGE = 50  # worst rows
 RARE = 0.025  # chances below it are none
 
 
+class Table(NamedTuple):
+    """A table of its own on the page; ``rows`` begin with a name, None is an empty cell."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    note: str
+
+
 def write_report(
-    files: Sequence[Path], evaluation: Dict[str, object], answers: Answers, most_rows: int
+    files: Sequence[Path],
+    evaluation: Dict[str, object],
+    answers: Answers,
+    most_rows: int,
+    tables: Sequence[Table] = (),
 ) -> None:
-    """Write the report to ``files``, which become FILES. Equal answers give equal bytes. Raises OSError."""
+    """Write the report to ``files``, which become FILES. Equal answers give equal bytes. Raises OSError.
+
+    ``tables`` stand on the page below the metrics.
+    """
     worst = worst_rows(answers, most_rows)
     numbers, errors, page = files
     numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
-    page.write_bytes(page_of(evaluation, answers, worst).encode("utf-8"))
+    page.write_bytes(page_of(evaluation, answers, worst, tables).encode("utf-8"))
 
 
 def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
@@ -66,18 +82,18 @@ def _lines(rows: List[Dict[str, object]]):
         yield "\t".join(str(shown[name]).translate(ESCAPES) for name in COLUMNS) + "\n"
 
 
-def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[str, object]]) -> str:
+def page_of(
+    evaluation: Dict[str, object],
+    answers: Answers,
+    worst: List[Dict[str, object]],
+    tables: Sequence[Table] = (),
+) -> str:
     """Return the report as one HTML page that needs no other file."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(number=_number, percent=_percent, range=_range)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
+    return render_page(
+        TEMPLATE,
         evaluation=evaluation,
         cards=_cards(evaluation),
+        tables=tables,
         charts=charts_of(answers, evaluation),
         slices=_slices_by_kind(evaluation),
         worst=worst[:ON_THE_PAGE],
@@ -85,6 +101,28 @@ def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[st
         single_class=_single_class(evaluation),
         are_named=are_names(answers.names),
     )
+
+
+def render_page(template: Path, **values: Any) -> str:
+    """Return an HTML page that needs no other file; ``template`` fills the blocks of page.html."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, TEMPLATE.parent]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=_number, percent=_percent, range=_range, cell=_cell)
+    return environment.get_template(template.name).render(**values)
+
+
+def _cell(value: object) -> str:
+    """Return what stands in a cell of a `Table`."""
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.4g}"
+    return "" if value is None else str(value)
 
 
 def _single_class(evaluation: Dict[str, Any]) -> str:

@@ -56,7 +56,7 @@ def _precision_recall(curve: Curve, evaluation: Dict) -> Chart:
         axes.legend(loc="lower left")
 
     note = f"Average precision {evaluation['average_precision']:.4f}; dotted: the precision asked for."
-    return _chart("Precision and recall", draw, note)
+    return draw_chart("Precision and recall", draw, note)
 
 
 def _roc(answers: Answers, evaluation: Dict) -> Chart:
@@ -70,7 +70,7 @@ def _roc(answers: Answers, evaluation: Dict) -> Chart:
         axes.plot(false_rate[few], true_rate[few], color=BLUE)
         axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1.01))
 
-    return _chart("ROC", draw, f"AUC {evaluation['auc']:.4f}; the dotted diagonal is chance.")
+    return draw_chart("ROC", draw, f"AUC {evaluation['auc']:.4f}; the dotted diagonal is chance.")
 
 
 def _thresholds(curve: Curve, evaluation: Dict) -> Chart:
@@ -85,7 +85,7 @@ def _thresholds(curve: Curve, evaluation: Dict) -> Chart:
         axes.legend(loc="lower left")
 
     note = f"Dotted: the threshold of the best F1, {best:.4f}."
-    return _chart("Choice of a threshold", draw, note)
+    return draw_chart("Choice of a threshold", draw, note)
 
 
 def _reliability(answers: Answers, evaluation: Dict) -> Chart:
@@ -104,7 +104,7 @@ def _reliability(answers: Answers, evaluation: Dict) -> Chart:
         axes.legend(loc="upper left")
 
     note = f"Each point is one of {calibration['bins']} bins of like many rows; on the diagonal is right."
-    return _chart("Reliability", draw, note)
+    return draw_chart("Reliability", draw, note)
 
 
 def _histogram(answers: Answers) -> Chart:
@@ -122,7 +122,7 @@ def _histogram(answers: Answers) -> Chart:
         axes.set(xlabel=said, ylabel="rows", xlim=(0, 1))
         axes.legend(loc="upper center")
 
-    return _chart("Scores by label" if answers.num_classes == 2 else "Scores", draw, note)
+    return draw_chart("Scores by label" if answers.num_classes == 2 else "Scores", draw, note)
 
 
 def _few(count: int) -> np.ndarray:
@@ -130,7 +130,8 @@ def _few(count: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
 
 
-def _chart(title: str, draw: Callable, note: str) -> Chart:
+def draw_chart(title: str, draw: Callable, note: str) -> Chart:
+    """Return the chart that ``draw``, given the axes of matplotlib, draws."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -11,14 +11,18 @@ from ernie_pair.pair.data.pair_records import ENCODING_HELP
 
 
 @dataclass(frozen=True)
-class ExportConfig(Options):
-    """Make a folder that runs without the training code, and prove that it answers as the model does."""
-
-    EXAMPLE = "--model_path output/best --output_dir exported --format onnx"
+class ModelPath(Options):
+    """The model to export; a base by itself puts it first of all fields."""
 
     model_path: str = option(
         help="a trained model: its folder, or the OUT of a run for its best one", group="model"
     )
+
+
+@dataclass(frozen=True)
+class ExportFlags(Options):
+    """How a folder is made that runs without the training code; the base of export and ensemble."""
+
     output_dir: str = option(help="the folder to make", group="data")
     format: Literal["paddle", "onnx", "both"] = option(
         "paddle", help="Paddle Inference, ONNX (needs the extra [onnx]), or both", group="model"
@@ -77,7 +81,7 @@ class ExportConfig(Options):
         help="the wheel of ernie-pair for --docker true; empty: built of the sources here",
         group="devices",
     )
-    text_a: str = option("", help="the column of the first text in --quantize_file", group="data")
+    text_a: str = option("", help="the column of the first text in files of pairs", group="data")
     text_b: str = option("", help="the column of the second text", group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
@@ -114,3 +118,10 @@ class ExportConfig(Options):
         """Return what is judged beside float32, in words; empty for nothing."""
         asked = {"int8": self.quantize == "int8", "bf16": self.precision == "bf16"}
         return " and ".join(name for name, is_asked in asked.items() if is_asked)
+
+
+@dataclass(frozen=True)
+class ExportConfig(ExportFlags, ModelPath):
+    """Make a folder that runs without the training code, and prove that it answers as the model does."""
+
+    EXAMPLE = "--model_path output/best --output_dir exported --format onnx"

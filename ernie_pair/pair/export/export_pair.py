@@ -4,9 +4,9 @@ import json
 import logging
 import os
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from data_tools.base.optional_import import import_optional
 from data_tools.files.atomic_folder import MADE, README, publish_folder, read_made, refuse_loss
@@ -31,13 +31,14 @@ from ernie_pair.inference.softmax import refuse_threshold
 from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.config_json import CONFIG, VOCAB, find_config, read_config
 from ernie_pair.model_files.hugging_face.settings import is_their_config
+from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.export.docker import DOCKERFILE, refuse_unusable_wheel, write_dockerfile
 from ernie_pair.pair.export.export_card import card_of_exported
-from ernie_pair.pair.export.export_config import ExportConfig
+from ernie_pair.pair.export.export_config import ExportConfig, ExportFlags
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, parity_batches
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
 from ernie_pair.pair.export.judge_precision import (
@@ -51,7 +52,6 @@ from ernie_pair.pair.export.judge_precision import (
 )
 from ernie_pair.pair.export.quantize import write_int8
 from ernie_pair.pair.export.triton import TRITON_FILES, write_triton
-from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.processes.world import World
 
@@ -59,20 +59,28 @@ VERSIONED = (
     *("ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp"),
     *("paddle2onnx", "onnxruntime", "numpy"),
 )
+FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on")
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A trained model, how it decides, and what int8 and bf16 are judged on, None without them."""
+    """A trained model, how it decides, and what int8 and bf16 are judged on, None without them.
 
-    model: PairClassifier
+    ``name``: what the model card calls it; ``facts``: what export.json says of it besides; ``report``: writes
+    a report into the folder that it is given, None: there is none.
+    """
+
+    model: Any  # a PairClassifier, or one of several; see `ensemble_model`
     vocab_file: Path
     tokenizer: WordPiece
     max_seq_len: int
     calibration: Calibration
     judging: Optional[JudgingPairs]
+    name: str
+    facts: Dict[str, Any] = field(default_factory=dict)
+    report: Optional[Callable[[Path], None]] = None
 
 
 def export_pair(config: ExportConfig) -> None:
@@ -81,22 +89,34 @@ def export_pair(config: ExportConfig) -> None:
     Raises InputError for what cannot be exported or would be lost, CheckpointError where a format answers
     otherwise than the model; then nothing is written.
     """
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    models = {"model_path": [Path(config.model_path)]}
+    if publish_export(config, "export", models, lambda: _source_of(config)):
+        logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
+
+
+def publish_export(
+    config: ExportFlags, command: str, models: Dict[str, List[Path]], open_source: Callable[[], Source]
+) -> bool:
+    """Write ``output_dir`` of the model that ``open_source`` opens; return False where it is there already.
+
+    ``models``: {flag of ``command``: the folders that it names}. Raises as `export_pair`.
+    """
     start_console(World())
     quiet_libraries()
-    refuse_without_programs("export")
-    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    refuse_without_programs(command)
     output_dir = Path(os.path.realpath(config.output_dir))
     _refuse_loss(output_dir)
-    results = _results(config, output_dir)
+    results = _results(config, command, models, output_dir)
     if results.are_done():
-        return
+        return False
     if "onnx" in config.backends:
         import_optional("onnxruntime", "onnx")
     if config.precision == "bf16":
         refuse_no_bf16()
     refuse_unusable_wheel(config.wheel)
     start_device("cpu", World())
-    source = _source_of(config)
+    source = open_source()
     calibration = source.calibration
     publish_folder(
         output_dir,
@@ -108,22 +128,23 @@ def export_pair(config: ExportConfig) -> None:
         "%s",
         describe_decision(calibration.threshold, config.threshold is None, calibration.symmetric),
     )
-    logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
+    return True
 
 
-def _results(config: ExportConfig, output_dir: Path) -> Results:
+def _results(config: ExportFlags, command: str, models: Dict[str, List[Path]], output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
-        "model_path": [path for path in files_of(config.model_path) if path.name != README]
+        flag: [path for folder in folders for path in files_of(str(folder)) if path.name != README]
+        for flag, folders in models.items()
     }
-    left_out = ["model_path", "output_dir"]
-    for name in ("quantize_file", "wheel"):
-        files = files_of(getattr(config, name))
+    left_out = [*models, "output_dir"]
+    for name in FILE_FLAGS:
+        files = files_of(getattr(config, name, ""))
         if files:  # otherwise it is the name of a set, or nothing
             inputs[name] = files
             left_out.append(name)
     settings = settings_of(config, *left_out)
     outputs = [output_dir / name for name in (*WRITTEN, *TRITON_FILES, DOCKERFILE, README)]
-    return Results("export", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+    return Results(command, outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
 
 
 def _refuse_loss(output_dir: Path) -> None:
@@ -160,13 +181,19 @@ def _source_of(config: ExportConfig) -> Source:
     calibration = _calibration(config, model.num_classes)
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
-    judging = None
-    if config.lower_precisions:
-        judging = judging_pairs(config, model.spec.labels, tokenizer, max_seq_len)
-    return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging)
+    judging = judging_of(config, model.spec.labels, tokenizer, max_seq_len)
+    name = Path(config.model_path).name
+    return Source(model, vocab_file, tokenizer, max_seq_len, calibration, judging, name)
 
 
-def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
+def judging_of(
+    config: ExportFlags, labels: Labels, tokenizer: WordPiece, max_seq_len: int
+) -> Optional[JudgingPairs]:
+    """Return what int8 and bf16 are judged on, None where neither is asked for. Raises InputError."""
+    return judging_pairs(config, labels, tokenizer, max_seq_len) if config.lower_precisions else None
+
+
+def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     batches = parity_batches(source.tokenizer, source.max_seq_len)
     expected = answers_of(source.model, batches)
     _write_models(draft, config, source)
@@ -179,7 +206,7 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         source.calibration.threshold,
         source.calibration.symmetric,
     )
-    threads, model_name = cpu_threads(), Path(config.model_path).name
+    threads = cpu_threads()
     differences = {}
     for name in config.backends:
         backend = open_backend(exported, name, threads)
@@ -187,7 +214,8 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         logger.info("largest difference of %-6s %.3g, of %d batches", name, differences[name], len(batches))
     facts: Dict[str, Any] = {
         "parity": differences,
-        "model": model_name,
+        "model": source.name,
+        **source.facts,
         "vocab_sha256": source.tokenizer.sha256,
         "versions": installed_versions(VERSIONED),
     }
@@ -201,15 +229,17 @@ def _fill(draft: Path, config: ExportConfig, source: Source) -> None:
         write_triton(exported)
     if config.docker:
         write_dockerfile(exported, config.wheel)
-    write_card(draft, card_of_exported(exported, model_name, source.model.family, differences))
+    if source.report is not None:
+        source.report(draft)
+    write_card(draft, card_of_exported(exported, source.name, source.model.family, differences))
 
 
-def _lower_ways(config: ExportConfig) -> List[Lower]:
+def _lower_ways(config: ExportFlags) -> List[Lower]:
     int8 = [INT8_BESIDE_FLOAT] if config.quantize == "int8" else []
     return [*int8, *([BF16_BESIDE_FLOAT] if config.precision == "bf16" else [])]
 
 
-def _write_models(draft: Path, config: ExportConfig, source: Source) -> None:
+def _write_models(draft: Path, config: ExportFlags, source: Source) -> None:
     """Write the model in every format that is asked for, and the files by which texts become its ids."""
     folder = source.vocab_file.parent
     shutil.copyfile(source.vocab_file, draft / VOCAB)

@@ -17,7 +17,7 @@ from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import has_labels
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.export.export_config import ExportConfig
+from ernie_pair.pair.export.export_config import ExportFlags
 from ernie_pair.pair.export.export_parity import random_texts
 
 CHUNK = 512  # pairs that each model answers in turn
@@ -52,7 +52,7 @@ class JudgingPairs(NamedTuple):
     sha256: Optional[str]
 
 
-def judging_pairs(config: ExportConfig, labels: Labels, tokenizer: WordPiece, longest: int) -> JudgingPairs:
+def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: WordPiece, longest: int) -> JudgingPairs:
     """Return the pairs of --quantize_file, with their labels if it has any, or without it made-up ones.
 
     Those have up to ``longest`` tokens in each text.

@@ -1,0 +1,137 @@
+"""What the folds show together: each metric's mean and interval, and the report of all rows."""
+
+import math
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.progress import CountProgress
+from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+from ernie_pair.pair.cross_validation.folds import Folds
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.evaluation.calibration import fit_temperature
+from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.evaluation.evaluation_report import Table
+from ernie_pair.pair.evaluation.intervals import CountedRows, percentile_interval, resamples
+from ernie_pair.pair.metrics import METRICS, measure
+
+Metrics = Dict[str, float]
+SHOWN = ("accuracy", "f1", "auc", "loss")
+
+
+class CrossValidation(NamedTuple):
+    """What the folds show together.
+
+    ``folds``: the metrics of each fold on its own rows; ``mean`` and ``deviation`` are over the folds, and
+    ``interval`` is the 95 % interval of the mean, {} without resamples. ``rows``: of each fold.
+    ``predictions``: the file of what every row of the input is predicted by the fold that has not seen it.
+    """
+
+    folds: List[Metrics]
+    rows: List[int]
+    mean: Metrics
+    deviation: Metrics
+    interval: Dict[str, List[float]]
+    predictions: Path
+
+
+def measure_folds(
+    logits: np.ndarray, labels: np.ndarray, folds: Folds, config: CrossValidateConfig, predictions: Path
+) -> CrossValidation:
+    """Measure each fold of logits [N, C] on labels int64 [N] by itself, and all of them together."""
+    parts = [np.flatnonzero(folds.fold == number) for number in range(config.folds)]
+    measured = [measure(logits[rows], labels[rows]) for rows in parts]
+    table = np.array([[found[name] for name in METRICS] for found in measured])
+    return CrossValidation(
+        measured,
+        list(map(len, parts)),
+        dict(zip(METRICS, table.mean(axis=0).tolist())),
+        dict(zip(METRICS, table.std(axis=0, ddof=1).tolist())),
+        _intervals(logits, labels, folds, parts, config),
+        predictions,
+    )
+
+
+def _intervals(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    folds: Folds,
+    parts: List[np.ndarray],
+    config: CrossValidateConfig,
+) -> Dict[str, List[float]]:
+    """Return the percentile bootstrap of each mean over the folds.
+
+    Rows that share texts are no independent ones: in each fold whole groups are drawn with replacement, as
+    many as it has.
+    """
+    if not config.bootstrap:
+        return {}
+    counted = [CountedRows(logits[rows], labels[rows]) for rows in parts]
+    groups = [np.unique(folds.group[rows], return_inverse=True)[1] for rows in parts]
+    drawn = [resamples(int(g.max()) + 1, config.bootstrap, config.seed + n) for n, g in enumerate(groups)]
+    means = []
+    with CountProgress(config.bootstrap, "resample") as progress:
+        for counts in zip(*drawn):
+            values = [rows.measure(c[g]) for rows, c, g in zip(counted, counts, groups)]
+            means.append([np.mean([each[name] for each in values]) for name in METRICS])
+            progress.advance(1)
+    columns = np.array(means).T
+    found = {name: column for name, column in zip(METRICS, columns) if not np.isnan(column).all()}
+    return {name: percentile_interval(column) for name, column in found.items()}
+
+
+def answers_of(pairs: Pairs, names: Tuple[str, ...], logits: np.ndarray) -> Answers:
+    """Return the predictions of all folds as those of one model, with a temperature fitted on them."""
+    fitted = Fitted(fit_temperature(logits, pairs.known_labels), pairs.path, len(pairs), pairs.sha256)
+    return Answers(pairs, names, logits, None, 1.0, fitted)
+
+
+def evaluation_of_folds(
+    found: CrossValidation, answers: Answers, config: CrossValidateConfig
+) -> Dict[str, Any]:
+    """Return what the report says: the metrics are means over the folds, the rest is of all rows together."""
+    model = f"{config.folds} folds of {config.model_name_or_path}"
+    asked = EvaluateConfig(model, config.train_file, str(found.predictions), bootstrap=0)
+    together = evaluation_of(answers, asked)
+    evaluation: Dict[str, Any] = {
+        **together,
+        **{name: value if math.isfinite(value) else None for name, value in found.mean.items()},
+        "folds": [{"rows": rows, **metrics} for rows, metrics in zip(found.rows, found.folds)],
+        "deviation": found.deviation,
+        "all_rows": {name: together[name] for name in METRICS},
+    }
+    return {**evaluation, "intervals": found.interval} if found.interval else evaluation
+
+
+def table_of_folds(found: CrossValidation) -> Table:
+    """Return the table of the report: a row per fold, then mean and deviation."""
+    rows = [
+        [f"fold {number}", count, *(metrics[name] for name in METRICS)]
+        for number, (count, metrics) in enumerate(zip(found.rows, found.folds), start=1)
+    ]
+    rows.append(["mean", sum(found.rows), *(found.mean[name] for name in METRICS)])
+    rows.append(["deviation", None, *(found.deviation[name] for name in METRICS)])
+    note = (
+        "The metrics at the top are the means over the folds, and their intervals are by bootstrap over "
+        "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "
+        "predicted by the fold whose run has seen none of its texts."
+    )
+    return Table("Folds", ["", "rows", *METRICS], rows, note)
+
+
+def lines_of_folds(found: CrossValidation) -> Iterator[str]:
+    """Yield the lines of the folds for the terminal."""
+    yield "  ".join(["fold".ljust(9), "rows".rjust(7), *(name.rjust(8) for name in SHOWN)])
+    for number, (rows, metrics) in enumerate(zip(found.rows, found.folds), start=1):
+        yield _line(str(number), rows, metrics)
+    yield _line("mean", sum(found.rows), found.mean)
+    yield _line("deviation", None, found.deviation)
+    for end, name in enumerate(("from", "to") if found.interval else ()):
+        yield _line(name, None, {metric: ends[end] for metric, ends in found.interval.items()})
+
+
+def _line(name: str, rows: Optional[int], metrics: Metrics) -> str:
+    shown: Sequence[str] = [f"{metrics.get(metric, math.nan):8.4f}" for metric in SHOWN]
+    return "  ".join([name.ljust(9), ("" if rows is None else str(rows)).rjust(7), *shown])

@@ -1,0 +1,129 @@
+"""Folds of labelled pairs between which no text is shared: rows joined by texts stay together.
+
+Two rows are of one group when a chain of rows, each of which shares a text with the next, joins them; texts
+are equal when they are so normalised, as in the audit. Groups are dealt to the folds so that each class is
+spread evenly.
+"""
+
+from typing import Literal, NamedTuple, Tuple
+
+import numpy as np
+
+from data_tools.audit.paragraphs import quote
+from data_tools.base.errors import InputError
+from ernie_pair.pair.audit.findings import Coded, coded
+from ernie_pair.pair.data.pair_file import Pairs
+
+GroupBy = Literal["text", "pair"]
+MOST_OF_ROWS = 0.5  # of one group: with more, the folds without it have too little to learn from
+
+
+class Folds(NamedTuple):
+    """The group and the fold of each row, int64 [rows] each; folds are counted from 0."""
+
+    group: np.ndarray
+    fold: np.ndarray
+
+
+def make_folds(pairs: Pairs, count: int, group_by: GroupBy, seed: int) -> Folds:
+    """Divide labelled ``pairs`` into ``count`` folds, the same ones for the same ``seed``.
+
+    ``group_by``: text joins rows that share a text, pair only those of the same two texts, in either order.
+    Raises InputError where the groups leave no ``count`` folds of all classes.
+    """
+    file = coded({"train": pairs})["train"]
+    group = group_rows(file, group_by)
+    _refuse_giant(file, group)
+    if group.max() + 1 < count:
+        raise InputError(
+            f"{pairs.path}: shared texts join its {len(pairs)} rows into {group.max() + 1} groups, too few "
+            f"for --folds {count}; take fewer folds, or --group_by pair"
+        )
+    fold = deal_groups(group, pairs.known_labels, count, seed)
+    _refuse_absent_class(pairs, fold, count)
+    return Folds(group, fold)
+
+
+def group_rows(file: Coded, group_by: GroupBy) -> np.ndarray:
+    """Return the group of each row, int64 [rows], numbered from 0 by their first rows."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    if group_by == "pair":
+        return _by_first_row(file.unordered)
+    size = int(max(file.left.max(), file.right.max())) + 1
+    ends = (file.left, file.right)
+    graph = coo_matrix((np.ones(len(file.left), dtype=np.int8), ends), shape=(size, size))
+    return _by_first_row(connected_components(graph, directed=False)[1][file.left])
+
+
+def _by_first_row(keys: np.ndarray) -> np.ndarray:
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[group]
+
+
+def deal_groups(group: np.ndarray, labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Return the fold of each row, int64 [rows], for groups and labels int64 [rows].
+
+    The largest groups come first, those of one size in an order drawn with ``seed``; each goes to the fold
+    that has the least of its classes so far, as shares of all rows of a class.
+    """
+    num_groups, classes = int(group.max()) + 1, int(labels.max()) + 1
+    held = np.zeros((num_groups, classes))
+    np.add.at(held, (group, labels), 1)
+    drawn = np.random.default_rng([seed, count]).permutation(num_groups)
+    order = drawn[np.argsort(-held[drawn].sum(axis=1), kind="stable")]
+    weights = held / np.maximum(held.sum(axis=0), 1) ** 2
+    so_far, fold_of = np.zeros((count, classes)), np.zeros(num_groups, dtype=np.int64)
+    for number in order.tolist():
+        fold_of[number] = fold = int((so_far @ weights[number]).argmin())
+        so_far[fold] += held[number]
+    return fold_of[group]
+
+
+def _refuse_giant(file: Coded, group: np.ndarray) -> None:
+    """Raise InputError where most rows are of one group, naming the text that joins the most of them."""
+    rows, largest = len(group), np.bincount(group)
+    if largest.max() <= MOST_OF_ROWS * rows:
+        return
+    text, times = _commonest_text(file)
+    raise InputError(
+        f"{file.pairs.path}: shared texts join {largest.max()} of its {rows} rows into one group, which no "
+        f"fold can divide ({quote(text)} alone stands in {times} rows); remove the texts that stand in the "
+        "most rows, or take --group_by pair, which keeps only equal pairs together"
+    )
+
+
+def _commonest_text(file: Coded) -> Tuple[str, int]:
+    both = np.zeros(max(file.left.max(), file.right.max()) + 1, dtype=np.int64)
+    np.add.at(both, file.left, 1)
+    np.add.at(both, file.right[file.right != file.left], 1)
+    number = int(both.argmax())
+    rows = np.flatnonzero(file.left == number)
+    text = file.pairs.left[rows[0]] if len(rows) else file.pairs.right[np.argmax(file.right == number)]
+    return text, int(both[number])
+
+
+def _refuse_absent_class(pairs: Pairs, fold: np.ndarray, count: int) -> None:
+    labels = pairs.known_labels
+    for number in range(count):
+        absent = np.setdiff1d(labels, labels[fold == number])
+        if len(absent):
+            raise InputError(
+                f"{pairs.path}: fold {number + 1} of {count} has no pair of class {absent[0]}; take fewer "
+                "--folds, give more pairs of that class, or take --group_by pair"
+            )
+
+
+def describe_folds(folds: Folds, labels: np.ndarray) -> str:
+    """Return a line on how the rows are divided, of ``labels`` int64 [rows]."""
+    sizes, largest = np.bincount(folds.fold), np.bincount(folds.group).max()
+    shares = [float(np.mean(labels[folds.fold == number] == labels.max())) for number in range(len(sizes))]
+    told = (
+        f"{len(labels)} rows in {folds.group.max() + 1} groups, the largest of {largest} rows: folds of "
+        f"{sizes.min()} to {sizes.max()} rows, {min(shares):.4f} to {max(shares):.4f} of them of class "
+        f"{labels.max()}"
+    )
+    if largest <= sizes.sum() / len(sizes):
+        return told
+    return f"{told}; the largest group makes one fold larger than the others: take fewer folds to even them"

@@ -1,0 +1,1 @@
+"""Several pair classifiers as one exported model: the mean of their logits."""

@@ -1,0 +1,231 @@
+"""Several trained classifiers measured, calibrated and exported as one."""
+
+import json
+import logging
+import math
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from ernie_pair.engine.reporters import refuse_missing
+from ernie_pair.inference.softmax import refuse_threshold
+from ernie_pair.model_files.pair_symmetry import score_pairs
+from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.model_files.temperature import Calibration
+from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
+from ernie_pair.pair.ensemble.ensemble_model import (
+    EnsembleClassifier,
+    Member,
+    length_of,
+    member_logits,
+    open_members,
+    symmetry_of,
+)
+from ernie_pair.pair.evaluation.calibration import fit_temperature, is_at_the_end
+from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.evaluation.evaluation_report import FILES, Table, write_report
+from ernie_pair.pair.export.export_pair import Source, judging_of, publish_export
+from ernie_pair.pair.metrics import METRICS, measure
+from ernie_pair.pair.series.series_log import Point, report_series
+
+REPORT = "report"
+SHOWN = ("accuracy", "f1", "auc", "loss")
+
+logger = logging.getLogger(__name__)
+
+
+class Found(NamedTuple):
+    """What the members and the ensemble are on --eval_file: metrics by name, and what a report says."""
+
+    members: List[Dict[str, float]]
+    evaluation: Dict[str, Any]
+    answers: Answers
+
+
+def ensemble(config: EnsembleConfig) -> None:
+    """Write ``output_dir``, an exported model, and print the metrics of each model and of all together.
+
+    Raises InputError for models that cannot be one, or what would be lost; CheckpointError where the exported
+    model answers otherwise than the mean of the models; then nothing is written.
+    """
+    refuse_missing(config.reporters)
+    folders = [model_folder_of(Path(path)) for path in config.models]
+    work = _Ensemble(config)
+    if not publish_export(config, "ensemble", {"models": folders}, work.open):
+        return
+    logger.info("%d models are one, ready to ship: %s", len(folders), config.output_dir)
+    if work.found is not None:
+        output_dir = Path(f"{config.output_dir}-log")
+        report_series(config.reporters, output_dir, asdict(config), _points(work.found))
+        print("\n".join(_lines(work.found, work.names)))
+
+
+class _Ensemble:
+    """The models of an ensemble, from their folders to what is exported."""
+
+    def __init__(self, config: EnsembleConfig):
+        self.config = config
+        self.found: Optional[Found] = None
+        self.names: List[str] = []
+
+    def open(self) -> Source:
+        """Open, measure and calibrate the models, and return the one to export. Raises InputError."""
+        config = self.config
+        self.members = open_members(config.models, config.model_class)
+        self.names = _names_of([member.path for member in self.members])
+        self.max_seq_len = length_of(self.members, config.max_seq_len)
+        self.symmetric = symmetry_of(self.members, config.symmetric)
+        spec = self.members[0].model.spec
+        refuse_threshold(config.threshold, spec.num_labels, "the ensemble")
+        tokenizer = self.members[0].tokenizer(self.max_seq_len)
+        judged, fitted = self._read("eval_file"), self._fitted()
+        calibration = Calibration(
+            **({} if fitted is None else fitted._asdict()),
+            threshold=config.threshold,
+            symmetric=self.symmetric,
+        )
+        if judged is not None:
+            self.found = self._measure(judged, fitted, calibration)
+        return Source(
+            EnsembleClassifier(self.members),
+            self.members[0].vocab_file,
+            tokenizer,
+            self.max_seq_len,
+            calibration,
+            judging_of(config, spec.labels, tokenizer, self.max_seq_len),
+            f"an ensemble of {', '.join(self.names)}",
+            {"ensemble": self._facts(fitted)},
+            None if self.found is None else partial(_write_report, config, self.found, self.names),
+        )
+
+    def _read(self, flag: str) -> Optional[Pairs]:
+        config, name = self.config, getattr(self.config, flag)
+        if not name:
+            return None
+        labels = self.members[0].model.spec.labels
+        columns = Columns(config.text_a, config.text_b, config.label)
+        return PairSource(flag, name, "dev", labels, columns, RowRules(config.encoding)).read()
+
+    def _logits(self, pairs: Pairs) -> List[np.ndarray]:
+        """Return the logits of each model at its temperature, float32 [N, C]."""
+        scored = []
+        for member in self.members:
+            scored.append(score_pairs(partial(self._ask, member), pairs.left, pairs.right, self.symmetric))
+            logger.info("%s has answered %d pairs", member.path, len(pairs))
+        return scored
+
+    def _ask(self, member: Member, left: Sequence[str], right: Sequence[str]) -> np.ndarray:
+        return member_logits(member, (left, right), self.max_seq_len, self.config.batch_size)
+
+    def _fitted(self) -> Optional[Fitted]:
+        """Return the temperature of the ensemble, fitted on --calibrate_on; None without it."""
+        pairs = self._read("calibrate_on")
+        if pairs is None:
+            return None
+        temperature = fit_temperature(mean_of(self._logits(pairs)), pairs.known_labels)
+        if is_at_the_end(temperature):
+            raise InputError(
+                f"--calibrate_on {pairs.path}: the temperature {temperature:.3g} fitted on its {len(pairs)} "
+                "rows is at the end of its range and says nothing; give more rows, which no model has learned"
+            )
+        return Fitted(temperature, pairs.path, len(pairs), pairs.sha256)
+
+    def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Found:
+        if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:
+            raise InputError(
+                f"--calibrate_on {fitted.fitted_on} holds the pairs of --eval_file itself; give other "
+                "labelled pairs"
+            )
+        logits = self._logits(pairs)
+        mean, labels = mean_of(logits), pairs.known_labels
+        judged = fitted or Fitted(fit_temperature(mean, labels), pairs.path, len(pairs), pairs.sha256)
+        names = self.members[0].model.spec.labels.names
+        answers = Answers(
+            pairs, names, mean, None, calibration.temperature, judged, self.symmetric, saved=calibration
+        )
+        asked = EvaluateConfig(
+            f"an ensemble of {', '.join(self.names)}",
+            self.config.eval_file,
+            str(Path(self.config.output_dir) / REPORT),
+            bootstrap=self.config.bootstrap,
+        )
+        return Found([measure(one, labels) for one in logits], evaluation_of(answers, asked), answers)
+
+    def _facts(self, fitted: Optional[Fitted]) -> Dict[str, Any]:
+        """Return what export.json says of the members, and of what was measured."""
+        found = self.found
+        members: List[Dict[str, Any]] = [
+            {"model": name, "family": member.model.family, "temperature": member.calibration.temperature}
+            for name, member in zip(self.names, self.members)
+        ]
+        facts: Dict[str, Any] = {"members": members}
+        if fitted is not None:
+            facts["calibration"] = {"rows": fitted.rows, "sha256": fitted.fitted_on_sha256}
+        if found is not None:
+            for member_facts, metrics in zip(members, found.members):
+                member_facts["metrics"] = _finite(metrics)
+            facts["metrics"] = {name: found.evaluation[name] for name in METRICS}
+            facts["evaluated_on"] = {"rows": found.evaluation["rows"], "sha256": found.answers.pairs.sha256}
+        return facts
+
+
+def mean_of(logits: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the mean of logits float32 [N, C], those of each model, as float32 [N, C]."""
+    return np.mean(np.stack(logits).astype(np.float64), axis=0).astype(np.float32)
+
+
+def _names_of(folders: Sequence[Path]) -> List[str]:
+    """Return what the models are called: the last words of their paths, as many as tell them apart."""
+    most = max(len(folder.parts) for folder in folders)
+    for count in range(1, most + 1):
+        names = ["/".join(folder.parts[-count:]) for folder in folders]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _finite(metrics: Dict[str, float]) -> Dict[str, Optional[float]]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
+def _rows_of(found: Found, names: Sequence[str]) -> List[List[Any]]:
+    together = {name: found.evaluation[name] for name in METRICS}
+    each = [*zip(names, map(_finite, found.members)), ("the ensemble", together)]
+    return [[name, *(metrics[metric] for metric in METRICS)] for name, metrics in each]
+
+
+def _write_report(config: EnsembleConfig, found: Found, names: Sequence[str], draft: Path) -> None:
+    note = "Each model at its own temperature; the ensemble answers with the mean of their logits."
+    table = Table("Models", ["", *METRICS], _rows_of(found, names), note)
+    (draft / REPORT).mkdir()
+    files = [draft / REPORT / name for name in FILES]
+    write_report(files, found.evaluation, found.answers, config.worst_rows, [table])
+
+
+def _points(found: Found) -> List[Point]:
+    each = [
+        (number, {f"member/{name}": value for name, value in metrics.items()})
+        for number, metrics in enumerate(found.members, start=1)
+    ]
+    together = {f"ensemble/{n}": found.evaluation[n] for n in METRICS if found.evaluation[n] is not None}
+    return [*each, (len(each), together)]
+
+
+def _lines(found: Found, names: Sequence[str]) -> List[str]:
+    rows = _rows_of(found, names)
+    width = max(len(row[0]) for row in rows)
+    lines = ["  ".join(["model".ljust(width), *(name.rjust(8) for name in SHOWN)])]
+    for name, *values in rows:
+        metrics = dict(zip(METRICS, values))
+        told = ["-".rjust(8) if metrics[m] is None else f"{metrics[m]:8.4f}" for m in SHOWN]
+        lines.append("  ".join([name.ljust(width), *told]))
+    return [*lines, json.dumps({name: found.evaluation[name] for name in (*METRICS, "rows")})]

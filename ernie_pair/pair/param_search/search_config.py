@@ -1,0 +1,75 @@
+"""The flags of ernie-pair search-params."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Dict, Literal
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import option, refuse_empty
+from ernie_pair.pair.config.pair_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class SearchParamsConfig(TrainConfig):
+    """Train with one set of flags after another, and find the best of them. Start it again to resume."""
+
+    EXAMPLE = (
+        "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir searched "
+        "--search 'learning_rate=1e-5..1e-4:log batch_size=16,32'"
+    )
+
+    output_dir: str = option(
+        help="a folder per trial, the study, best.yaml, best and the report go here", group="data"
+    )
+    search: str = option(
+        "",
+        help="flags to search: 'learning_rate=1e-5..1e-4:log batch_size=16,32 dropout=0..0.3:0.1' (:step)",
+        group="optimisation",
+    )
+    space: str = option(
+        "",
+        help="a YAML file of them: learning_rate: {low: 1e-5, high: 1e-4, log: true}, batch_size: [16, 32]",
+        group="optimisation",
+    )
+    trials: int = option(
+        20, help="how many, in all starts together", group="optimisation", unit="trials", at_least=1
+    )
+    evaluations: int = option(
+        10,
+        help="of each trial, at equal parts of its steps, in place of --eval_freq: there it may be pruned",
+        group="evaluation",
+        unit="evaluations",
+        at_least=1,
+    )
+    pruner: Literal["median", "asha", "none"] = option(
+        "median",
+        help="end a trial that is worse than the median of those before it, or than the best third (asha)",
+        group="optimisation",
+    )
+    startup_trials: int = option(
+        5,
+        help="drawn at random and, by median, never pruned: what later ones are judged by",
+        group="optimisation",
+        unit="trials",
+        at_least=1,
+    )
+    prune_after: int = option(
+        1,
+        help="evaluations of a trial before it may be pruned",
+        group="optimisation",
+        unit="evaluations",
+        at_least=0,
+    )
+    overwrite: bool = option(
+        False, help="replace what was not made by this command, or was changed since", group="data"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if self.fresh_start:
+            raise InputError("--fresh_start true is of one run; give another --output_dir to begin anew")
+
+    def config_of(self, changes: Dict[str, Any]) -> TrainConfig:
+        """Return the flags of a run that differ from these by ``changes``. Raises InputError."""
+        own = {item.name: getattr(self, item.name) for item in fields(TrainConfig)}
+        return TrainConfig(**{**own, **changes})

@@ -1,0 +1,187 @@
+"""Cross-validation: runs that are not repeated, every row predicted once, and what the folds show."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_pair import toy_rows, write_model
+
+from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair import CrossValidateConfig, cross_validate
+from ernie_pair.__main__ import _run as run_here
+from ernie_pair.pair.cross_validation import cross_validate as module
+from ernie_pair.pair.cross_validation.cross_validation_report import measure_folds
+from ernie_pair.pair.cross_validation.folds import Folds
+from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+from ernie_pair.pair.metrics import METRICS
+from ernie_pair.pair.series.one_run import OneRun
+
+FLAGS = {
+    **{"model_type": "ernie", "from_scratch": True, "folds": 3, "max_steps": 6, "batch_size": 16},
+    **{"learning_rate": 5e-3, "eval_freq": 3, "seed": 7, "device": "cpu", "bootstrap": 20},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Ninety pairs, the thirtieth of which is none."""
+    rows = ["\t".join(map(str, row)) for row in toy_rows(90, 0)]
+    rows[30] = "我\t你\t无"
+    (tmp_path / "all.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return CrossValidateConfig(
+        model_name_or_path=str(write_model(tmp_path / "model")),
+        train_file=str(tmp_path / "all.tsv"),
+        output_dir=str(tmp_path / "out"),
+        on_bad_row="skip",
+        **FLAGS,
+    )
+
+
+def cells_of(path):
+    return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_every_row_is_predicted_once_by_the_fold_that_has_not_seen_it(config, tmp_path, capsys):
+    found = cross_validate(config)
+    out = tmp_path / "out"
+    header, *rows = cells_of(out / "predictions.tsv")
+    assert header == ["index", "prediction", "probability_0", "probability_1"]
+    assert [row[0] for row in rows] == [str(number) for number in range(90)]
+    assert rows[30][1:] == ["", "", ""] and all(row[1] in "01" for row in rows[:30])
+    folds = {index: fold for index, fold, _ in cells_of(out / "folds.tsv")[1:]}
+    assert len(folds) == 89 and "30" not in folds
+    for number in (1, 2, 3):
+        own = [row[1:] for row in rows if folds.get(row[0]) == str(number)]
+        assert own == [row[1:] for row in cells_of(out / f"fold-{number}" / "predictions.tsv")[1:]]
+        parts = [
+            (out / "folds" / f"fold-{number}-{name}.jsonl").read_text() for name in ("train", "dev", "test")
+        ]
+        texts = [
+            {json.loads(line)[side] for line in part.splitlines() for side in ("sentence1", "sentence2")}
+            for part in parts
+        ]
+        assert not texts[2] & (texts[0] | texts[1]) and not texts[0] & texts[1]
+    report = json.loads((out / "report.json").read_text())
+    assert report["accuracy"] == pytest.approx(np.mean([fold["accuracy"] for fold in report["folds"]]))
+    assert found.mean["accuracy"] == report["accuracy"] and report["rows"] == 89 == sum(found.rows)
+    low, high = report["intervals"]["accuracy"]
+    assert low <= report["accuracy"] <= high and set(found.interval) == set(METRICS)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h2>Folds</h2>" in page and ">fold 3<" in page and ">deviation<" in page
+    assert f"mean            89    {found.mean['accuracy']:.4f}" in capsys.readouterr().out
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_series_goes_on_at_its_fold(config, tmp_path, monkeypatch):
+    """Finished folds are not trained again, and the result is that of a series that was never killed."""
+    cross_validate(config)
+    made, train = [], OneRun.train
+
+    def train_or_die(run):
+        made.append(run._trainer.config.output_dir[-6:])
+        if len(made) == 2:
+            raise Killed
+        return train(run)
+
+    monkeypatch.setattr(OneRun, "train", train_or_die)
+    again = replace(config, output_dir=str(tmp_path / "again"))
+    with pytest.raises(Killed):
+        cross_validate(again)
+    assert not (tmp_path / "again" / "predictions.tsv").exists()
+    cross_validate(again)
+    assert made == ["fold-1", "fold-2", "fold-2", "fold-3"]
+    cross_validate(again)
+    assert len(made) == 4
+    for name in ("predictions.tsv", "folds.tsv", "errors.tsv"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def test_a_fold_is_the_run_that_train_makes_of_its_files(config, tmp_path):
+    cross_validate(replace(config, folds=2, max_steps=3))
+    own = {name: value for name, value in FLAGS.items() if name not in ("folds", "bootstrap", "max_steps")}
+    flags = {**own, "max_steps": 3, "model_name_or_path": config.model_name_or_path}
+    for part in ("train", "dev"):
+        flags[f"{part}_file"] = str(tmp_path / "out" / "folds" / f"fold-1-{part}.jsonl")
+    run_here(["train", *(f"--{k}={str(v)}" for k, v in flags.items()), f"--output_dir={tmp_path}/alone"])
+    one, other = (tmp_path / name / "best" / "model_state.pdparams" for name in ("alone", "out/fold-1"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_command_takes_dev_file_and_names_of_classes(config, tmp_path, capsys):
+    dev = tmp_path / "dev.tsv"
+    rows = (f"{a}\t{b}\t{('no', 'yes')[label]}\n" for a, b, label in toy_rows(20, 3))
+    dev.write_text("".join(rows), encoding="utf-8")
+    flags = {**FLAGS, "folds": 2, "max_steps": 2, "bootstrap": 0}
+    words = [f"--{name}={str(value)}" for name, value in flags.items()]
+    words += [f"--model_name_or_path={config.model_name_or_path}", f"--train_file={config.train_file}"]
+    words += ["--label_map=0=no,1=yes", f"--output_dir={tmp_path}/out", "--on_bad_row=skip"]
+    run_here(["cross-validate", *words, f"--dev_file={dev}"])
+    assert not list((tmp_path / "out" / "folds").glob("*-dev.jsonl"))
+    assert cells_of(tmp_path / "out" / "predictions.tsv")[0][:3] == ["index", "prediction", "label"]
+    out = capsys.readouterr().out
+    assert "deviation" in out and "from" not in out
+    assert "intervals" not in json.loads((tmp_path / "out" / "report.json").read_text())
+
+
+def test_another_plan_and_damaged_predictions_are_refused(config, tmp_path):
+    short = replace(config, folds=2, max_steps=2)
+    cross_validate(short)
+    with pytest.raises(InputError, match="learning_rate was 0.005 and is now 0.004; give another output_dir"):
+        cross_validate(replace(short, learning_rate=0.004))
+    with pytest.raises(InputError, match="folds was 2 and is now 3"):
+        cross_validate(replace(short, folds=3))
+    cross_validate(replace(short, bootstrap=10, report_to="none"))  # changes no prediction
+    (tmp_path / "out" / "fold-2" / "predictions.tsv").write_text("index\tprediction\n0\t1\n")
+    with pytest.raises(CheckpointError, match=r"fold-2/predictions.tsv is damaged; remove it"):
+        cross_validate(short)
+    (tmp_path / "out" / "predictions.tsv").write_text("mine")
+    with pytest.raises(InputError, match="predictions.tsv exists; .* changed since it was made"):
+        cross_validate(short)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"streaming": True, "max_steps": 2}, "never has all rows, which are to be divided"),
+        ({"fresh_start": True}, "is of one run; give another output_dir"),
+        ({"folds": 1}, "folds=1 is below 2"),
+        ({"train_file": "none.tsv"}, "none.tsv: no such file"),
+        ({"on_bad_row": "stop"}, "all.tsv:31: label '无' is not one of"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_run(config, tmp_path, monkeypatch, change, reason):
+    monkeypatch.setattr(module, "OneRun", None)
+    with pytest.raises(InputError, match=reason):
+        cross_validate(replace(config, **change))
+    assert not (tmp_path / "out" / "folds").exists()
+
+
+def test_intervals_are_wider_where_rows_share_texts(config, tmp_path):
+    """A group of like rows counts as one: the interval of the mean knows that they are not independent."""
+    labels = np.arange(400) % 2
+    right = np.random.default_rng(0).random(40) < 0.7
+    logits = np.eye(2)[np.where(right.repeat(10), labels, 1 - labels)]
+    asked = replace(config, folds=2, bootstrap=200)
+    fold = np.arange(400) // 10 % 2
+    widths = []
+    for group in (np.arange(400), np.arange(400) // 10):
+        found = measure_folds(logits, labels, Folds(group, fold), asked, tmp_path / "predictions.tsv")
+        low, high = found.interval["accuracy"]
+        assert low < found.mean["accuracy"] < high
+        widths.append(high - low)
+    assert widths[1] > 2 * widths[0]
+
+
+def test_the_mean_goes_to_the_tools_of_report_to(config, tmp_path, monkeypatch):
+    shown = []
+    monkeypatch.setattr(module, "report_series", lambda names, folder, flags, points: shown.append(points))
+    found = cross_validate(replace(config, folds=2, max_steps=2))
+    (points,) = shown
+    assert [step for step, _ in points] == [1, 2, 2]
+    assert points[-1][1]["mean/accuracy"] == found.mean["accuracy"]
+    log = read_log_probabilities(tmp_path / "out" / "fold-1" / "predictions.tsv", 2)
+    assert points[0][1]["fold/accuracy"] == found.folds[0]["accuracy"] and len(log) == found.rows[0]

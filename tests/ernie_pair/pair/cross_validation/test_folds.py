@@ -1,0 +1,102 @@
+"""Folds of labelled pairs: no text stands in two of them, and each class is spread evenly."""
+
+import numpy as np
+import pytest
+
+from data_tools.base.errors import InputError
+from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.cross_validation.fold_files import rows_of_fold
+from ernie_pair.pair.cross_validation.folds import deal_groups, describe_folds, group_rows, make_folds
+from ernie_pair.pair.data.pair_file import Pairs
+
+
+def pairs_of(rows):
+    left, right, labels = zip(*rows)
+    return Pairs(list(left), list(right), np.array(labels), "", "all.tsv")
+
+
+def chained(count, texts, seed=0):
+    """Pairs of numbered texts, in which many share one with another."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(texts, size=(count, 2))
+    return pairs_of([(f"text {a}", f"text {b}", int(rng.random() < 0.3)) for a, b in ends])
+
+
+def test_rows_that_a_chain_of_texts_joins_are_one_group():
+    rows = [("a", "b", 0), ("c", "d", 0), ("b", "e", 1), ("f", "g", 1), ("E ！", "h", 0), ("g", "f", 0)]
+    file = coded({"train": pairs_of(rows)})["train"]
+    assert group_rows(file, "text").tolist() == [0, 1, 0, 2, 0, 2]  # "E ！" is e, normalised
+    assert group_rows(file, "pair").tolist() == [0, 1, 2, 3, 4, 3]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_no_text_stands_in_two_folds_and_classes_are_even(count):
+    pairs = chained(600, 2400)
+    folds = make_folds(pairs, count, "text", seed=3)
+    texts = [
+        {t for side in (pairs.left, pairs.right) for t, f in zip(side, folds.fold) if f == number}
+        for number in range(count)
+    ]
+    for number, each in enumerate(texts):
+        assert not each.intersection(*[set().union(*texts[:number], *texts[number + 1 :])])
+    for label in (0, 1):
+        sizes = np.bincount(folds.fold[pairs.labels == label], minlength=count)
+        assert sizes.max() - sizes.min() <= 3
+    assert sorted(np.unique(folds.fold)) == list(range(count))
+
+
+def test_folds_follow_from_the_seed_alone():
+    pairs = chained(300, 1200)
+    one, same, other = (make_folds(pairs, 4, "text", seed).fold for seed in (1, 1, 2))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+
+
+def test_a_large_group_fills_its_fold_and_the_others_share_the_rest():
+    group = np.array([0] * 40 + list(range(1, 61)))
+    fold = deal_groups(group, np.arange(100) % 2, 4, seed=0)
+    assert sorted(np.bincount(fold)) == [20, 20, 20, 40] and len(set(fold[:40])) == 1
+
+
+def test_a_giant_group_is_named_with_its_text_and_the_cure():
+    hub = [("你好", f"text {number}", number % 2) for number in range(30)]
+    rest = [(f"left {number}", f"right {number}", number % 2) for number in range(20)]
+    with pytest.raises(
+        InputError, match="join 30 of its 50 rows into one group.*你好.* in 30.*group_by pair"
+    ):
+        make_folds(pairs_of(hub + rest), 5, "text", seed=0)
+    by_pair = make_folds(pairs_of(hub + rest), 5, "pair", seed=0)
+    assert np.bincount(by_pair.fold).tolist() == [10] * 5
+
+
+def test_a_group_larger_than_a_fold_is_told():
+    hub = [("你好", f"text {number}", number % 2) for number in range(20)]
+    rest = [(f"left {number}", f"right {number}", number % 2) for number in range(30)]
+    pairs = pairs_of(hub + rest)
+    told = describe_folds(make_folds(pairs, 5, "text", seed=0), pairs.labels)
+    assert "31 groups, the largest of 20 rows" in told and told.endswith("take fewer folds to even them")
+    assert "even them" not in describe_folds(make_folds(pairs, 2, "text", seed=0), pairs.labels)
+
+
+@pytest.mark.parametrize(
+    "rows, reason",
+    [
+        ([("a", "b", 0), ("c", "d", 1), ("e", "f", 0)], "too few for folds=4; take fewer folds"),
+        ([(f"a{n}", f"b{n}", int(n < 2)) for n in range(9)], "has no pair of class 1; take fewer folds"),
+    ],
+)
+def test_folds_that_cannot_be_made_say_why(rows, reason):
+    with pytest.raises(InputError, match=reason):
+        make_folds(pairs_of(rows), 4, "text", seed=0)
+
+
+def test_the_rows_that_choose_a_model_are_whole_groups_of_the_others():
+    pairs = chained(400, 1600)
+    folds = make_folds(pairs, 4, "text", seed=0)
+    for number in range(4):
+        train, dev, test = rows_of_fold(folds, pairs.labels, number, 0.2, seed=5)
+        assert sorted([*train, *dev, *test]) == list(range(400))
+        assert not set(folds.group[train]) & set(folds.group[dev])
+        assert 0.15 < len(dev) / (len(train) + len(dev)) < 0.25
+        assert set(folds.fold[test]) == {number}
+    train, dev, _ = rows_of_fold(folds, pairs.labels, 0, 0, seed=5)
+    assert not len(dev) and np.array_equal(train, np.flatnonzero(folds.fold))

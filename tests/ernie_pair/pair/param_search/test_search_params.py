@@ -1,0 +1,228 @@
+"""A search: trials that are not repeated, pruned or failed ones, the best as a file of flags."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import pytest
+from places import ROOT
+from tiny_pair import write_model, write_pairs
+
+from data_tools.base.errors import CheckpointError, InputError, NumbersError
+from ernie_pair import SearchParamsConfig, search_params
+from ernie_pair.__main__ import _run as run_here
+from ernie_pair.pair.param_search import search_params as module
+from ernie_pair.pair.param_search.search_space import space_of
+from ernie_pair.pair.param_search.study import Study
+from ernie_pair.pair.train.trainer import TrainResult
+
+SEARCH = "learning_rate=1e-4..2e-2:log batch_size=16,32"
+FLAGS = {
+    **{"model_type": "ernie", "from_scratch": True, "max_steps": 12, "device": "cpu", "seed": 3},
+    **{"search": SEARCH, "trials": 4, "startup_trials": 2, "evaluations": 3, "prune_after": 0},
+}
+
+pytest.importorskip("optuna")
+
+
+@pytest.fixture
+def config(tmp_path):
+    return SearchParamsConfig(
+        model_name_or_path=str(write_model(tmp_path / "model")),
+        train_file=str(write_pairs(tmp_path / "train.tsv", 64, seed=0)),
+        dev_file=str(write_pairs(tmp_path / "dev.tsv", 41, seed=1)),
+        output_dir=str(tmp_path / "out"),
+        **FLAGS,
+    )
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Runs that learn nothing: the accuracy of an evaluation follows from the learning rate."""
+    made = []
+
+    class Run:
+        def __init__(self, config, callbacks):
+            made.append(config)
+            self.config, self.callback = config, callbacks[0]
+
+        def train(self):
+            from ernie_pair.engine.control import TrainerControl
+            from ernie_pair.pair.train.callbacks import TrainerState
+
+            config, control, value = self.config, TrainerControl(), 0.0
+            for step in range(0, config.max_steps + 1, config.eval_freq):
+                value = config.learning_rate * 10 + step / 1000
+                state = TrainerState(global_step=step, max_steps=config.max_steps)
+                metrics = {"accuracy": value}
+                self.callback.on_evaluate(config, state, control, model=None, metrics=metrics)
+                if control.should_training_stop:
+                    break
+            return TrainResult(step, {}, value, None, not control.should_training_stop)
+
+    monkeypatch.setattr(module, "OneRun", Run)
+    return made
+
+
+def table_of(folder):
+    return (folder / "trials.tsv").read_text(encoding="utf-8")
+
+
+def test_a_search_ends_in_a_file_that_train_takes(config, tmp_path, capsys):
+    """The best trial's run, made again by `train`, is the same to the byte."""
+    found = search_params(replace(config, trials=3))
+    out = tmp_path / "out"
+    assert [each.number for each in found.trials] == [1, 2, 3] and found.best.state == "complete"
+    assert found.best.value == max(each.value for each in found.trials if each.state == "complete")
+    assert all(len(each.curve) == 3 for each in found.trials if each.state == "complete")
+    run_here(["train", f"--config={out}/best.yaml", f"--output_dir={tmp_path}/again"])
+    one, other = (folder / "best" / "model_state.pdparams" for folder in (out, tmp_path / "again"))
+    assert one.read_bytes() == other.read_bytes()
+    assert found.best_run == out / "trials" / f"trial-{found.best.number:04d}"
+    page = (out / "search.html").read_text(encoding="utf-8")
+    assert "trial 3" in page and page.count("<figure") == 4 and (out / "trials.svg").read_text()[:4] == "<svg"
+    assert json.loads((out / "search.json").read_text())["trials"][0]["params"] == found.trials[0].params
+    assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in capsys.readouterr().out
+
+
+def test_more_trials_go_on_where_the_search_ended(config, runs, tmp_path):
+    search_params(config)
+    assert len(runs) == 4
+    search_params(config)
+    assert len(runs) == 4
+    search_params(replace(config, trials=5))
+    assert len(runs) == 5
+    whole = replace(config, trials=5, output_dir=str(tmp_path / "whole"))
+    search_params(whole)
+    assert table_of(tmp_path / "whole") == table_of(tmp_path / "out")
+
+
+@pytest.mark.parametrize("pruner, pruned", [("median", True), ("asha", True), ("none", False)])
+def test_a_poor_trial_is_pruned(config, runs, pruner, pruned):
+    found = search_params(replace(config, trials=10, pruner=pruner))
+    states = [each.state for each in found.trials]
+    assert ("pruned" in states) == pruned and states[found.best.number - 1] == "complete"
+    for each in found.trials:
+        if each.state == "pruned":
+            assert len(each.curve) < 3 and each.value < found.best.value
+
+
+DIES = """
+import json, os, sys
+from ernie_pair import SearchParamsConfig, search_params
+from ernie_pair.pair.param_search.study import Study, Trial
+
+flags, place, number = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+report, complete = Trial.report, Study.complete
+
+def report_and_die(self, evaluation, value):
+    stops = report(self, evaluation, value)
+    if place == "evaluation" and self.number == number and evaluation == 2:
+        os._exit(9)
+    return stops
+
+def complete_and_die(self, trial, value):
+    if place == "end" and trial == number:
+        os._exit(9)
+    complete(self, trial, value)
+
+Trial.report, Study.complete = report_and_die, complete_and_die
+search_params(SearchParamsConfig(**flags))
+"""
+
+
+@pytest.mark.parametrize("place", ["evaluation", "end"])
+def test_a_killed_search_goes_on_to_the_same_trials(config, tmp_path, place):
+    """Killed in an evaluation of its second trial, or before that one was noted as complete."""
+    config = replace(config, trials=3, pruner="none", checkpoint_steps=2)
+    search_params(config)
+    killed = replace(config, output_dir=str(tmp_path / "killed"))
+    words = [sys.executable, "-c", DIES, json.dumps(asdict(killed)), place, "2"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 9, done.stderr[-1500:]
+    assert table_of(tmp_path / "killed").count("\n") == 2  # a head and the first trial
+    events = tmp_path / "killed" / "trials" / "trial-0002" / "metrics.jsonl"
+    assert events.is_file()
+    search_params(killed)
+    assert table_of(tmp_path / "killed") == table_of(tmp_path / "out")
+    one, other = (tmp_path / n / "best" / "model_state.pdparams" for n in ("out", "killed"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_a_trial_killed_while_it_was_drawn_has_the_same_values(config, tmp_path):
+    """Each value follows from the seed and its place, whenever it is drawn."""
+    space = space_of(config)
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = Study(tmp_path / "whole", config, space).next_trial()
+    Study(tmp_path / "killed", config, space[:1]).next_trial()
+    killed = Study(tmp_path / "killed", config, space).next_trial()
+    assert killed.number == whole.number == 1 and killed.params == whole.params
+
+
+def test_a_pruned_trial_that_was_not_noted_is_not_trained_again(config, runs, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def die(study, number):
+        raise Killed
+
+    asked = replace(config, trials=10)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Study, "prune", die)
+        search_params(asked)
+    before = len(runs)
+    found = search_params(asked)
+    assert found.trials[before - 1].state == "pruned" and len(runs) == 10
+
+
+def test_flags_that_exclude_each_other_fail_one_trial(config, runs):
+    """R-Drop needs dropout: such a trial has failed, and the search goes on."""
+    search = "dropout=0.0,0.1 rdrop_alpha=0.0,1.0"
+    found = search_params(replace(config, search=search, trials=8, pruner="none"))
+    failed = [each for each in found.trials if each.state == "failed"]
+    assert failed and all(each.params == {"dropout": 0.0, "rdrop_alpha": 1.0} for each in failed)
+    assert "compares two passes" in failed[0].reason and found.best.state == "complete"
+
+
+def test_a_search_without_any_metric_says_so(config, monkeypatch):
+    class Run:
+        def __init__(self, config, callbacks):
+            pass
+
+        def train(self):
+            raise NumbersError("the loss is nan")
+
+    monkeypatch.setattr(module, "OneRun", Run)
+    with pytest.raises(NumbersError, match="none of 2 trials has a accuracy .the loss is nan."):
+        search_params(replace(config, trials=2))
+
+
+def test_another_plan_a_second_process_and_damage_are_refused(config, runs, tmp_path):
+    search_params(replace(config, trials=1))
+    with pytest.raises(InputError, match="weight_decay was 0.01 and is now 0.02; give another output_dir"):
+        search_params(replace(config, weight_decay=0.02))
+    with pytest.raises(InputError, match="search space was .*; give another output_dir"):
+        search_params(replace(config, search="batch_size=16,32"))
+    lock = module.RunLock(tmp_path / "out" / "search.lock")
+    with pytest.raises(InputError, match="is locked by another run"):
+        search_params(config)
+    lock.release()
+    (tmp_path / "out" / "study.db").write_text("no database")
+    with pytest.raises(CheckpointError, match="study.db cannot be read as a study"):
+        search_params(config)
+    assert len(runs) == 1
+
+
+def test_without_optuna_the_command_says_how_to_get_it(config, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InputError, match=r"optuna is not installed; pip install .*tune"):
+        search_params(config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_trials_have_the_flags_of_train_beside_their_own(config, runs):
+    search_params(replace(config, trials=2, weight_decay=0.3, max_steps=10, evaluations=4))
+    assert {run.weight_decay for run in runs} == {0.3} and {run.eval_freq for run in runs} == {3}
+    assert [run.output_dir[-10:] for run in runs] == ["trial-0001", "trial-0002"]
