@@ -14,9 +14,11 @@ from ernie_pair.inference.token_rows import (  # noqa: F401 - one place to impor
     EncodedPairs,
     encode_texts,
     evaluation_batches,
+    exchange_texts,
     kept_lengths,
     open_tokenizer,
 )
+from ernie_pair.model_files.pair_symmetry import both_orders
 from ernie_pair.pair.data.batch_order import BatchOrder
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.processes.world import World
@@ -27,6 +29,11 @@ def encode_pairs(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> Encode
     rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
     rows.bad = pairs.bad
     return rows
+
+
+def encode_both_orders(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
+    """Encode the 2N pairs of ``both_orders``, without labels, as who asks for their mean does."""
+    return encode_texts(*both_orders(pairs.left, pairs.right), None, tokenizer, max_seq_len)
 
 
 def training_steps(

@@ -16,7 +16,7 @@ from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.class_weights import class_weights_of
-from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_steps
+from ernie_pair.pair.data.encoded_pairs import encode_both_orders, open_tokenizer, training_steps
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
@@ -67,6 +67,8 @@ def open_pairs(
     labels = source.spec.labels
     make = _stream if config.streaming else _hold
     data = make(config, sources, tokenizer, labels, world)
+    if config.scored_as == "average":
+        data.dev.orders = encode_both_orders(sources["dev"].read(), tokenizer, config.max_seq_len)
     return data._replace(hashes={**data.hashes, "vocabulary": tokenizer.sha256})
 
 

@@ -2,6 +2,7 @@
 
 model.safetensors                       the weights, under structured names
 config.json, vocab.txt, tokenizer_config.json    with them it loads as a model; earlier versions left them out
+calibration.json                        with --symmetric average: it is asked as it learns
 optimizer.safetensors                   the state of each, `classifier.weight.moment1`, and the loss scale
 optimizer-00000-of-00002.safetensors    with --sharding: a process's part; the first's has the scale
 """
@@ -10,6 +11,7 @@ from fnmatch import fnmatch
 from typing import Iterator, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.pair.step.optimizer import state_shapes
 from ernie_pair.weights.half_tensors import widen_tensors
@@ -26,6 +28,8 @@ def state_files(job) -> Iterator[Tuple[str, Content]]:
         yield MODEL_FILE, widen_tensors(dict(job.model.named_parameters()))
         if job.vocab_file is not None:
             yield from job.model.files_beside(job.vocab_file, job.config.max_seq_len).items()
+            if job.config.scored_as != "none":
+                yield CALIBRATION, calibration_bytes(Calibration(symmetric=job.config.scored_as))
     yield from job.parallel.files({} if job.loss_scale is None else job.loss_scale.arrays())
 
 

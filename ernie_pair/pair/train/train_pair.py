@@ -16,6 +16,7 @@ from ernie_pair.engine.run_log import metrics_in, read_events, start_console
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
+from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.model.kernel_path import choose_path
@@ -222,6 +223,8 @@ class PairHooks(Hooks):
         vocab_file = run.start.source.vocab_file
         run.start.model.write(draft, vocab_file, config.max_seq_len, config.save_format)
         kernels, evaluated = run.kernels.describe(), run.job.evaluated
+        if config.scored_as != "none":
+            write_calibration(draft, Calibration(symmetric=config.scored_as))
         write_card(draft, card_of_best(config, run.start, run.data, kernels, *self.judged, evaluated))
 
     def on_save(self, state: TrainState, folder: Path) -> None:
