@@ -22,13 +22,16 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.engine.control import TrainerControl
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
+    from ernie_pair.pair.config.distill_config import DistillConfig
     from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.distill.distill import distill
     from ernie_pair.pair.model.classifier import PairClassifier
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
 
 __all__ = [
+    "DistillConfig",
     "EvalPrediction",
     "PairCallback",
     "PairClassifier",
@@ -38,11 +41,13 @@ __all__ = [
     "TrainerControl",
     "TrainerState",
     "__version__",
+    "distill",
     "notebook_launcher",
 ]
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
+    "DistillConfig": "ernie_pair.pair.config.distill_config",
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
@@ -51,6 +56,7 @@ _OFFERED = {
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
+    "distill": "ernie_pair.pair.distill.distill",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
 }
 

@@ -107,6 +107,12 @@ COMMANDS = {
         "TrainConfig",
         "train a sentence-pair classifier",
     ),
+    "distill": (
+        "ernie_pair.pair.distill.distill",
+        "distill_pair",
+        "DistillConfig",
+        "a smaller pair classifier that learns from a trained one",
+    ),
     "config": (
         "ernie_pair.launch.wizard",
         "write_launch_file",

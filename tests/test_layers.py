@@ -59,6 +59,7 @@ BELOW = {
         "ernie_pair/kernels",
     ),
     "ernie_pair/pair/evaluation": ("ernie_pair/engine", "ernie_pair/pair/config", "ernie_pair/pair/model"),
+    "ernie_pair/pair/distill": ("ernie_pair/pair/train", "ernie_pair/pair/export"),
     "ernie_pair/pair/compare": (
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
     ),
@@ -218,6 +219,7 @@ def configs():
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
     from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+    from ernie_pair.pair.config.distill_config import DistillConfig
     from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
@@ -235,7 +237,7 @@ def configs():
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
-        CheckGpuConfig,
+        *(CheckGpuConfig, DistillConfig),
     ]
 
 

@@ -26,6 +26,7 @@ from data_tools.base.flag_words import flag_names, flags_given, given_by, split_
 from data_tools.base.options import Given, Options, hints_of, option, read_given
 from data_tools.base.yaml_flags import Entry, launch_file, read_entries
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.processes.world import World
@@ -35,6 +36,7 @@ GPUS = re.compile(r"\d+(,\d+)*")
 TIMED = ("train", "pretrain")  # of which a probe can take steps
 CONFIGS: Dict[str, Type[Options]] = {
     "train": TrainConfig,
+    "distill": DistillConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "pretrain": PretrainConfig,

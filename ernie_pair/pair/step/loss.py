@@ -13,6 +13,7 @@ import numpy as np
 import paddle
 from paddle.nn import functional as F
 
+from ernie_pair.pair.config.step_flags import StepFlags
 from ernie_pair.pair.data.encoded_pairs import Batch, exchange_texts
 
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
@@ -118,17 +119,20 @@ class PairLoss:
         return (values_B * paddle.to_tensor(shares_B)).sum()
 
 
+def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLoss:
+    """Return the loss that the flags describe."""
+    return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
+
+
 class SuppliedLoss(NamedTuple):
     """A loss that a kind of training has instead of `PairLoss`, and what its run is known by.
 
-    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change; ``facts`` stand in
-    the model card.
+    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change.
     """
 
     loss: PairLoss
     fingerprint: Mapping[str, object] = NOTHING
     topology: Mapping[str, object] = NOTHING
-    facts: Mapping[str, object] = NOTHING
 
 
 def _joined(first: Optional[np.ndarray], second: Optional[np.ndarray]) -> Optional[np.ndarray]:

@@ -23,7 +23,7 @@ from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
 from ernie_pair.pair.step.compiled import compile_forward
 from ernie_pair.pair.step.data_parallel import DataParallel
 from ernie_pair.pair.step.fgm import Fgm
-from ernie_pair.pair.step.loss import PairLoss
+from ernie_pair.pair.step.loss import PairLoss, pair_loss
 from ernie_pair.pair.step.operations import StepOperations
 from ernie_pair.pair.step.optimizer import new_optimizer
 from ernie_pair.pair.step.pinned_batch import PinnedBatch
@@ -270,11 +270,6 @@ class PairJob:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint, all ranks together. Raises CheckpointError with nothing set."""
         job_state.restore(self, checkpoint)
-
-
-def pair_loss(config: PairConfig, class_weights: Optional[np.ndarray]) -> PairLoss:
-    """Return the loss that the flags describe."""
-    return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
 
 
 def open_optimizer(config: PairConfig, model: PairClassifier) -> paddle.optimizer.AdamW:

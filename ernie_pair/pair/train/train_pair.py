@@ -22,6 +22,7 @@ from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
+from ernie_pair.pair.step.loss import SuppliedLoss, pair_loss
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
@@ -67,6 +68,7 @@ class PairRun:
     """One training run, opened; made and trained by every rank alike.
 
     ``compute_metrics`` and ``callbacks`` are the user's own; see `user_metrics` and `callbacks`.
+    ``supplied``: the loss of another kind of training, None: that of the flags.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class PairRun:
         device: str,
         compute_metrics: Optional[ComputeMetrics] = None,
         callbacks: Sequence[PairCallback] = (),
+        supplied: Optional[SuppliedLoss] = None,
     ):
         self.config, self.start, self.data, self.world = config, start, data, world
+        self.supplied = supplied or SuppliedLoss(pair_loss(config, data.class_weights))
         if config.save_format != "paddle":
             start.model.refuse_other_than_theirs()
         self.process_group = join_process_group(world)
@@ -109,7 +113,7 @@ class PairRun:
             total_steps(config, data.num_rows, world),
             self.process_group,
             measure=UserMetrics(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
-            class_weights=data.class_weights,
+            loss=self.supplied.loss,
             beginning=start.beginning,
             vocab_file=start.source.vocab_file,
         )
@@ -132,7 +136,8 @@ class PairRun:
         return state
 
     def _settings(self) -> RunSettings:
-        config, job = self.config, self.job
+        config, job, supplied = self.config, self.job, self.supplied
+        known_by = fingerprint_of(config, self.start.source, self.data.hashes, job, self.world)
         schedule = Schedule(
             max_steps=job.total_steps,
             global_batch_size=config.pairs_per_step(self.world.size),
@@ -147,8 +152,8 @@ class PairRun:
             output_dir=Path(config.output_dir),
             schedule=schedule,
             rates=job.rates,
-            fingerprint=fingerprint_of(config, self.start.source, self.data.hashes, job, self.world),
-            topology=topology_of(config, self.kernels.name, self.world),
+            fingerprint={**known_by, **supplied.fingerprint},
+            topology={**topology_of(config, self.kernels.name, self.world), **supplied.topology},
             rules=RULES,
             allow_change=config.allow_change,
             fresh_start=config.fresh_start,

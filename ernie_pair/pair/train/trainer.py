@@ -58,7 +58,7 @@ from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.processes.collectives import gather_results
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
-from ernie_pair.processes.world import launched_world
+from ernie_pair.processes.world import World, launched_world
 
 # A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
 # from a list, a generator or any other iterable.
@@ -161,16 +161,7 @@ class PairTrainer:
         Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
         """
         self._begin()
-        try:
-            with StopSignals(goes_on=True) as signals:
-                if self.world.size > 1:
-                    stop_with_the_launcher()
-                return self._train(signals)
-        except Stopped as stop:
-            if stop.exit_code == 130:
-                raise KeyboardInterrupt(str(stop)) from None
-            logging.getLogger(__name__).warning("%s", stop)
-            raise SystemExit(stop.exit_code) from None
+        return called_from_python(self._train, self.world)
 
     def open_parts(self) -> TrainingParts:
         """Return model, optimizer, data and schedule, for a loop of your own on one process.
@@ -309,6 +300,23 @@ class PairTrainer:
     def _measure(self) -> UserMetrics:
         all_reduce = join_process_group(self.world).all_reduce
         return UserMetrics(self.compute_metrics, self.config.best_metric, self.world, all_reduce)
+
+
+def called_from_python(train: Callable[[StopSignals], TrainResult], world: World) -> TrainResult:
+    """Return what ``train`` does, whose signals stop it after a step.
+
+    Ctrl-C raises KeyboardInterrupt when all is saved, another signal SystemExit.
+    """
+    try:
+        with StopSignals(goes_on=True) as signals:
+            if world.size > 1:
+                stop_with_the_launcher()
+            return train(signals)
+    except Stopped as stop:
+        if stop.exit_code == 130:
+            raise KeyboardInterrupt(str(stop)) from None
+        logging.getLogger(__name__).warning("%s", stop)
+        raise SystemExit(stop.exit_code) from None
 
 
 def _refuse_wrong_types(model, config, compute_metrics) -> None:
