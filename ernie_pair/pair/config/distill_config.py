@@ -98,6 +98,11 @@ class DistillConfig(PairConfig):
             if self.layer_map != "uniform":
                 raise InputError(f"--layer_map {self.layer_map} is of --hidden_weight; pass that as well")
             return
+        if self.to_static is True:
+            raise InputError(
+                "--to_static true: a program hands out no hidden states, which --hidden_weight compares; "
+                "leave one of them out"
+            )
         for name in ("rdrop_alpha", "symmetric"):
             if getattr(self, name) not in (0.0, "none"):
                 raise InputError(

@@ -81,7 +81,8 @@ class Pairs(NamedTuple):
             return self
         left, right = ([side[row] for row in kept] for side in (self.left, self.right))
         numbers = np.array([self.number(int(row)) for row in kept], dtype=np.int64)
-        return self._replace(left=left, right=right, labels=self.known_labels[kept], numbers=numbers)
+        labels = self.known_labels[kept]
+        return Pairs(left, right, labels, self.sha256, self.path, self.first_line, numbers, self.bad)
 
     def number(self, row: int) -> int:
         """Return the number of the line at which row ``row`` begins; of pairs in memory, that of the row."""

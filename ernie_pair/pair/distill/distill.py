@@ -85,6 +85,8 @@ def _metrics_of_best(run: PairRun, state: TrainState) -> Dict[str, float]:
 def _open_run(config: DistillConfig, world: World) -> PairRun:
     """Open teacher, student and data, and ask the teacher what is to be kept of it."""
     quiet_libraries()
+    if config.hidden_weight:
+        config = replace(config, to_static=False)
     device = start_device(config.device, world, config)
     set_deterministic(config.deterministic, config.device)
     teacher = Teacher(config)

@@ -76,8 +76,9 @@ class DistillLoss(PairLoss):
         logits_BC = self.teacher(to_device(batch.input_ids), to_device(batch.token_type_ids))
         return paddle.concat([logits_BC] * (len(asked.input_ids) // len(batch.input_ids)))
 
-    def _weights_of(self, labels_B: np.ndarray) -> np.ndarray:
-        return np.where(labels_B == UNLABELLED, np.float32(1), super()._weights_of(labels_B))
+    def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
+        """Return what each row counts, float32 [B]: one without label 1."""
+        return np.where(labels_B == UNLABELLED, np.float32(1), super().weights_of_rows(labels_B))
 
 
 def soft_losses(logits_BC, taught_BC, temperature: float) -> paddle.Tensor:

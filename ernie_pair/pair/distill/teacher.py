@@ -106,9 +106,9 @@ class Teacher:
         return logits
 
     def _casting(self) -> ContextManager:
-        if not self.config.use_amp:
+        dtype = self.config.amp_dtype if self.config.use_amp else "float32"
+        if dtype == "float32":
             return nullcontext()
-        dtype = self.config.amp_dtype
         return paddle.amp.auto_cast(level="O1", dtype=dtype, custom_black_list=FLOAT32_OPS)
 
     def logits_of_rows(self, rows: EncodedPairs, cache_dir: Path, process_group) -> np.ndarray:

@@ -45,8 +45,6 @@ def why_not_compiled(config: PairConfig, model: PairClassifier, num_processes: i
         return "the fused kernels of the CPU are no ops of Paddle's; add --kernels plain"
     if config.use_recompute:
         return "--use_recompute true runs a layer twice, with the random numbers of the first time"
-    if model.reads_all_tokens:
-        return "a program hands no hidden states to who would read them"
     if config.use_amp:
         return "in a program --use_amp true casts by other rules, which nobody has compared"
     if num_processes > 1:

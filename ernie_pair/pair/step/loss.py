@@ -67,7 +67,7 @@ class PairLoss:
 
     def weight_of(self, batch: Batch) -> float:
         """Return what the batch counts among others of its size; without class weights all count the same."""
-        return 1.0 if self.class_weights is None else _sum(self._weights_of(_known(batch.labels)))
+        return 1.0 if self.class_weights is None else _sum(self.weights_of_rows(_known(batch.labels)))
 
     def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
         """Return the loss of a micro-batch, computed in float32.
@@ -106,7 +106,7 @@ class PairLoss:
         again = batch if self.symmetric == "none" else exchange_texts(batch)
         return Batch(*map(_joined, batch, again))  # type: ignore[arg-type]  # the ids are no None
 
-    def _weights_of(self, labels_B: np.ndarray) -> np.ndarray:
+    def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
         """Return what each row counts, float32 [B], where there are class weights."""
         assert self.class_weights is not None
         return self.class_weights[labels_B]
@@ -114,7 +114,7 @@ class PairLoss:
     def _mean(self, values_B: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
         if self.class_weights is None:
             return values_B.mean()
-        weights_B = self._weights_of(labels_B)
+        weights_B = self.weights_of_rows(labels_B)
         shares_B = (weights_B / (_sum(weights_B) or 1.0)).astype(np.float32)
         return (values_B * paddle.to_tensor(shares_B)).sum()
 
