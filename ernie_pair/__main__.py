@@ -137,6 +137,12 @@ COMMANDS = {
         "CompareConfig",
         "do several starts make classifiers that differ?",
     ),
+    "compare-models": (
+        "ernie_pair.pair.distill.compare_models",
+        "compare_models",
+        "CompareModelsConfig",
+        "accuracy, speed and size of trained models, as they are shipped",
+    ),
     "export": (
         "ernie_pair.pair.export.export_pair",
         "export_pair",

@@ -221,6 +221,7 @@ def configs():
     from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
     from ernie_pair.pair.config.distill_config import DistillConfig
     from ernie_pair.pair.config.pair_config import TrainConfig
+    from ernie_pair.pair.distill.compare_models import CompareModelsConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -237,7 +238,7 @@ def configs():
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
-        *(CheckGpuConfig, DistillConfig),
+        *(CheckGpuConfig, DistillConfig, CompareModelsConfig),
     ]
 
 

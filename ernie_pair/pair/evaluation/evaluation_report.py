@@ -68,14 +68,7 @@ def _lines(rows: List[Dict[str, object]]):
 
 def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[str, object]]) -> str:
     """Return the report as one HTML page that needs no other file."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(number=_number, percent=_percent)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
+    return open_template(TEMPLATE).render(
         evaluation=evaluation,
         cards=_cards(evaluation),
         charts=charts_of(answers, evaluation),
@@ -85,6 +78,17 @@ def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[st
         single_class=_single_class(evaluation),
         are_named=are_names(answers.names),
     )
+
+
+def open_template(path: Path):
+    """Return the jinja2 template of a page; a name that it is not given is an error."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(number=_number, percent=_percent)
+    return environment.from_string(path.read_text(encoding="utf-8"))
 
 
 def _single_class(evaluation: Dict[str, Any]) -> str:
