@@ -57,6 +57,12 @@ CHANGES = [
     ("train_pair.py", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
     ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
     ("ernie-pair launch", {}, "--max_steps 2"),
+    (
+        "ernie-pair distill",
+        {"--teacher output/pair": "--teacher ernie-1.0", "--layers 4": "--layers 1"},
+        "--max_steps 2 --max_seq_len 32 --device cpu",
+    ),
+    ("compare-models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
     ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is asked
     ("paddlepaddle==3.3.1", {" && pip install --no-deps paddlepaddle==3.3.1": ""}, ""),  # 200 MB

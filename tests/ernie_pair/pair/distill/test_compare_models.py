@@ -89,7 +89,7 @@ def test_a_table_that_is_there_is_shown_again(folder, compared, capsys):
     compare_models(config_of(folder))
     assert (compared / "models.json").read_bytes() == before
     assert (compared / "models.md").read_text(encoding="utf-8") in capsys.readouterr().out
-    with pytest.raises(InputError, match="bootstrap.*overwrite"):
+    with pytest.raises(InputError, match="overwrite.*bootstrap=100 and not 50"):
         compare_models(config_of(folder, bootstrap=50))
 
 
