@@ -45,7 +45,7 @@ CONFIGS: Dict[str, Type[Options]] = {
 
 @dataclass(frozen=True)
 class LaunchConfig(Options):
-    """Start pretraining, training, evaluation or prediction in several processes."""
+    """Start pretraining, training, distillation, evaluation or prediction in several processes."""
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 

@@ -80,7 +80,6 @@ class CompareModelsConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        models_in(self.models)
 
 
 class Compared(NamedTuple):
