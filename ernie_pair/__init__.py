@@ -27,9 +27,11 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
+    from ernie_pair.pair.config.distill_config import DistillConfig
     from ernie_pair.pair.config.pair_config import PairConfig
     from ernie_pair.pair.cross_validation.cross_validate import cross_validate
     from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+    from ernie_pair.pair.distill.distill import distill
     from ernie_pair.pair.ensemble.ensemble import ensemble
     from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.evaluation.robustness_table import measure_robustness
@@ -43,6 +45,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
 
 __all__ = [
     "CrossValidateConfig",
+    "DistillConfig",
     "EmbeddingConfig",
     "EmbeddingTrainer",
     "EnsembleConfig",
@@ -59,6 +62,7 @@ __all__ = [
     "TrainerState",
     "__version__",
     "cross_validate",
+    "distill",
     "ensemble",
     "measure_robustness",
     "notebook_launcher",
@@ -70,6 +74,7 @@ __all__ = [
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
     "CrossValidateConfig": "ernie_pair.pair.cross_validation.cross_validation_config",
+    "DistillConfig": "ernie_pair.pair.config.distill_config",
     "EmbeddingConfig": "ernie_pair.embedding.train.embedding_config",
     "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
     "EnsembleConfig": "ernie_pair.pair.ensemble.ensemble_config",
@@ -85,6 +90,7 @@ _OFFERED = {
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
     "cross_validate": "ernie_pair.pair.cross_validation.cross_validate",
+    "distill": "ernie_pair.pair.distill.distill",
     "ensemble": "ernie_pair.pair.ensemble.ensemble",
     "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",

@@ -107,6 +107,12 @@ COMMANDS = {
         "TrainConfig",
         "train a sentence-pair classifier",
     ),
+    "distill": (
+        "ernie_pair.pair.distill.distill",
+        "distill_pair",
+        "DistillConfig",
+        "a smaller pair classifier that learns from a trained one",
+    ),
     "config": (
         "ernie_pair.launch.wizard",
         "write_launch_file",
@@ -173,6 +179,12 @@ COMMANDS = {
         "search_params_command",
         "SearchParamsConfig",
         "which flags of training are best? trials, pruned",
+    ),
+    "compare-models": (
+        "ernie_pair.pair.distill.compare_models",
+        "compare_models",
+        "CompareModelsConfig",
+        "accuracy, speed and size of trained models, as they are shipped",
     ),
     "export": (
         "ernie_pair.pair.export.export_pair",

@@ -70,6 +70,7 @@ BELOW = {
     "ernie_pair/pair/cross_validation": ("ernie_pair/pair/series",),
     "ernie_pair/pair/param_search": ("ernie_pair/pair/series",),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
+    "ernie_pair/pair/distill": ("ernie_pair/pair/train", "ernie_pair/pair/export"),
     "ernie_pair/pair/ensemble": ("ernie_pair/pair/series", "ernie_pair/pair/export"),
     "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/train", "ernie_pair/pair/export"),
     "ernie_pair/embedding/train": ("ernie_pair/embedding", "ernie_pair/pair/train"),
@@ -234,8 +235,10 @@ def configs():
     from ernie_pair.pair.audit.audit_pairs import AuditPairsConfig
     from ernie_pair.pair.compare.compare_starts import CompareConfig
     from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+    from ernie_pair.pair.config.distill_config import DistillConfig
     from ernie_pair.pair.config.pair_config import TrainConfig
     from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+    from ernie_pair.pair.distill.compare_models import CompareModelsConfig
     from ernie_pair.pair.ensemble.ensemble_config import EnsembleConfig
     from ernie_pair.pair.export.export_pair import ExportConfig
     from ernie_pair.pair.export.predict_exported import RunConfig
@@ -272,6 +275,7 @@ def configs():
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         *(CheckGpuConfig, IndexConfig, SearchConfig),
         *(MineConfig, PseudoLabelConfig, RobustnessConfig),
+        *(DistillConfig, CompareModelsConfig),
     ]
 
 

@@ -26,6 +26,7 @@ class Batch(NamedTuple):
     input_ids: np.ndarray  # [B, S]
     token_type_ids: np.ndarray  # [B, S]
     labels: Optional[np.ndarray]  # [B]
+    teacher_logits: Optional[np.ndarray] = None  # float32 [B, C], of distillation
 
 
 class BatchRules(NamedTuple):
@@ -52,6 +53,8 @@ class EncodedPairs:
     ):
         self.ids, self.starts, self.heads, self.labels, self.pad_id = ids, starts, heads, labels, pad_id
         self.lengths, self.num_cut, self.bad = np.diff(starts), num_cut, bad
+        self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, where they are scored so
+        self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], of distillation
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -70,7 +73,8 @@ class EncodedPairs:
         places = np.where(inside, self.starts[rows][:, None] + columns, 0)
         input_ids = np.where(inside, self.ids[places], self.pad_id).astype(np.int64)
         types = (inside & (columns >= self.heads[rows][:, None])).astype(np.int64)
-        return Batch(input_ids, types, None if self.labels is None else self.labels[rows])
+        of_rows = (None if a is None else a[rows] for a in (self.labels, self.teacher_logits))
+        return Batch(input_ids, types, *of_rows)
 
 
 def open_tokenizer(vocab_file: Path, spec: ModelSpec, max_seq_len: int) -> WordPiece:
@@ -141,6 +145,22 @@ def encode_single_texts(texts: Sequence[str], tokenizer: WordPiece, max_seq_len:
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
     return EncodedPairs(tokens, starts, lengths, None, tokenizer.pad_id, num_cut)
+
+
+def exchange_texts(batch: Batch) -> Batch:
+    """Return ``batch`` with the two texts of every row in each other's place: [CLS] b [SEP] a [SEP].
+
+    The texts stay as they were cut. All else is as it was.
+    """
+    types, columns = batch.token_type_ids, np.arange(batch.input_ids.shape[1])
+    heads = types.argmax(axis=1)[:, None]  # each row has a second text, if only its [SEP]
+    ends = heads + types.sum(axis=1, keepdims=True)
+    new_heads = 1 + ends - heads
+    places = np.where(columns < new_heads, columns + heads - 1, columns - new_heads + 1)
+    places = np.where((columns == 0) | (columns >= ends), columns, places)
+    exchanged = np.take_along_axis(batch.input_ids, places, axis=1)
+    new_types = ((columns >= new_heads) & (columns < ends)).astype(np.int64)
+    return batch._replace(input_ids=exchanged, token_type_ids=new_types)
 
 
 def kept_lengths(left: int, right: int, room: int) -> Tuple[int, int]:

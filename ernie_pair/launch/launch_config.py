@@ -27,6 +27,7 @@ from data_tools.base.options import Given, Options, hints_of, option, read_given
 from data_tools.base.yaml_flags import Entry, launch_file, read_entries
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
 from ernie_pair.pair.param_search.search_config import SearchParamsConfig
@@ -38,6 +39,7 @@ GPUS = re.compile(r"\d+(,\d+)*")
 TIMED = ("train", "pretrain")  # of which a probe can take steps
 CONFIGS: Dict[str, Type[Options]] = {
     "train": TrainConfig,
+    "distill": DistillConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "pretrain": PretrainConfig,
@@ -49,7 +51,7 @@ CONFIGS: Dict[str, Type[Options]] = {
 
 @dataclass(frozen=True)
 class LaunchConfig(Options):
-    """Start pretraining, training, evaluation, prediction or a series of trainings in several processes."""
+    """Start pretraining, trainings, distillation, evaluation or prediction in several processes."""
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 

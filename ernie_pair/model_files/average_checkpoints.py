@@ -19,12 +19,18 @@ from data_tools.files.results import Results, settings_of
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
 from ernie_pair.model_files.model_folder import MODEL_STATE, write_json, write_model_folder, write_weights
 from ernie_pair.model_files.source import ModelSource, open_model
+from ernie_pair.model_files.temperature import (
+    CALIBRATION,
+    Calibration,
+    read_calibration,
+    write_calibration,
+)
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.weights.static_names import is_numbered
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, refuse_mismatch
 
 STATIC_WEIGHTS = "static_vars"
-WRITTEN = (CONFIG, VOCAB, TOKENIZER, MODEL_STATE)
+WRITTEN = (CONFIG, VOCAB, TOKENIZER, MODEL_STATE, CALIBRATION)
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def average_checkpoints(config: AverageConfig) -> None:
     weights = mean_of(sources)
     publish_folder(
         output_dir,
-        lambda draft: _fill(draft, sources[0], weights),
+        lambda draft: _fill(draft, sources, weights),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
@@ -141,7 +147,8 @@ def _files_of(source: ModelSource) -> List[Path]:
     return [source.vocab_file, *held]
 
 
-def _fill(draft: Path, first: ModelSource, weights: Arrays) -> None:
+def _fill(draft: Path, sources: Sequence[ModelSource], weights: Arrays) -> None:
+    first = sources[0]
     if first.weights is not None and first.weights.stem == STATIC_WEIGHTS:  # a checkpoint of pretraining
         write_model_folder(draft, first, weights)
         return
@@ -150,4 +157,12 @@ def _fill(draft: Path, first: ModelSource, weights: Arrays) -> None:
     tokenizer = first.vocab_file.parent / TOKENIZER
     if tokenizer.is_file():
         shutil.copyfile(tokenizer, draft / TOKENIZER)
+    if all(_is_symmetric(source) for source in sources):
+        write_calibration(draft, Calibration(symmetric="average"))
     write_weights(draft, weights)
+
+
+def _is_symmetric(source: ModelSource) -> bool:
+    """Return whether the model is asked in both orders; its temperature and threshold are its own."""
+    folder = source.vocab_file.parent
+    return read_calibration(folder, source.spec.num_labels).symmetric == "average"

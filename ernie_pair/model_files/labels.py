@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from data_tools.base.errors import InputError
 
 EXAMPLE = "0=different,1=same"
+UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
 _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
 
 
@@ -21,11 +22,13 @@ _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole n
 class Labels:
     """The classes of a model and their names.
 
-    ``names[c]`` is what class c is called; ``classes`` holds every spelling that a file may use.
+    ``names[c]`` is what class c is called; ``classes`` holds every spelling that a file may use. Where they
+    ``are_optional`` a row without label has the class UNLABELLED.
     """
 
     names: Tuple[str, ...]
     classes: Dict[str, int]
+    are_optional: bool = False
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":

@@ -52,12 +52,16 @@ class ModelCard:
         ]
         if self.data:
             rows = [[one.use, one.name, _rows_of(one), one.sha256] for one in self.data]
-            parts += ["## Data", _table(["use", "file", "rows", "sha256"], rows)]
+            parts += ["## Data", markdown_table(["use", "file", "rows", "sha256"], rows)]
         if self.flags:
             parts += ["## Flags", _fenced("yaml", "\n".join(map(_flag_line, self.flags.items())))]
         if self.metrics:
             values = [[name, f"{m.value:.4f}", _interval_of(m)] for name, m in self.metrics.items()]
-            parts += ["## Metrics", self.measured_on, _table(["metric", "value", "95 % interval"], values)]
+            parts += [
+                "## Metrics",
+                self.measured_on,
+                markdown_table(["metric", "value", "95 % interval"], values),
+            ]
         parts += ["## Use", "In this folder:", _fenced("sh", self.commands), _fenced("python", self.python)]
         versions = [f"- {package} {version}" for package, version in installed_versions().items()]
         return "\n\n".join([*parts, "## Versions", "\n".join(versions)]) + "\n"
@@ -90,7 +94,8 @@ def _fenced(language: str, lines: str) -> str:
     return f"{FENCE}{language}\n{lines}\n{FENCE}"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown, without the end of its last line."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(map(_in_cell, line))} |" for line in lines)
 

@@ -97,7 +97,7 @@ def _settings_of(config: NewModelConfig, tokenizer: WordPiece) -> Dict[str, obje
     return {
         "model_type": config.model_type,
         # 0.02 is for a width of 768; a narrow model that starts with it learns nothing for a long time.
-        "initializer_range": round(BASE_RANGE * math.sqrt(BASE_WIDTH / config.hidden_size), 4),
+        "initializer_range": initial_range(config.hidden_size),
         "vocab_size": tokenizer.vocab_size,
         **sizes,
         "hidden_act": config.hidden_act or ("relu" if config.model_type in WITH_RELU else "gelu"),
@@ -105,6 +105,16 @@ def _settings_of(config: NewModelConfig, tokenizer: WordPiece) -> Dict[str, obje
         "pad_token_id": tokenizer.pad_id,
         **_more_settings(config.model_type, config.hidden_size),
     }
+
+
+def settings_of_width(family: str, width: int) -> Dict[str, object]:
+    """Return the keys of config.json that follow from another hidden_size, beside itself."""
+    return {"initializer_range": initial_range(width), **_more_settings(family, width)}
+
+
+def initial_range(width: int) -> float:
+    """Return the deviation of the random weights of a model of this width."""
+    return round(BASE_RANGE * math.sqrt(BASE_WIDTH / width), 4)
 
 
 def _more_settings(family: str, width: int) -> Dict[str, object]:

@@ -109,9 +109,14 @@ def is_threshold(value: object) -> bool:
 
 def write_calibration(folder: Path, calibration: Calibration) -> None:
     """Write calibration.json. Raises OSError, leaving what was there before."""
-    content = {name: value for name, value in asdict(calibration).items() if value not in ("", None)}
     with published(folder / CALIBRATION) as (draft,):
-        draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        draft.write_bytes(calibration_bytes(calibration))
+
+
+def calibration_bytes(calibration: Calibration) -> bytes:
+    """Return the content of a calibration.json."""
+    content = {name: value for name, value in asdict(calibration).items() if value not in ("", None)}
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
 
 
 def describe_decision(threshold: Optional[float], is_saved: bool, symmetric: str) -> str:

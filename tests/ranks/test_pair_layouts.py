@@ -29,6 +29,8 @@ VARIANTS = {
     "clipped": {"grad_clip": 0.05},
     "scaled": {**SCALED, "grad_clip": 0.1},
     "skipping": {"on_nan": "skip"},
+    "averaged": {"symmetric": "average"},
+    "consistent": {"symmetric": "consistency", "symmetric_alpha": 0.5, "class_weights": "1,2.5"},
 }
 INFINITE = {"scaled": [2], "skipping": [2, 5]}
 NO_FGM = [name for name in VARIANTS if name != "adversarial"]

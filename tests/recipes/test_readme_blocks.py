@@ -59,6 +59,12 @@ CHANGES = [
     ("--dims 64,128", {"--dims 64,128": "--dims 8,16"}, ""),  # the tiny model makes vectors of 32 numbers
     ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
     ("ernie-pair launch", {}, "--max_steps 2"),
+    (
+        "ernie-pair distill",
+        {"--teacher output/pair": "--teacher ernie-1.0", "--layers 4": "--layers 1"},
+        "--max_steps 2 --max_seq_len 32 --device cpu",
+    ),
+    ("compare-models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
     ("pseudo-label", {"--at_precision 0.95": "--at_precision 0.3"}, ""),  # few rows prove little
     ("cross-validate", {"--folds 5": "--folds 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> None:
-    """Log a line for each thing that is wrong with ``sources``: train and dev, with labels.
+    """Log a line for each thing that is wrong with ``sources``: train and dev, as far as they have labels.
 
     The lines are kept in ``cache_dir`` for the next run. Raises InputError when a file cannot be read.
     """
@@ -36,6 +36,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     assert labels is not None  # training reads them
     contents = {split: source.sha256() for split, source in sources.items()}
     read_as = [str(train.columns), str(train.rules), sorted(labels.classes.items())]
+    read_as += ["labels are optional"] if labels.are_optional else []
     key = {"version": VERSION, "contents": contents, "read as": read_as}
     cache: KeyedCache[List[str]] = KeyedCache(cache_dir, key, _note_of, _load, kind="audit-")
     warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)
@@ -48,7 +49,10 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
 def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
     labels = sources["train"].labels
     assert labels is not None  # training reads them
-    files = coded({split: source.read() for split, source in sources.items()})
+    pairs = {split: source.read().labelled() for split, source in sources.items()}
+    if not len(pairs["train"]):
+        return []
+    files = coded(pairs)
     return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
 
 

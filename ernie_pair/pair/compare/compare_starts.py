@@ -85,7 +85,8 @@ class CompareConfig(Options):
     )
     symmetric: Literal["none", "average"] = option(
         "none",
-        help="average: ask every model both orders of a pair and take the mean of the logits",
+        help="average: ask every model both orders of a pair and take the mean of the logits; so are those "
+        "that learn so",
         group="evaluation",
     )
 
@@ -111,7 +112,8 @@ def compare_starts(config: CompareConfig) -> None:
     names = _labels_of(starts[0], train).names
     results = _results(config, train)
     results.refuse_foreign()
-    runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), config.symmetric)
+    symmetric = "average" if train.scored_as == "average" else config.symmetric
+    runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), symmetric)
     if not runs.is_begun():
         refuse_existing([output_dir / TEST], config.overwrite)
     runs.make(starts, pairs)

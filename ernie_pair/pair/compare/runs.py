@@ -123,6 +123,7 @@ class Runs:
 
     def _plan(self, starts: List[Candidate], test: Pairs) -> Plan:
         flags = {name: value for name, value in asdict(self.train).items() if name not in OF_A_RUN}
+        flags["symmetric of training"] = flags.pop("symmetric")
         if self.train.warmup_steps is None:
             flags["warmup_rate"] = self.train.warmup_share  # as older plans say it
         files = [PairSource(f"{s}_file", getattr(self.train, f"{s}_file"), s, None) for s in ("train", "dev")]

@@ -16,6 +16,7 @@ SAME_STEP = (
         "grad_clip",
         "class_weights",
         "rdrop_alpha",
+        "symmetric",
         "fgm_epsilon",
         "use_amp",
         "amp_dtype",
@@ -51,6 +52,18 @@ class StepFlags(AmpFlags):
         group="optimisation",
         at_least=0,
     )
+    symmetric: Literal["none", "average", "consistency"] = option(
+        "none",
+        help="every pair passes in both orders; average: learns and is scored by the mean of the logits; "
+        "consistency: the divergence of the two is added, and it is scored in one order",
+        group="optimisation",
+    )
+    symmetric_alpha: float = option(
+        1.0,
+        help="of --symmetric consistency: what the divergence of the two orders counts",
+        group="optimisation",
+        at_least=0,
+    )
     fgm_epsilon: float = option(
         0.0,
         help="FGM: length of the adversarial step of the word embedding, 1 for example; 0: none",
@@ -74,6 +87,7 @@ class StepFlags(AmpFlags):
     def __post_init__(self):
         super().__post_init__()
         class_weights_in(self.class_weights)
+        self._refuse_symmetry()
         if self.fgm_epsilon and self.narrows_weights:
             raise InputError(
                 f"--fgm_epsilon {self.fgm_epsilon} moves the embedding by less than the narrow weights of "
@@ -85,6 +99,28 @@ class StepFlags(AmpFlags):
                 "O2"
             )
         self._refuse_sharding()
+
+    def _refuse_symmetry(self) -> None:
+        if self.symmetric != "none" and self.rdrop_alpha:
+            raise InputError(
+                f"--symmetric {self.symmetric} lets every pair pass in both orders, and --rdrop_alpha "
+                f"{self.rdrop_alpha} twice in one; leave one of them out"
+            )
+        if self.symmetric != "consistency" and self.symmetric_alpha != 1.0:
+            raise InputError(
+                f"--symmetric_alpha {self.symmetric_alpha} is of --symmetric consistency, and this is "
+                f"--symmetric {self.symmetric}; leave it out"
+            )
+
+    @property
+    def scored_as(self) -> str:
+        """Return how the pairs of an evaluation are scored; see `pair_symmetry`."""
+        return "average" if self.symmetric == "average" else "none"
+
+    @property
+    def passes_of_a_pair(self) -> int:
+        """Return how often a step lets each pair pass forward."""
+        return (2 if self.rdrop_alpha or self.symmetric != "none" else 1) * (2 if self.fgm_epsilon else 1)
 
     def refuse_on(self, card: Card) -> None:
         """Raise InputError where ``card`` has no units for what is asked.

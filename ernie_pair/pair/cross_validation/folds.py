@@ -11,7 +11,7 @@ import numpy as np
 
 from data_tools.audit.paragraphs import quote
 from data_tools.base.errors import InputError
-from ernie_pair.pair.audit.findings import Coded, coded
+from ernie_pair.pair.audit.links import Coded, coded
 from ernie_pair.pair.data.pair_file import Pairs
 
 GroupBy = Literal["text", "pair"]

@@ -6,6 +6,7 @@ from typing import Optional, Tuple
 import numpy as np
 
 from data_tools.base.errors import InputError
+from ernie_pair.model_files.labels import UNLABELLED
 
 BALANCED = "balanced"
 
@@ -42,13 +43,14 @@ def class_weights_of(
         return None
     if text == BALANCED:
         assert labels is not None  # a streamed file, which has none here, is refused with the flags
-        counts = np.bincount(labels, minlength=num_classes)
+        known = labels[labels != UNLABELLED]
+        counts = np.bincount(known, minlength=num_classes)
         if not counts.all():
             raise InputError(
                 f"{where} has no pair of class {int(counts.argmin())}, so --class_weights balanced has no "
                 "weight for it; give the numbers, 1,2.5 for example"
             )
-        return (len(labels) / (num_classes * counts)).astype(np.float32)
+        return (len(known) / (num_classes * counts)).astype(np.float32)
     weights = class_weights_in(text)
     if len(weights) != num_classes:
         raise InputError(

@@ -4,7 +4,7 @@ Nothing here keeps state: which rows make a batch follows from numbers alone, so
 restart, finds the same ones.
 """
 
-from typing import Iterator, List
+from typing import Iterator, List, Sequence
 
 import numpy as np
 
@@ -14,9 +14,12 @@ from ernie_pair.inference.token_rows import (  # noqa: F401 - one place to impor
     EncodedPairs,
     encode_texts,
     evaluation_batches,
+    exchange_texts,
     kept_lengths,
     open_tokenizer,
 )
+from ernie_pair.model_files.labels import UNLABELLED
+from ernie_pair.model_files.pair_symmetry import both_orders
 from ernie_pair.pair.data.batch_order import BatchOrder
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.processes.world import World
@@ -27,6 +30,27 @@ def encode_pairs(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> Encode
     rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
     rows.bad = pairs.bad
     return rows
+
+
+def encode_both_orders(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
+    """Encode the 2N pairs of ``both_orders``, without labels, as who asks for their mean does."""
+    return encode_texts(*both_orders(pairs.left, pairs.right), None, tokenizer, max_seq_len)
+
+
+def join_rows(parts: Sequence[EncodedPairs]) -> EncodedPairs:
+    """Return the rows of all ``parts``, one after the other; of a part without labels UNLABELLED ones."""
+    if len(parts) == 1 and parts[0].labels is not None:
+        return parts[0]
+    labels = [np.full(len(p), UNLABELLED, np.int64) if p.labels is None else p.labels for p in parts]
+    lengths = np.concatenate([part.lengths for part in parts])
+    return EncodedPairs(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        np.concatenate([part.heads for part in parts]),
+        np.concatenate(labels),
+        parts[0].pad_id,
+        sum(part.num_cut for part in parts),
+    )
 
 
 def training_steps(

@@ -18,7 +18,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.model_files.labels import EXAMPLE, Labels
+from ernie_pair.model_files.labels import EXAMPLE, UNLABELLED, Labels
 from ernie_pair.pair.data.pair_cells import Cells, read_cells, shown
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import BadRecord, RowRules
@@ -73,6 +73,16 @@ class Pairs(NamedTuple):
         """Return the labels of pairs that were read with them."""
         assert self.labels is not None
         return self.labels
+
+    def labelled(self) -> "Pairs":
+        """Return the rows that have a label, where it is optional; there may be none."""
+        kept = np.flatnonzero(self.known_labels != UNLABELLED)
+        if len(kept) == len(self):
+            return self
+        left, right = ([side[row] for row in kept] for side in (self.left, self.right))
+        numbers = np.array([self.number(int(row)) for row in kept], dtype=np.int64)
+        labels = self.known_labels[kept]
+        return Pairs(left, right, labels, self.sha256, self.path, self.first_line, numbers, self.bad)
 
     def number(self, row: int) -> int:
         """Return the number of the line at which row ``row`` begins; of pairs in memory, that of the row."""
@@ -235,6 +245,8 @@ def _bad_text(where: str, name: str, text: object) -> InputError:
 
 
 def _class_of(where: str, label: object, labels: Labels) -> int:
+    if labels.are_optional and (label is None or not str(label).strip()):
+        return UNLABELLED
     if label is None:
         raise InputError(
             f"{where}: no label; each row needs one of {labels.allowed} (name its column with --label)"

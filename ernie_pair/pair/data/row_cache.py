@@ -86,6 +86,7 @@ def key_of(source: PairSource, tokenizer: WordPiece, max_seq_len: int) -> Dict[s
         "columns": asdict(source.columns),
         "rules": asdict(source.rules),
         "labels": source.labels.classes if source.labels else None,
+        **({"labels are optional": True} if source.labels and source.labels.are_optional else {}),
         "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,
     }

@@ -3,7 +3,7 @@
 import logging
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict
     of either moves when a pair is asked by itself. Raises an ErniePairError where one does not answer.
     """
     predictors = {name: _open(folder, name, threads) for name in (way.full, way.lower)}
-    logits, seconds = _answer_in_turn(predictors, judging.pairs)
+    logits, seconds = answer_in_turn(predictors, judging.pairs)
     classes = {name: _classes(predictor, logits[name]) for name, predictor in predictors.items()}
     facts: Dict[str, Any] = {"judged_on": judging.name, "sha256": judging.sha256, "rows": len(judging.pairs)}
     if judging.labels is not None:
@@ -113,12 +113,15 @@ def _open(folder: Path, name: str, threads: int) -> PairPredictor:
     return PairPredictor(folder, name, threads)
 
 
-def _answer_in_turn(
-    predictors: Dict[str, PairPredictor], pairs: List[TextPair]
+def answer_in_turn(
+    predictors: Dict[str, PairPredictor],
+    pairs: List[TextPair],
+    asked: Callable[[int], None] = lambda pairs: None,
 ) -> Tuple[Dict[str, np.ndarray], Dict[str, float]]:
     """Return the logits float32 [N, C] of each predictor, and its seconds.
 
-    The models take turns, so that the load of the machine falls on both.
+    The models take turns, so that the load of the machine falls on all. ``asked`` is told the pairs that one
+    has answered.
     """
     answers: Dict[str, List[np.ndarray]] = {name: [] for name in predictors}
     seconds = dict.fromkeys(predictors, 0.0)
@@ -129,6 +132,7 @@ def _answer_in_turn(
             started = time.perf_counter()
             answers[name].append(predictor.logits(pairs[first : first + CHUNK]))
             seconds[name] += time.perf_counter() - started
+            asked(len(answers[name][-1]))
     return {name: np.concatenate(parts) for name, parts in answers.items()}, seconds
 
 

@@ -49,6 +49,7 @@ class PairClassifier(EncoderModel):
         self.head = self.way.head if self.pooling == "cls" else "mean"
         self.dropout = nn.Dropout(_head_dropout(self.spec, self.encoder.config))
         self._add_head()
+        self.reads_all_tokens = False  # somebody reads the last hidden states, by a hook
         self.fix_unused()
 
     def _add_head(self) -> None:
@@ -96,7 +97,7 @@ class PairClassifier(EncoderModel):
         calls ``encoder``.
         """
         pools = next(kind for kind in type(self).__mro__ if "_pooled" in vars(kind))
-        if self.head == "mean" or pools is not PairClassifier:
+        if self.reads_all_tokens or self.head == "mean" or pools is not PairClassifier:
             return False
         if self.head == "own" and type(self.classifier) is not own_head_class(self.family, self.encoder):
             return False

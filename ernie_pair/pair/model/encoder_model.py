@@ -22,6 +22,7 @@ from ernie_pair.weights.half_tensors import set_weight, widen_tensors
 from ernie_pair.weights.weight_files import Arrays
 
 MODEL_STATE, THEIRS = "model_state.pdparams", "hugging_face"
+TRAINING_ONLY = "distillation"  # the part that is trained along, and no part of what is written
 
 
 class EncoderModel(nn.Layer):
@@ -87,6 +88,11 @@ class EncoderModel(nn.Layer):
         is_last_norm = inside.startswith("encoder.") and "embedding" not in inside
         return num_layers if is_last_norm else 0
 
+    def own_weights(self) -> Dict[str, paddle.Tensor]:
+        """Return {name: tensor} of the model, without what is trained along and not written."""
+        found = self.state_dict()
+        return {name: found[name] for name in found if not name.startswith(f"{TRAINING_ONLY}.")}
+
     def set(self, arrays: Arrays) -> None:
         """Set the parameters to the values of {parameter.name: array}; others stay as they are."""
         for parameter in self.parameters():
@@ -107,7 +113,7 @@ class EncoderModel(nn.Layer):
         if save_format != "paddle":
             theirs = folder / THEIRS if save_format == "both" else folder
             theirs.mkdir(exist_ok=True)
-            spec, arrays = self.spec, widen_tensors(self.state_dict())
+            spec, arrays = self.spec, widen_tensors(self.own_weights())
             parts = (self.family, spec.config, arrays, vocab_file, spec.lower_case, max_seq_len)
             write_their_folder(theirs, ModelParts(*parts, where="the model"))
 
@@ -117,7 +123,7 @@ class EncoderModel(nn.Layer):
 
     def _write_own(self, folder: Path, vocab_file: Path, max_seq_len: int) -> None:
         # As plain arrays: tensors would carry along names that differ from process to process.
-        paddle.save(widen_tensors(self.state_dict()), str(folder / MODEL_STATE))
+        paddle.save(widen_tensors(self.own_weights()), str(folder / MODEL_STATE))
         for name, content in self.files_beside(vocab_file, max_seq_len).items():
             (folder / name).write_bytes(content)
 

@@ -1,73 +1,147 @@
-"""The loss that a step lowers: the cross entropy, weighted by class, and the divergence of R-Drop.
+"""The loss that a step lowers: the cross entropy, weighted by class, and the divergence of two passes.
 
 R-Drop (Liang et al. 2021) lets every pair pass twice, under two draws of dropout. The loss of a pair is then
 the mean of its two cross entropies and ``alpha`` times half of KL(p|q) + KL(q|p). The paper adds the two
-entropies up: its alpha is twice this one. B rows, C classes.
+entropies up: its alpha is twice this one. --symmetric consistency does the same with a pair in both orders,
+(a, b) and (b, a); --symmetric average takes the mean of their logits, and of that the cross entropy. B rows,
+C classes.
 """
 
-from typing import Callable, NamedTuple, Optional
+from typing import Callable, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
 from paddle.nn import functional as F
 
-from ernie_pair.pair.data.encoded_pairs import Batch
+from ernie_pair.pair.config.step_flags import StepFlags
+from ernie_pair.pair.data.encoded_pairs import Batch, exchange_texts
 
 Forward = Callable[[paddle.Tensor, paddle.Tensor], paddle.Tensor]
 ToDevice = Callable[[np.ndarray], paddle.Tensor]
+NOTHING: Mapping[str, object] = {}
 
 
 class LossParts(NamedTuple):
     """The loss of one micro-batch as a tensor with its graph, and numbers for the log, on the device."""
 
     loss: paddle.Tensor  # its mean over the rows, each counted by its weight
-    numbers: paddle.Tensor  # float32 [3]: loss, divergence, rows that were predicted right
-    rows: int  # that were asked, with R-Drop each pair twice
+    numbers: paddle.Tensor  # float32 [3 + parts]: loss, divergence, rows predicted right, `PairLoss.parts`
+    rows: int  # that were asked, with two passes of a pair each twice
+
+
+class RowLosses(NamedTuple):
+    """The losses of rows, float32 [B] with their graph, and the classes that were right, int64 [B].
+
+    ``parts``: float32 [B] each, for the log alone.
+    """
+
+    losses: paddle.Tensor
+    answers: paddle.Tensor
+    parts: Tuple[paddle.Tensor, ...] = ()
 
 
 class PairLoss:
-    """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same."""
+    """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same.
 
-    def __init__(self, rdrop_alpha: float = 0.0, class_weights: Optional[np.ndarray] = None):
-        self.rdrop_alpha, self.class_weights = rdrop_alpha, class_weights
+    ``symmetric``: none, average or consistency, of which ``symmetric_alpha`` is the alpha. A subclass has
+    another loss of rows, and says in ``parts`` what it tells of it.
+    """
+
+    parts: Tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        rdrop_alpha: float = 0.0,
+        class_weights: Optional[np.ndarray] = None,
+        symmetric: str = "none",
+        symmetric_alpha: float = 1.0,
+    ):
+        self.class_weights, self.symmetric = class_weights, symmetric
+        self.divergence_alpha = symmetric_alpha if symmetric == "consistency" else rdrop_alpha
+        self.has_divergence = bool(rdrop_alpha) or symmetric == "consistency"
+
+    @property
+    def passes_twice(self) -> bool:
+        """Return whether every pair passes twice, and a batch is made of the given one first."""
+        return self.has_divergence or self.symmetric != "none"
 
     def weight_of(self, batch: Batch) -> float:
         """Return what the batch counts among others of its size; without class weights all count the same."""
-        return 1.0 if self.class_weights is None else _sum(self.class_weights[batch.labels])
+        return 1.0 if self.class_weights is None else _sum(self.weights_of_rows(_known(batch.labels)))
 
     def __call__(self, forward: Forward, batch: Batch, to_device: ToDevice = paddle.to_tensor) -> LossParts:
         """Return the loss of a micro-batch, computed in float32.
 
-        ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; R-Drop gives it
-        every row twice. ``to_device`` makes tensors of arrays.
+        ``forward`` takes input ids and token types int64 [B, S] and returns logits [B, C]; where pairs pass
+        twice it gets 2B rows. ``to_device`` makes tensors of arrays.
         """
-        copies = 2 if self.rdrop_alpha else 1
-        assert batch.labels is not None  # training reads them
-        ids_BS, types_BS, labels_B = (np.concatenate([a] * copies) if copies > 1 else a for a in batch)
-        logits_BC, answers_B = _wide(forward(to_device(ids_BS), to_device(types_BS))), to_device(labels_B)
-        loss = self._mean_entropy(logits_BC, answers_B, labels_B)
+        asked = self._doubled(batch) if self.passes_twice else batch
+        logits_BC = _wide(forward(to_device(asked.input_ids), to_device(asked.token_type_ids)))
         divergence = None
-        if self.rdrop_alpha:
-            divergence = self._mean(_divergences(*logits_BC.chunk(2)), batch.labels)
-            loss = loss + self.rdrop_alpha * divergence
-        return LossParts(loss, _numbers_of(loss, divergence, logits_BC, answers_B), len(labels_B))
+        if self.has_divergence:
+            divergence = self._mean(_divergences(*logits_BC.chunk(2)), _known(batch.labels))
+        if self.symmetric == "average":
+            first_BC, second_BC = logits_BC.chunk(2)
+            logits_BC, asked = (first_BC + second_BC) / 2, batch
+        labels_B = _known(asked.labels)
+        rows = self.losses_of_rows(logits_BC, asked, to_device)
+        loss = self._mean(rows.losses, labels_B)
+        if divergence is not None:
+            loss = loss + self.divergence_alpha * divergence
+        with paddle.no_grad():
+            right = (logits_BC.argmax(axis=1) == rows.answers).astype("float32").sum()
+            parts = [self._mean(part.detach(), labels_B) for part in rows.parts]
+            apart = right * 0 if divergence is None else divergence.detach()
+            numbers = paddle.stack([loss.detach(), apart, right, *parts])
+        return LossParts(loss, numbers, len(labels_B))
 
-    def _mean_entropy(self, logits_BC, answers_B: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
+    def losses_of_rows(self, logits_BC, asked: Batch, to_device: ToDevice) -> RowLosses:
+        """Return the losses of the rows of ``asked``, whose logits float32 [B, C] are given."""
+        answers_B = to_device(_known(asked.labels))
         # Paddle's own mean asks the device whether any label is to be ignored.
-        return self._mean(F.cross_entropy(logits_BC, answers_B, reduction="none"), labels_B)
+        return RowLosses(F.cross_entropy(logits_BC, answers_B, reduction="none"), answers_B)
+
+    def _doubled(self, batch: Batch) -> Batch:
+        """Return the batch of all rows that pass: those of ``batch``, and the same or exchanged behind."""
+        again = batch if self.symmetric == "none" else exchange_texts(batch)
+        return Batch(*map(_joined, batch, again))  # type: ignore[arg-type]  # the ids are no None
+
+    def weights_of_rows(self, labels_B: np.ndarray) -> np.ndarray:
+        """Return what each row counts, float32 [B], where there are class weights."""
+        assert self.class_weights is not None
+        return self.class_weights[labels_B]
 
     def _mean(self, values_B: paddle.Tensor, labels_B: np.ndarray) -> paddle.Tensor:
         if self.class_weights is None:
             return values_B.mean()
-        weights_B = self.class_weights[labels_B]
+        weights_B = self.weights_of_rows(labels_B)
         shares_B = (weights_B / (_sum(weights_B) or 1.0)).astype(np.float32)
         return (values_B * paddle.to_tensor(shares_B)).sum()
 
 
-@paddle.no_grad()
-def _numbers_of(loss, divergence, logits_BC: paddle.Tensor, answers_B: paddle.Tensor) -> paddle.Tensor:
-    right = (logits_BC.argmax(axis=1) == answers_B).astype("float32").sum()
-    return paddle.stack([loss.detach(), right * 0 if divergence is None else divergence.detach(), right])
+def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLoss:
+    """Return the loss that the flags describe."""
+    return PairLoss(config.rdrop_alpha, class_weights, config.symmetric, config.symmetric_alpha)
+
+
+class SuppliedLoss(NamedTuple):
+    """A loss that a kind of training has instead of `PairLoss`, and what its run is known by.
+
+    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change.
+    """
+
+    loss: PairLoss
+    fingerprint: Mapping[str, object] = NOTHING
+    topology: Mapping[str, object] = NOTHING
+
+
+def _joined(first: Optional[np.ndarray], second: Optional[np.ndarray]) -> Optional[np.ndarray]:
+    return None if first is None or second is None else np.concatenate([first, second])
+
+
+def _known(labels: Optional[np.ndarray]) -> np.ndarray:
+    assert labels is not None  # training reads them
+    return labels
 
 
 def _sum(weights: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from ernie_pair.pair.step.freezing import num_frozen_layers
 class StepOperations:
     """Counts the operations of training ``model`` as ``config`` says.
 
-    R-Drop lets every pair pass twice and FGM every batch. Frozen layers pass forward alone.
+    R-Drop and --symmetric let every pair pass twice, FGM every batch. Frozen layers pass forward alone.
     """
 
     def __init__(self, config: PairConfig, model: PairClassifier):
@@ -18,7 +18,7 @@ class StepOperations:
         self.trained = self.size._replace(
             layers=spec.num_layers - (num_frozen_layers(config, spec.num_layers) or 0)
         )
-        self.passes = (2 if config.rdrop_alpha else 1) * (2 if config.fgm_epsilon else 1)
+        self.passes = config.passes_of_a_pair
         self.num_classes, self.first_token_only = model.num_classes, model.pooling == "cls"
 
     def count(self, batch: int, length: int) -> int:

@@ -1,6 +1,6 @@
 """What the passes of a step leave for the log: numbers that stay on the device until they are read."""
 
-from typing import Iterable, List, NamedTuple, Sequence, Union
+from typing import Iterable, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 import paddle
@@ -8,14 +8,14 @@ import paddle
 from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.pair.data.encoded_pairs import Batch
 
-ON_DEVICE = 3  # the numbers of a pass that its forward computes
+ON_DEVICE = 3  # the numbers of every pass that its forward computes; `PairLoss.parts` come behind
 
 
 class PassNumbers(NamedTuple):
     """What is known of a pass over one micro-batch.
 
-    ``on_device``: float32 [3], its loss, its divergence, and how many of its ``rows`` were predicted right.
-    ``weight``: what its rows count in the loss; see `PairLoss`.
+    ``on_device``: float32 [3 + parts], its loss, its divergence, how many of its ``rows`` were predicted
+    right, and the parts of its loss. ``weight``: what its rows count in the loss; see `PairLoss`.
     """
 
     on_device: paddle.Tensor
@@ -58,26 +58,31 @@ class WaitingStep(NamedTuple):
 
 
 def read_steps(steps: Sequence[WaitingStep]) -> np.ndarray:
-    """Return the `StepSums` of this rank, float64 [steps, 8], with one copy from the device."""
+    """Return the `StepSums` of this rank, and the sums of the parts of the loss, each as the loss is.
+
+    float64 [steps, 8 + parts], with one copy from the device.
+    """
     parts = [part.on_device for step in steps for part in (*step.passes, *step.adversarial)]
     squares = [step.squares for step in steps if isinstance(step.squares, paddle.Tensor)]
     with paddle.no_grad():
         numbers = paddle.concat([*parts, *(each.reshape([1]) for each in squares)]).numpy()
-    rows = iter(numbers[: ON_DEVICE * len(parts)].reshape(-1, ON_DEVICE))
-    rest = iter(numbers[ON_DEVICE * len(parts) :])
+    width = parts[0].shape[0]
+    rows = iter(numbers[: width * len(parts)].reshape(-1, width))
+    rest = iter(numbers[width * len(parts) :])
     found = []
     for step in steps:
-        sums = _sum_passes(step.passes, rows)
-        moved = _sum_passes(step.adversarial, rows)
+        sums, of_parts = _sum_passes(step.passes, rows, width)
+        moved, _ = _sum_passes(step.adversarial, rows, width)
         own = float(next(rest)) if isinstance(step.squares, paddle.Tensor) else step.squares
-        found.append(sums._replace(adversarial_loss=moved.loss, squares=own))
+        found.append([*sums._replace(adversarial_loss=moved.loss, squares=own), *of_parts])
     return np.array(found, np.float64)
 
 
-def _sum_passes(passes: Iterable[PassNumbers], rows) -> StepSums:
-    sums = np.zeros(len(StepSums._fields))
+def _sum_passes(passes: Iterable[PassNumbers], rows, width: int) -> Tuple[StepSums, np.ndarray]:
+    sums, of_parts = np.zeros(len(StepSums._fields)), np.zeros(width - ON_DEVICE)
     for one in passes:
-        loss, divergence, right = map(float, next(rows))
+        loss, divergence, right, *parts = map(float, next(rows))
+        of_parts += one.weight * np.array(parts)
         sums += StepSums(
             loss=one.weight * loss,
             divergence=one.weight * divergence,
@@ -86,4 +91,4 @@ def _sum_passes(passes: Iterable[PassNumbers], rows) -> StepSums:
             padded_tokens=one.padded_tokens,
             flops=one.flops,
         )
-    return StepSums(*sums)
+    return StepSums(*sums), of_parts

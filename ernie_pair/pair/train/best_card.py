@@ -14,7 +14,10 @@ from ernie_pair.pair.train.pair_job import Evaluated
 
 RESAMPLES = 200
 # Told elsewhere in the card, or of no effect on the model.
-NOT_SHOWN = ("model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start")
+NOT_SHOWN = (
+    *("model_name_or_path", "train_file", "dev_file", "output_dir", "cache_dir", "fresh_start"),
+    *("teacher", "unlabelled_file", "teacher_logits"),
+)
 COMMANDS = """\
 ernie-pair evaluate --model_path . --input_file pairs.tsv --output_file metrics.json
 ernie-pair predict --model_path . --input_file pairs.tsv --output_file predictions.tsv"""
@@ -46,6 +49,7 @@ def card_of_best(
         facts={
             "base model": start.source.name,
             "beginning": start.beginning,
+            **start.facts,
             "classes": ", ".join(spec.labels.names),
             "tokens per pair": str(config.max_seq_len),
             "computed by": kernels,

@@ -10,13 +10,13 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
-from ernie_pair.model_files.labels import Labels
+from ernie_pair.model_files.labels import UNLABELLED, Labels
 from ernie_pair.model_files.model_card import DataFile
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.class_weights import class_weights_of
-from ernie_pair.pair.data.encoded_pairs import open_tokenizer, training_steps
+from ernie_pair.pair.data.encoded_pairs import encode_both_orders, join_rows, open_tokenizer, training_steps
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
@@ -43,6 +43,7 @@ class PairData(NamedTuple):
     hashes: Dict[str, str]  # of the contents of the two files, and of the vocabulary
     class_weights: Optional[np.ndarray] = None  # float32 [C]; see `PairLoss`
     files: Sequence[DataFile] = ()  # for the model card
+    train: Optional[EncodedPairs] = None  # those that ``updates`` takes; None for a stream
 
 
 def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
@@ -61,12 +62,15 @@ def open_pairs(
 ) -> PairData:
     """Open the training and dev pairs, and log a line about each and what is wrong with them.
 
+    ``sources``: train, more to train on if there is any, and dev, in this order.
     Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
     labels = source.spec.labels
     make = _stream if config.streaming else _hold
     data = make(config, sources, tokenizer, labels, world)
+    if config.scored_as == "average":
+        data.dev.orders = encode_both_orders(sources["dev"].read(), tokenizer, config.max_seq_len)
     return data._replace(hashes={**data.hashes, "vocabulary": tokenizer.sha256})
 
 
@@ -74,15 +78,16 @@ def _hold(
     config: PairConfig, sources: Dict[str, PairSource], tokenizer: WordPiece, labels: Labels, world: World
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
-    in_order = [sources["train"], sources["dev"]]
+    in_order = list(sources.values())
     check = partial(_refuse_labels, config, len(labels.names), in_order)
-    train, dev = cached_rows(cache_dir, in_order, tokenizer, config.max_seq_len, check)
-    for (split, source), rows in zip(sources.items(), (train, dev)):
+    *training, dev = cached_rows(cache_dir, in_order, tokenizer, config.max_seq_len, check)
+    for (split, source), rows in zip(sources.items(), (*training, dev)):
         _describe(source, rows, labels)
         told = _rejected(config, split) if world.is_first else None
         tell_rejected(source.name, rows.bad, len(rows), told)
     if world.is_first:
-        warn_before_training(cache_dir, sources)
+        warn_before_training(cache_dir, {split: sources[split] for split in ("train", "dev")})
+    train = join_rows(training)
     updates = partial(
         training_steps,
         train,
@@ -98,9 +103,9 @@ def _hold(
         logger.info("a pair counts %s", ", ".join(map("%.4g %s".__mod__, zip(weights, _shown(labels)))))
     files = [
         DataFile(split, source.name, hashes[source.flag], len(rows))
-        for (split, source), rows in zip(sources.items(), (train, dev))
+        for (split, source), rows in zip(sources.items(), (*training, dev))
     ]
-    return PairData(updates, len(train), dev, hashes, weights, files)
+    return PairData(updates, len(train), dev, hashes, weights, files, train)
 
 
 def _stream(
@@ -154,8 +159,11 @@ def _rejected(config: PairConfig, split: str) -> Path:
 
 
 def _describe(source: PairSource, rows: EncodedPairs, labels: Labels) -> None:
-    counts = np.bincount(rows.known_labels, minlength=len(labels.names)).tolist()
+    known = np.zeros(0, np.int64) if rows.labels is None else rows.labels[rows.labels != UNLABELLED]
+    counts = np.bincount(known, minlength=len(labels.names)).tolist()
     shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    if len(known) < len(rows):
+        shares = f"{shares}, {len(rows) - len(known)} without label"
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
     if rows.num_cut:
         logger.info("%s: %d pairs are longer than --max_seq_len and are cut", source.name, rows.num_cut)

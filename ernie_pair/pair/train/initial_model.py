@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Mapping, NamedTuple
 
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
@@ -15,11 +15,15 @@ from ernie_pair.pair.step.freezing import num_frozen_layers
 
 
 class InitialModel(NamedTuple):
-    """The model that a run begins with; ``beginning`` says in words what its weights are."""
+    """The model that a run begins with; ``beginning`` says in words what its weights are.
+
+    ``facts``: {what: value}, which the model card tells besides.
+    """
 
     model: PairClassifier
     source: ModelSource
     beginning: str
+    facts: Mapping[str, str] = {}
 
 
 def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:

@@ -1,15 +1,19 @@
 """What a checkpoint of pair training holds, and how it comes back.
 
 model.safetensors                       the weights, under structured names
+distillation.safetensors                what a distillation trains along, and its model has not
 config.json, vocab.txt, tokenizer_config.json    with them it loads as a model; earlier versions left them out
+calibration.json                        with --symmetric average: it is asked as it learns
 optimizer.safetensors                   the state of each, `classifier.weight.moment1`, and the loss scale
 optimizer-00000-of-00002.safetensors    with --sharding: a process's part; the first's has the scale
 """
 
 from fnmatch import fnmatch
-from typing import Iterator, Tuple
+from typing import Any, Dict, Iterator, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
+from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
+from ernie_pair.pair.model.encoder_model import TRAINING_ONLY
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.pair.step.optimizer import state_shapes
 from ernie_pair.weights.half_tensors import widen_tensors
@@ -17,16 +21,28 @@ from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
 MODEL_FILE, ANY_OPTIMIZER = "model.safetensors", "optimizer*.safetensors"
+BESIDE_FILE = f"{TRAINING_ONLY}.safetensors"
 SCALE_STATE = (SCALE, FINITE, INFINITE)
 
 
 def state_files(job) -> Iterator[Tuple[str, Content]]:
     """Yield (name, content) of the checkpoint files of this rank; the names differ between the ranks."""
     if job.process_group.rank == 0:
-        yield MODEL_FILE, widen_tensors(dict(job.model.named_parameters()))
+        own, beside = _own_and_beside(dict(job.model.named_parameters()))
+        yield MODEL_FILE, widen_tensors(own)
+        if beside:
+            yield BESIDE_FILE, widen_tensors(beside)
         if job.vocab_file is not None:
             yield from job.model.files_beside(job.vocab_file, job.config.max_seq_len).items()
+            if job.config.scored_as != "none":
+                yield CALIBRATION, calibration_bytes(Calibration(symmetric=job.config.scored_as))
     yield from job.parallel.files({} if job.loss_scale is None else job.loss_scale.arrays())
+
+
+def _own_and_beside(parameters: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Part ``parameters`` into those of the model and those that are trained along."""
+    beside = {name: p for name, p in parameters.items() if name.startswith(f"{TRAINING_ONLY}.")}
+    return {name: p for name, p in parameters.items() if name not in beside}, beside
 
 
 def restore(job, checkpoint: Checkpoint) -> None:
@@ -34,7 +50,10 @@ def restore(job, checkpoint: Checkpoint) -> None:
 
     Everything is matched before anything is set. Raises CheckpointError.
     """
-    weights = from_safetensors(checkpoint.read(MODEL_FILE), f"{checkpoint.folder}/{MODEL_FILE}")
+    weights: Arrays = {}
+    for name in (MODEL_FILE, BESIDE_FILE):
+        if name == MODEL_FILE or name in checkpoint.files:
+            weights.update(from_safetensors(checkpoint.read(name), f"{checkpoint.folder}/{name}"))
     chosen = match_parameters(
         dict(job.model.named_parameters()), weights, f"{checkpoint.folder}/{MODEL_FILE}"
     )

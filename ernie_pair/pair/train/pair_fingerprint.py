@@ -16,6 +16,8 @@ from ernie_pair.processes.world import World
 
 # No --allow_change makes the weights, or the best metric so far, fit these.
 FIXED = ("model_type", "model_class", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
+# The only values that there were before there was a flag.
+ONLY_ONES = {"lr_scheduler_type": "linear", "precision": "fp32", "symmetric": "none"}
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 
 
@@ -30,6 +32,7 @@ def fingerprint_of(
         "model_type": job.model.family,
         **{name: getattr(config, name) for name in flags},
         **({"model_class": config.model_class} if config.model_class else {}),
+        **({"symmetric_alpha": config.symmetric_alpha} if config.symmetric == "consistency" else {}),
         **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
         "warmup_rate (--warmup_rate, --warmup_steps)": _warmup_of(config),
         "best_metric": config.best_metric + _if_turned_round(config),
@@ -52,7 +55,7 @@ def _key_of_file(name: str) -> str:
 
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     renamed = {STEPS if name == STEPS_BEFORE else name: value for name, value in saved.items()}
-    return {"lr_scheduler_type": "linear", "precision": "fp32", **renamed}  # the only ones that there were
+    return {**ONLY_ONES, **renamed}
 
 
 def _cure(name: str, old: object) -> str:

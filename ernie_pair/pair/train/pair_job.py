@@ -12,6 +12,7 @@ from ernie_pair.engine.hooks import NoStop, StopRequests
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.kernels.adamw import FusedAdamW
+from ernie_pair.model_files.pair_symmetry import mean_of_orders
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.metrics import find_single_class, measure
@@ -23,7 +24,7 @@ from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
 from ernie_pair.pair.step.compiled import compile_forward
 from ernie_pair.pair.step.data_parallel import DataParallel
 from ernie_pair.pair.step.fgm import Fgm
-from ernie_pair.pair.step.loss import PairLoss
+from ernie_pair.pair.step.loss import PairLoss, pair_loss
 from ernie_pair.pair.step.operations import StepOperations
 from ernie_pair.pair.step.optimizer import OptimizerFlags, ScheduleFlags, new_optimizer
 from ernie_pair.pair.step.pinned_batch import PinnedBatch
@@ -49,7 +50,7 @@ class PairJob:
     ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
     schedule; ``class_weights``: float32 [C], None where all classes count the same. ``beginning`` says in
     words what the initial weights of ``model`` are. Without ``vocab_file`` a checkpoint holds the weights
-    alone, and does not load as a model.
+    alone, and does not load as a model. ``loss``: None is that of the flags.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class PairJob:
         class_weights: Optional[np.ndarray] = None,
         beginning: str = "start from the model as given",
         vocab_file: Optional[Path] = None,
+        loss: Optional[PairLoss] = None,
     ):
         self.config, self.model, self.process_group, self.measure = config, model, process_group, measure
         self.total_steps, self.splits = total_steps, {"valid": valid}
@@ -75,7 +77,7 @@ class PairJob:
         if compiled is not None:
             self.parallel.forward = compiled
         self.is_compiled = compiled is not None
-        self.loss = PairLoss(config.rdrop_alpha, class_weights)
+        self.loss = loss or pair_loss(config, class_weights)
         self.fgm = _fgm(config, model, process_group)
         self.operations = StepOperations(config, model)
         self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
@@ -104,7 +106,7 @@ class PairJob:
 
         It touches nothing of the job: a thread may do it for the next step.
         """
-        if self.config.device != "gpu" or self.loss.rdrop_alpha:  # R-Drop doubles the rows first
+        if self.config.device != "gpu" or self.loss.passes_twice:  # the rows are doubled first
             return micro_batches
         return [PinnedBatch.of(batch) for batch in micro_batches]
 
@@ -226,17 +228,19 @@ class PairJob:
         own = np.append(read_steps(steps).ravel(), self._stop.local())
         added = self.process_group.all_reduce_now(own)
         self._stop.set_total(added[-1])
-        for step, sums in zip(steps, added[:-1].reshape(len(steps), -1)):
-            step.metrics.set(self._metrics(step, StepSums(*sums.tolist())))
+        for step, row in zip(steps, added[:-1].reshape(len(steps), -1).tolist()):
+            sums, parts = StepSums(*row[: len(StepSums._fields)]), row[len(StepSums._fields) :]
+            step.metrics.set(self._metrics(step, sums, dict(zip(self.loss.parts, parts))))
 
-    def _metrics(self, step: WaitingStep, sums: StepSums) -> Dict[str, float]:
+    def _metrics(self, step: WaitingStep, sums: StepSums, parts: Mapping[str, float]) -> Dict[str, float]:
         metrics = {
             "loss": sums.loss / step.weight,
             "accuracy": sums.accuracy / (len(step.passes) * self.process_group.size),
             "padding_share": 1 - sums.tokens / sums.padded_tokens,
             **{name: getattr(sums, name) for name in ("tokens", "padded_tokens", "flops")},
         }
-        if self.loss.rdrop_alpha:
+        metrics.update({name: value / step.weight for name, value in parts.items()})
+        if self.loss.has_divergence:
             metrics["divergence"] = sums.divergence / step.weight
         if self.fgm is not None:
             metrics["adversarial_loss"] = sums.adversarial_loss / step.weight
@@ -252,8 +256,10 @@ class PairJob:
         """
         self._read()
         rows = self.splits[split]
+        asked = rows if rows.orders is None else rows.orders
         with self.precision.casting():
-            logits = logits_of(self.model, rows, self.config.batch_size, self.process_group)
+            logits = logits_of(self.model, asked, self.config.batch_size, self.process_group)
+        logits = logits if rows.orders is None else mean_of_orders(logits)
         self.evaluated = Evaluated(logits, rows.known_labels)
         self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)

@@ -20,6 +20,7 @@ from ernie_pair.processes.world import World, seed_of
 # What PairTrainer does, and no loop of another for it: {flag: the value that asks for nothing}.
 OF_THE_STEP: Dict[str, object] = {
     **{"use_amp": False, "sharding": "none", "class_weights": "", "rdrop_alpha": 0.0, "fgm_epsilon": 0.0},
+    "symmetric": "none",
     **{"on_nan": "stop", "early_stopping_patience": 0, "report_to": ""},
 }
 

@@ -16,11 +16,13 @@ from ernie_pair.engine.run_log import metrics_in, read_events, start_console
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
+from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
+from ernie_pair.pair.step.loss import SuppliedLoss, pair_loss
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
@@ -66,6 +68,7 @@ class PairRun:
     """One training run, opened; made and trained by every rank alike.
 
     ``compute_metrics`` and ``callbacks`` are the user's own; see `user_metrics` and `callbacks`.
+    ``supplied``: the loss of another kind of training, None: that of the flags.
     """
 
     def __init__(
@@ -77,8 +80,10 @@ class PairRun:
         device: str,
         compute_metrics: Optional[ComputeMetrics] = None,
         callbacks: Sequence[PairCallback] = (),
+        supplied: Optional[SuppliedLoss] = None,
     ):
         self.config, self.start, self.data, self.world = config, start, data, world
+        self.supplied = supplied or SuppliedLoss(pair_loss(config, data.class_weights))
         if config.save_format != "paddle":
             start.model.refuse_other_than_theirs()
         self.process_group = join_process_group(world)
@@ -108,7 +113,7 @@ class PairRun:
             total_steps(config, data.num_rows, world),
             self.process_group,
             measure=UserMetrics(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
-            class_weights=data.class_weights,
+            loss=self.supplied.loss,
             beginning=start.beginning,
             vocab_file=start.source.vocab_file,
         )
@@ -131,7 +136,8 @@ class PairRun:
         return state
 
     def _settings(self) -> RunSettings:
-        config, job = self.config, self.job
+        config, job, supplied = self.config, self.job, self.supplied
+        known_by = fingerprint_of(config, self.start.source, self.data.hashes, job, self.world)
         schedule = Schedule(
             max_steps=job.total_steps,
             global_batch_size=config.pairs_per_step(self.world.size),
@@ -146,8 +152,8 @@ class PairRun:
             output_dir=Path(config.output_dir),
             schedule=schedule,
             rates=job.rates,
-            fingerprint=fingerprint_of(config, self.start.source, self.data.hashes, job, self.world),
-            topology=topology_of(config, self.kernels.name, self.world),
+            fingerprint={**known_by, **supplied.fingerprint},
+            topology={**topology_of(config, self.kernels.name, self.world), **supplied.topology},
             rules=RULES,
             allow_change=config.allow_change,
             fresh_start=config.fresh_start,
@@ -222,6 +228,8 @@ class PairHooks(Hooks):
         vocab_file = run.start.source.vocab_file
         run.start.model.write(draft, vocab_file, config.max_seq_len, config.save_format)
         kernels, evaluated = run.kernels.describe(), run.job.evaluated
+        if config.scored_as != "none":
+            write_calibration(draft, Calibration(symmetric=config.scored_as))
         write_card(draft, card_of_best(config, run.start, run.data, kernels, *self.judged, evaluated))
 
     def on_save(self, state: TrainState, folder: Path) -> None:

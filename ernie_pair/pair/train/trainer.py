@@ -218,7 +218,7 @@ class PairTrainer:
     def _calibration(self) -> Calibration:
         """Return what was saved beside the weights that the model has."""
         if self._folder is None:
-            return Calibration()
+            return Calibration(symmetric=self.config.scored_as)
         return read_calibration(self._folder, self.model.num_classes)
 
     def _begin(self) -> None:
@@ -254,7 +254,7 @@ class PairTrainer:
         if best is not None:
             self._folder = best
             load_initial_weights(self.model, open_model(str(best), model_type="", from_scratch=False))
-            metrics = metrics or self._evaluate(self.eval_dataset, "none")  # as in training
+            metrics = metrics or self._evaluate(self.eval_dataset, self.config.scored_as)
         is_done = state.step == run.job.total_steps
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)
 

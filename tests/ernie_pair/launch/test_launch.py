@@ -176,7 +176,12 @@ def test_training_is_launched_without_a_file_too():
         ({"processes": 2}, {"device": "gpu"}, [], "name a GPU for each"),
         ({"nnodes": 2}, {"device": "cpu"}, [], "--master '' is no address"),
         ({}, {}, ["--processes=2", "--processes=3"], "--processes is given twice"),
-        ({"command": "sing"}, {}, [], "pair.yaml:2: command takes one of train, evaluate, predict, pretrain"),
+        (
+            {"command": "sing"},
+            {},
+            [],
+            "pair.yaml:2: command takes one of train, distill, evaluate, predict, pretrain",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block, flags, words, reason):

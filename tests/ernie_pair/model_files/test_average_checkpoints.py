@@ -12,6 +12,7 @@ from tiny_ship import write_trained
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair.model_files.average_checkpoints import AverageConfig, average_checkpoints
 from ernie_pair.model_files.model_folder import write_weights
+from ernie_pair.model_files.temperature import Calibration, read_calibration, write_calibration
 from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.weights.weight_files import read_weights, to_safetensors
 
@@ -45,6 +46,15 @@ def test_classifiers_are_averaged_and_load(trained, tmp_path, capsys):
     for name, parameter in model.named_parameters():
         assert np.array_equal(parameter.numpy(), mean[name])
         assert np.array_equal(theirs[name].numpy(), mean[name])
+
+
+def test_models_of_both_orders_make_one_of_both_orders(trained, tmp_path):
+    write_calibration(trained[0], Calibration(1.5, symmetric="average"))
+    average(tmp_path / "mixed", *trained)
+    assert not (tmp_path / "mixed" / "calibration.json").exists()
+    write_calibration(trained[1], Calibration(symmetric="average"))
+    average(tmp_path / "both", *trained)
+    assert read_calibration(tmp_path / "both", 2) == Calibration(symmetric="average")
 
 
 def test_a_weight_of_each_counts_the_same(trained, tmp_path):

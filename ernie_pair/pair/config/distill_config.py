@@ -1,0 +1,129 @@
+"""The flags of distillation: a student, and what it learns of its teacher."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import option
+from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class DistillConfig(PairConfig):
+    """Distil a trained pair classifier into a smaller or narrower one. Start it again to resume."""
+
+    EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
+
+    teacher: str = option(
+        help="a trained pair classifier: its folder, or the OUT of a run for its best one", group="model"
+    )
+    train_file: str = option(
+        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc; a row may lack its label",
+        group="data",
+    )
+    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")
+    unlabelled_file: str = option(
+        "", help="more pairs to train on, whose labels are not read; empty: none", group="data"
+    )
+    model_name_or_path: str = option(
+        "", help="a pretrained model that the student is made of; empty: made of the teacher", group="model"
+    )
+    layers: int = option(
+        0,
+        help="encoder layers of the student; 0: half of the teacher's, or all of --model_name_or_path",
+        group="model",
+        unit="layers",
+        at_least=0,
+    )
+    hidden_size: int = option(
+        0, help="width of its hidden states; 0: that of what it is made of", group="model", at_least=0
+    )
+    heads: int = option(
+        0, help="heads of each layer; 0: as wide as before", group="model", unit="heads", at_least=0
+    )
+    intermediate_size: int = option(
+        0,
+        help="width inside the feed-forward blocks; 0: in proportion to hidden_size",
+        group="model",
+        at_least=0,
+    )
+    temperature: float = option(
+        2.0, help="divides the logits of both before they are compared", group="optimisation", above=0
+    )
+    soft_weight: float = option(
+        0.5,
+        help="share of the soft targets in the loss of a labelled pair; the rest is of its label",
+        group="optimisation",
+        at_least=0,
+        at_most=1,
+    )
+    hidden_weight: float = option(
+        0.0,
+        help="what the squared difference of the hidden states counts in the loss; 0: they are not compared",
+        group="optimisation",
+        at_least=0,
+    )
+    layer_map: Literal["uniform", "last"] = option(
+        "uniform",
+        help="of --hidden_weight: every k-th layer of the teacher is compared, or its last ones",
+        group="optimisation",
+    )
+    teacher_logits: Literal["auto", "cached", "on_the_fly"] = option(
+        "auto",
+        help="cached: asked once before the training and kept in the cache; on_the_fly: in every step; auto: "
+        "cached, unless --hidden_weight or --streaming wants it in every step",
+        group="optimisation",
+    )
+    best_metric: str = option(
+        "accuracy", help="of the dev file; chooses the best model", group="evaluation", choices=METRICS
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.label_map:
+            raise InputError(
+                "--label_map: the classes of a student are those of its teacher, whatever the files call "
+                "them; leave it out"
+            )
+        if self.soft_weight == 0 and not self.hidden_weight:
+            raise InputError(
+                "--soft_weight 0 without --hidden_weight learns nothing of the teacher; use ernie-pair train"
+            )
+        self._refuse_hidden_states()
+        self._refuse_cache()
+
+    def _refuse_hidden_states(self) -> None:
+        if not self.hidden_weight:
+            if self.layer_map != "uniform":
+                raise InputError(f"--layer_map {self.layer_map} is of --hidden_weight; pass that as well")
+            return
+        if self.to_static is True:
+            raise InputError(
+                "--to_static true: a program hands out no hidden states, which --hidden_weight compares; "
+                "leave one of them out"
+            )
+        for name in ("rdrop_alpha", "symmetric"):
+            if getattr(self, name) not in (0.0, "none"):
+                raise InputError(
+                    f"--hidden_weight compares the states of one pass, and --{name} {getattr(self, name)} "
+                    "lets every pair pass twice; leave one of them out"
+                )
+
+    def _refuse_cache(self) -> None:
+        if self.streaming and self.unlabelled_file:
+            raise InputError(
+                "--unlabelled_file is read whole, and --streaming true reads one file; put the pairs into "
+                "--train_file, where a row needs no label"
+            )
+        if self.teacher_logits == "cached" and (self.streaming or self.hidden_weight):
+            reason = "--streaming true never has all rows" if self.streaming else "--hidden_weight asks it"
+            raise InputError(
+                f"--teacher_logits cached: {reason}, so the teacher answers in every step; leave it out"
+            )
+
+    @property
+    def asks_in_each_step(self) -> bool:
+        """Return whether the teacher answers in every step, and not once before the training."""
+        wants_it = self.streaming or bool(self.hidden_weight)
+        return self.teacher_logits == "on_the_fly" or (self.teacher_logits == "auto" and wants_it)

@@ -1,0 +1,1 @@
+"""Distil a small pair classifier from a large one, and compare the two."""

@@ -1,0 +1,127 @@
+"""The table of a teacher, a student and the student in int8."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tiny_distill import distill_config, write_teacher
+
+from data_tools.base.cli import exit_code_of, run_command
+from data_tools.base.errors import InputError
+from ernie_pair import PairPredictor, distill
+from ernie_pair.pair.data.pair_file import read_pairs
+from ernie_pair.pair.distill.compare_models import CompareModelsConfig, compare_models
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("paddle2onnx")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """teacher/out and small/ are runs, dev.tsv their pairs."""
+    folder = tmp_path_factory.mktemp("compared")
+    config = distill_config(folder, write_teacher(folder / "teacher"), learning_rate=1e-3)
+    distill(config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(folder):
+    """The folder that the command wrote."""
+    flags = {
+        "models": f"teacher={folder / 'teacher' / 'out'} student={folder / 'small'}",
+        "input_file": folder / "dev.tsv",
+        "output_dir": folder / "table",
+        **{"alone": 4, "bootstrap": 100, "threads": 1},
+    }
+    with pytest.raises(SystemExit) as stop:
+        run_command(
+            compare_models, CompareModelsConfig, [f"--{name}={value}" for name, value in flags.items()]
+        )
+    assert stop.value.code == 0
+    return folder / "table"
+
+
+def config_of(folder, **changes):
+    models = f"teacher={folder / 'teacher' / 'out'} student={folder / 'small'}"
+    given = {"models": models, "input_file": str(folder / "dev.tsv"), "output_dir": str(folder / "table")}
+    return CompareModelsConfig(**{**given, "alone": 4, "bootstrap": 100, "threads": 1, **changes})
+
+
+def test_each_row_tells_what_its_model_is_worth(folder, compared):
+    found = json.loads((compared / "models.json").read_text())
+    teacher, student, int8 = found["models"]
+    assert [teacher["name"], student["name"], int8["name"]] == ["teacher", "student", "student int8"]
+    assert [row["precision"] for row in found["models"]] == ["fp32", "fp32", "int8"]
+    assert (teacher["size"], student["size"]) == ("3 x 32", "1 x 32") and found["rows"] == 41
+    pairs = read_pairs(folder / "dev.tsv", 2)
+    texts = list(zip(pairs.left, pairs.right))
+    for row, (name, backend) in zip(found["models"], (("teacher", "onnx"), ("student", "onnx-int8"))):
+        asked = PairPredictor(compared / "exported" / name, backend).logits(texts).argmax(axis=1)
+        row = int8 if backend == "onnx-int8" else row
+        assert row["accuracy"] == pytest.approx(np.mean(asked == pairs.labels))
+    for row in found["models"]:
+        low, high = row["accuracy_interval"]
+        assert low <= row["accuracy"] <= high
+        assert row["difference"] == pytest.approx(row["accuracy"] - teacher["accuracy"])
+        assert 0 < row["latency_ms"]["p50"] <= row["latency_ms"]["p95"] and row["pairs_per_second"] > 0
+    assert teacher["difference_interval"] == [0.0, 0.0] and teacher["agreement"] == 1.0
+    low, high = teacher["accuracy_interval"]
+    assert teacher["times_as_fast"] == 1.0 and low < teacher["accuracy"] < high
+    sizes = [(compared / "exported" / n / "model.onnx").stat().st_size for n in ("teacher", "student")]
+    assert [teacher["bytes"], student["bytes"]] == sizes and sizes[0] > sizes[1] > int8["bytes"]
+
+
+def test_the_table_is_written_for_readers_too(compared):
+    text = (compared / "models.md").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    assert lines[0].startswith("41 pairs of ") and lines[2].startswith("| model | layers | precision |")
+    assert [line.split("|")[1].strip() for line in lines[4:]] == ["teacher", "student", "student int8"]
+    page = (compared / "models.html").read_text(encoding="utf-8")
+    for cell in lines[-1].strip("| ").split(" | "):
+        assert f"<td>{cell.strip()}</td>" in page
+
+
+def test_a_table_that_is_there_is_shown_again(folder, compared, capsys):
+    before = (compared / "models.json").read_bytes()
+    compare_models(config_of(folder))
+    assert (compared / "models.json").read_bytes() == before
+    assert (compared / "models.md").read_text(encoding="utf-8") in capsys.readouterr().out
+    with pytest.raises(InputError, match="overwrite.*bootstrap=100 and not 50"):
+        compare_models(config_of(folder, bootstrap=50))
+
+
+BAD = [
+    ({"models": "a=absent"}, "--models a=absent is not a folder"),
+    ({"models": "teacher"}, "teacher is no new NAME=MODEL"),
+    ({"models": "a=x a=y"}, "a=y is no new NAME=MODEL"),
+    ({"models": " "}, "--models names no model"),
+    ({"input_file": "absent.tsv"}, "absent.tsv: no such file"),
+    ({"input_file": "bare.tsv"}, "bare.tsv:1: no label; each row needs one of 0, 1"),
+    ({"models": "a=one b=other"}, "a tells 0, 1 apart and b no, yes"),
+]
+
+
+@pytest.mark.parametrize("changes, reason", BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, folder, monkeypatch, capfd, changes, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bare.tsv").write_text("今天\t明天\n", encoding="utf-8")
+    for name in ("one", "other"):
+        shutil.copytree((folder / "small" / "best").resolve(), tmp_path / name)
+    named = tmp_path / "other" / "config.json"
+    found = json.loads(named.read_text())
+    named.write_text(json.dumps({**found, "id2label": {"0": "no", "1": "yes"}, "label2id": {}}))
+    assert exit_code_of(lambda: compare_models(config_of(folder, output_dir="out", **changes))) == 2
+    error = capfd.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and reason in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_int8_of_all_or_of_none(tmp_path, folder):
+    for kind, count in (("none", 1), ("all", 2)):
+        one = replace(config_of(folder), models=f"student={folder / 'small'}", int8=kind)
+        compare_models(replace(one, output_dir=str(tmp_path / kind)))
+        found = json.loads((tmp_path / kind / "models.json").read_text())
+        assert len(found["models"]) == count
