@@ -27,9 +27,11 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
+    from ernie_pair.pretrain.filling.mask_filler import MaskFiller
 
 __all__ = [
     "EvalPrediction",
+    "MaskFiller",
     "PairCallback",
     "PairClassifier",
     "PairConfig",
@@ -44,6 +46,7 @@ __all__ = [
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
+    "MaskFiller": "ernie_pair.pretrain.filling.mask_filler",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",

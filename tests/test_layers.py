@@ -47,6 +47,7 @@ BELOW = {
         *("ernie_pair/pretrain/fusion", "ernie_pair/model_files", "ernie_pair/kernels/operator"),
     ),
     "ernie_pair/pretrain/convert": ("ernie_pair/pretrain/graph", "ernie_pair/engine"),
+    "ernie_pair/pretrain/filling": ("ernie_pair/pretrain/convert",),
     "ernie_pair/pretrain": ("ernie_pair/pretrain/convert", "ernie_pair/kernels"),
     "ernie_pair/pair": ("ernie_pair/processes", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pair/data": ("ernie_pair/inference",),
@@ -223,6 +224,7 @@ def configs():
     from ernie_pair.pair.export.predict_exported import RunConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.convert.convert import ConvertConfig
+    from ernie_pair.pretrain.filling.fill_mask import FillMaskConfig
     from ernie_pair.pretrain.inspect_data import InspectConfig
     from ernie_pair.quickstart.quickstart import QuickstartConfig
     from ernie_pair.quickstart.self_check import CheckConfig
@@ -233,7 +235,7 @@ def configs():
         *(ShowConfig, DiffConfig, AverageConfig),
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
-        *(FromHuggingFaceConfig, ToHuggingFaceConfig),
+        *(FillMaskConfig, FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         CheckGpuConfig,
     ]
