@@ -43,8 +43,10 @@ BELOW = {
     "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference"),
     "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device", "ernie_pair/engine"),
     "ernie_pair/pretrain/fusion": ("ernie_pair/pretrain/config",),
+    "ernie_pair/pretrain/optimizer": ("ernie_pair/pretrain/config", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pretrain/graph": (
-        *("ernie_pair/pretrain/fusion", "ernie_pair/model_files", "ernie_pair/kernels/operator"),
+        *("ernie_pair/pretrain/fusion", "ernie_pair/pretrain/optimizer"),
+        *("ernie_pair/model_files", "ernie_pair/kernels/operator"),
     ),
     "ernie_pair/pretrain/convert": ("ernie_pair/pretrain/graph", "ernie_pair/engine"),
     "ernie_pair/pretrain/filling": ("ernie_pair/pretrain/convert",),

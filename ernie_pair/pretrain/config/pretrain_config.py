@@ -84,6 +84,11 @@ class PretrainConfig(
     use_recompute: bool = option(
         False, help="recompute activations in the backward pass: less memory, more time", group="optimisation"
     )
+    optimizer: Literal["adamw", "lamb"] = option(
+        "adamw",
+        help="lamb: steps as long as the layer's weights ask for, for large batches",
+        group="optimisation",
+    )
     max_lr: float = option(1e-4, help="learning rate at the end of warm-up", group="optimisation", above=0)
     min_lr: float = option(
         1e-5, help="learning rate at decay_steps and after", group="optimisation", at_least=0
@@ -105,9 +110,15 @@ class PretrainConfig(
     weight_decay: float = option(
         0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
     )
-    adam_beta1: float = option(0.9, help="AdamW's first moment", group="optimisation", at_least=0, below=1)
-    adam_beta2: float = option(0.999, help="AdamW's second moment", group="optimisation", at_least=0, below=1)
-    adam_epsilon: float = option(1e-8, help="AdamW's epsilon", group="optimisation", above=0, below=1)
+    adam_beta1: float = option(
+        0.9, help="decay of the first moment", group="optimisation", at_least=0, below=1
+    )
+    adam_beta2: float = option(
+        0.999, help="decay of the second moment", group="optimisation", at_least=0, below=1
+    )
+    adam_epsilon: float = option(
+        1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", group="optimisation", above=0, below=1
+    )
     grad_clip: float = option(
         1.0, help="largest global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
     )
@@ -172,6 +183,11 @@ class PretrainConfig(
             raise InputError(
                 f"--sharding_degree {self.sharding_degree} splits the optimizer state, and --use_sharding "
                 "false does not; leave --use_sharding out, or pass --sharding_degree 1"
+            )
+        if self.optimizer == "lamb" and self.weight_decay == 0:
+            raise InputError(
+                "--optimizer lamb adapts what decays, and --weight_decay 0 lets nothing decay: no layer "
+                "would be adapted; pass a --weight_decay above 0, or --optimizer adamw"
             )
         if self.narrows_weights:
             self.refuse_narrow_sums(self.accumulation_steps, "micro_batch_size")

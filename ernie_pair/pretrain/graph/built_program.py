@@ -15,6 +15,7 @@ from ernie_pair.pretrain.graph.amp import MASTER_MARK
 from ernie_pair.pretrain.graph.fused_layers import PLAIN
 from ernie_pair.pretrain.graph.model import LossSums
 from ernie_pair.pretrain.graph.step_monitors import RECORDS, Monitors, add_records, record_width
+from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.weights.half_tensors import narrow_array, widen_array
 from ernie_pair.weights.weight_files import Arrays
 
@@ -37,6 +38,7 @@ class PretrainProgram:
     rate: Callable[[float], None]  # sets the learning rate of the next pass
     device: str
     recorded_passes: int  # whose records are kept
+    vocab_size: int  # the program's own rows of the vocabulary come after it
     kernels: KernelChoice = PLAIN  # of the encoder layers
     narrow: Optional[Callable] = None  # O2: (place, scope) -> the weights in the narrow type
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
@@ -58,9 +60,24 @@ class PretrainProgram:
             self.executor.run(self.startup)
         if self.narrow:
             self.narrow(self.executor.place, self.scope)
+        self._clear_added_rows()
         add_records(
             self.test, self.sums, self.monitors.gradient_norm, self.recorded_passes
         )  # what narrows it does not know them
+
+    def _clear_added_rows(self) -> None:
+        """Set to 0 the rows of the embedding that files do not hold: LAMB's norms see them.
+
+        A resumed run has zeros there.
+        """
+        names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
+        copies = [
+            c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c
+        ]
+        for name, array in self.get([*names, *copies]).items():
+            if len(array) > self.vocab_size:
+                array[self.vocab_size :] = 0
+                self.set({name: array})
 
     def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
         """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU it may still run afterwards."""
