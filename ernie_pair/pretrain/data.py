@@ -16,6 +16,7 @@ from data_tools.corpus.splits import document_ranges
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import Sample
 from data_tools.samples.collate import collate
+from data_tools.samples.length_buckets import BucketedDataset, whole_windows
 from data_tools.samples.split_datasets import Datasets, SampleSettings, build_datasets
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.spec import ModelSpec
@@ -99,7 +100,12 @@ class PretrainData:
         return self.datasets[split] is not None
 
     def _loader(self, split: str, num_workers: int) -> Loader:
-        return Loader(self.datasets[split], self._collate, num_workers)
+        dataset, config = self.datasets[split], self.config
+        if split == "train" and config.bucket_size:
+            return Loader(
+                BucketedDataset(dataset, config.bucket_size, config.seed), self._collate, num_workers
+            )
+        return Loader(dataset, self._collate, num_workers)
 
     def _indices_of(self, steps: Iterable[int]) -> Iterator[range]:
         return chain.from_iterable(map(self._indices, steps))
@@ -151,5 +157,6 @@ def open_pretrain_data(
         cache_dir=cache,
     )
     num_samples = {split: count * config.samples_per_step for split, count in steps.items()}
+    num_samples["train"] = whole_windows(num_samples["train"], config.bucket_size)
     datasets = build_datasets(corpora, blend, tokenizer, num_samples, settings)
     return PretrainData(config, world, corpora, blend, tokenizer, datasets)

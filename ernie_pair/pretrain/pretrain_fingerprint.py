@@ -15,7 +15,7 @@ from ernie_pair.processes.world import World
 
 # A run that differs in one of these is another run; whatever is not here may change on resume.
 SAME_RUN = (
-    *("split", "max_seq_len", "seed", "max_lr", "min_lr", "weight_decay", "grad_clip"),
+    *("split", "max_seq_len", "bucket_size", "seed", "max_lr", "min_lr", "weight_decay", "grad_clip"),
     *(
         "optimizer",
         "adam_beta1",
@@ -84,11 +84,11 @@ def rules_of(config: PretrainConfig) -> RunRules:
 def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
-    It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps; it knew one precision and
-    one optimizer, and left more ops in float32.
+    It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps; it knew one precision,
+    one optimizer and no buckets, and left more ops in float32.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
-    saved = {"precision": "fp32", "optimizer": "adamw", "amp_fp32_ops": in_float32, **saved}
+    saved = {"precision": "fp32", "optimizer": "adamw", "bucket_size": 0, "amp_fp32_ops": in_float32, **saved}
     if WARM_UP in saved:
         return saved
     rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")

@@ -51,6 +51,13 @@ class PretrainConfig(
     max_seq_len: int = option(
         512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
     )
+    bucket_size: int = option(
+        0,
+        help="samples of like length that are read one after the other, which pads little; 0: of any length",
+        group="data",
+        unit="samples",
+        at_least=0,
+    )
     micro_batch_size: int = option(
         8, help="samples per process in one forward pass", group="optimisation", unit="samples", at_least=1
     )
@@ -183,6 +190,11 @@ class PretrainConfig(
             raise InputError(
                 f"--sharding_degree {self.sharding_degree} splits the optimizer state, and --use_sharding "
                 "false does not; leave --use_sharding out, or pass --sharding_degree 1"
+            )
+        if 0 < self.bucket_size < self.micro_batch_size:
+            raise InputError(
+                f"--bucket_size {self.bucket_size} is below --micro_batch_size {self.micro_batch_size}, so "
+                "that a batch would be of several lengths; raise it, to the samples of all processes at best"
             )
         if self.optimizer == "lamb" and self.weight_decay == 0:
             raise InputError(
