@@ -1,7 +1,7 @@
 """The flags of pretraining, under the recipe's names."""
 
 from dataclasses import dataclass
-from typing import Dict, Literal, Optional, Union
+from typing import Dict, List, Literal, Optional, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
@@ -13,6 +13,7 @@ from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.pretrain.config.phases import Phase, parse_phases
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
 from ernie_pair.processes.world import World, count_accumulation_steps
 
@@ -50,6 +51,11 @@ class PretrainConfig(
     )
     max_seq_len: int = option(
         512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+    )
+    phases: str = option(
+        "",
+        help="lengths and steps one after the other, 128:9000,512:1000; none: --max_seq_len all along",
+        group="data",
     )
     bucket_size: int = option(
         0,
@@ -191,6 +197,7 @@ class PretrainConfig(
                 f"--sharding_degree {self.sharding_degree} splits the optimizer state, and --use_sharding "
                 "false does not; leave --use_sharding out, or pass --sharding_degree 1"
             )
+        self.phase_list  # noqa: B018 - raises where the phases are none
         if 0 < self.bucket_size < self.micro_batch_size:
             raise InputError(
                 f"--bucket_size {self.bucket_size} is below --micro_batch_size {self.micro_batch_size}, so "
@@ -221,6 +228,11 @@ class PretrainConfig(
                 f"--warmup_rate or --warmup_steps asks for a warm-up of {self.num_warmup_steps} steps, and "
                 f"--decay_steps {self.decay_steps} ends the decay before it; lower the one or raise the other"
             )
+
+    @property
+    def phase_list(self) -> List[Phase]:
+        """Return the phases of the run, one where none are asked for."""
+        return parse_phases(self.phases, self.max_seq_len, self.max_steps)
 
     @property
     def starts_from_scratch(self) -> bool:

@@ -36,12 +36,12 @@ class FillMaskConfig(Options):
     text_file: str = option(
         "", help="a file of such texts, one per line; -: the standard input", group="data"
     )
-    output: str = option("", help="the guesses go here; empty: the terminal", group="data")
+    output: str = option("", help="the predictions go here; empty: the terminal", group="data")
     format: Literal["table", "json"] = option(
         "table", help="lines to read, or a line of JSON for each text", group="data"
     )
     top_k: int = option(
-        5, help="guesses for each word", group="evaluation", unit="words", at_least=1, at_most=1000
+        5, help="predictions for each word", group="evaluation", unit="words", at_least=1, at_most=1000
     )
     beam_size: int = option(
         5,
@@ -52,7 +52,7 @@ class FillMaskConfig(Options):
         at_most=1000,
     )
     encoding: str = option("utf-8", help="of --text_file", group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace other guesses that are there", group="data")
+    overwrite: bool = option(False, help="replace other predictions that are there", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
@@ -62,7 +62,7 @@ class FillMaskConfig(Options):
 
 
 def fill_mask(config: FillMaskConfig) -> None:
-    """Print the guesses for each text, or write all to ``output``.
+    """Print the predictions for each text, or write all to ``output``.
 
     Raises InputError, with file:line, for a text that holds no [MASK] or is too long; lines without any text
     are passed over.

@@ -14,7 +14,7 @@ from ernie_pair.processes.world import World
 
 
 class Filling(NamedTuple):
-    """A guess for a slot.
+    """A prediction for a slot.
 
     word         what its tokens read as
     tokens       one for each mask
@@ -31,7 +31,7 @@ class Filling(NamedTuple):
 
 
 class FilledSlot(NamedTuple):
-    """The slot text[start:end] of ``masks`` masks, and its guesses, the likeliest first."""
+    """The slot text[start:end] of ``masks`` masks, and its predictions, the likeliest first."""
 
     start: int
     end: int
@@ -79,7 +79,7 @@ class MaskFiller:
 
         The masks of a slot are filled from left to right, ``beam_size`` of the likeliest beginnings at a
         time; 1 is greedy. Masks of other slots stay masks meanwhile. Probabilities are those of the whole
-        vocabulary; [PAD], [CLS], [SEP] and [MASK] are never a guess. Raises InputError, which begins with
+        vocabulary; [PAD], [CLS], [SEP] and [MASK] are never predicted. Raises InputError, which begins with
         ``where``, for a text without [MASK] or too long for the model.
         """
         for name, value in (("top_k", top_k), ("beam_size", beam_size)):

@@ -52,7 +52,7 @@ def parse_masked_text(text: str, tokenizer: WordPiece, max_positions: int, where
         last = found.end()
     ids += [*tokenizer.encode(text[last:]), tokenizer.sep_id]
     if not slots:
-        raise InputError(f"{named}no {MASK} in {text[:40]!r}; write {MASK} where a token is to be guessed")
+        raise InputError(f"{named}no {MASK} in {text[:40]!r}; write {MASK} where a token is to be predicted")
     if len(ids) > max_positions:
         raise InputError(f"{named}{len(ids)} tokens, and the model has {max_positions} positions; shorten it")
     return MaskedText(text, ids, slots)

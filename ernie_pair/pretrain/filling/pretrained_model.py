@@ -28,8 +28,8 @@ def load_pretrained(source: ModelSource) -> Any:
     found = structured_names(source.read_weights(), parameters, where)
     if not any(name.startswith(LM_HEAD) for name in found):
         raise CheckpointError(
-            f"{where} holds no {LM_HEAD}*, the head that guesses masked tokens; give a pretrained model, not "
-            "one that was trained on for pairs or converted without its heads"
+            f"{where} holds no {LM_HEAD}*, the head that predicts masked tokens; give a pretrained model, "
+            "not one that was trained on for pairs or converted without its heads"
         )
     arrays = match_parameters(
         parameters,

@@ -64,7 +64,7 @@ def test_probabilities_are_those_of_the_static_model(theirs, filler):
     logits = outputs["one"]["lm_logits"][0, masked.slots[0].positions[0]].astype(np.float64)
     expected = np.exp(logits) / np.exp(logits).sum()
     (slot,) = filler.fill(text, top_k=len(VOCAB))
-    assert len(slot.fillings) == len(VOCAB) - 4  # [PAD], [CLS], [SEP] and [MASK] are never a guess
+    assert len(slot.fillings) == len(VOCAB) - 4  # [PAD], [CLS], [SEP] and [MASK] are never predicted
     for each in slot.fillings:
         assert each.probability == pytest.approx(expected[each.ids[0]], rel=1e-4)
     order = [each.probability for each in slot.fillings]

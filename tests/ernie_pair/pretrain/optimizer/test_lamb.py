@@ -114,7 +114,7 @@ def test_adamw_and_lamb_end_with_other_weights(world):
     assert not np.array_equal(one[EMBEDDING], other[EMBEDDING])
 
 
-def test_a_lamb_without_decay_would_adapt_nothing_and_is_refused(world):
+def test_a_lamb_without_decay_is_refused(world):
     words = flags(world / "model", world / "data", world / "out", weight_decay=0, **LAMB)
     with pytest.raises(InputError, match="layer would be adapted; pass a weight_decay above 0"):
         parse_config(PretrainConfig, words)
