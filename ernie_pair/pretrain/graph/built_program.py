@@ -38,9 +38,9 @@ class PretrainProgram:
     rate: Callable[[float], None]  # sets the learning rate of the next pass
     device: str
     recorded_passes: int  # whose records are kept
-    vocab_size: int  # the program's own rows of the vocabulary come after it
     kernels: KernelChoice = PLAIN  # of the encoder layers
     narrow: Optional[Callable] = None  # O2: (place, scope) -> the weights in the narrow type
+    file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: drawn
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
     _held: Dict[int, HeldProgram] = field(default_factory=dict)
 
@@ -60,23 +60,21 @@ class PretrainProgram:
             self.executor.run(self.startup)
         if self.narrow:
             self.narrow(self.executor.place, self.scope)
-        self._clear_added_rows()
+        if self.file_rows is not None:
+            self._clear_rows_from(self.file_rows)
         add_records(
             self.test, self.sums, self.monitors.gradient_norm, self.recorded_passes
         )  # what narrows it does not know them
 
-    def _clear_added_rows(self) -> None:
-        """Set to 0 the rows of the embedding that files do not hold: LAMB's norms see them.
-
-        A resumed run has zeros there.
-        """
+    def _clear_rows_from(self, first: int) -> None:
+        """Set the rows of the embedding from ``first`` on to 0, where a resumed run has them too."""
         names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
         copies = [
             c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c
         ]
         for name, array in self.get([*names, *copies]).items():
-            if len(array) > self.vocab_size:
-                array[self.vocab_size :] = 0
+            if len(array) > first:
+                array[first:] = 0
                 self.set({name: array})
 
     def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:

@@ -114,9 +114,9 @@ def build_program(
         rate,
         config.device,
         recorded_passes,
-        model_config.vocab_size,
         forward.kernels,
         narrow=_narrowing(config, test),
+        file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # whose norms see them
     )
 
 
