@@ -68,6 +68,13 @@ class ErnieDataset:
         masked = self.masking_fn(text.tokens, self.rule, rng, text.marks)
         return Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
 
+    def lengths(self, indices: np.ndarray) -> np.ndarray:
+        """Return the tokens of the samples ``indices`` [N] with their control tokens: int64 [N]."""
+        first, end, target = np.asarray(self._rows[indices], np.int64).T
+        tokens = np.minimum(self.corpus.starts[end] - self.corpus.starts[first], target)
+        has_two = (end - first > 1) & self.binary_head
+        return tokens + np.where(has_two, 3, 2)  # [CLS] A [SEP], and B [SEP]
+
     def text(self, index: int) -> Text:
         """Return sample ``index`` before its tokens are masked."""
         return self._text(index, sample_rng(self.seed, index))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
     from ernie_pair.search.searcher import PairSearcher
+    from ernie_pair.pretrain.filling.mask_filler import MaskFiller
 
 __all__ = [
     "CrossValidateConfig",
@@ -50,6 +51,7 @@ __all__ = [
     "EmbeddingTrainer",
     "EnsembleConfig",
     "EvalPrediction",
+    "MaskFiller",
     "PairCallback",
     "PairClassifier",
     "PairConfig",
@@ -79,6 +81,7 @@ _OFFERED = {
     "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
     "EnsembleConfig": "ernie_pair.pair.ensemble.ensemble_config",
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
+    "MaskFiller": "ernie_pair.pretrain.filling.mask_filler",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",

@@ -77,6 +77,12 @@ COMMANDS = {
         "ConvertConfig",
         "static weights to a dynamic model",
     ),
+    "fill-mask": (
+        "ernie_pair.pretrain.filling.fill_mask",
+        "fill_mask",
+        "FillMaskConfig",
+        "what a pretrained model puts behind [MASK]",
+    ),
     "show-checkpoint": (
         "ernie_pair.checkpoint.show_checkpoint",
         "show_checkpoint",

@@ -44,10 +44,13 @@ BELOW = {
     "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference", "ernie_pair/search"),
     "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device", "ernie_pair/engine"),
     "ernie_pair/pretrain/fusion": ("ernie_pair/pretrain/config",),
+    "ernie_pair/pretrain/optimizer": ("ernie_pair/pretrain/config", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pretrain/graph": (
-        *("ernie_pair/pretrain/fusion", "ernie_pair/model_files", "ernie_pair/kernels/operator"),
+        *("ernie_pair/pretrain/fusion", "ernie_pair/pretrain/optimizer"),
+        *("ernie_pair/model_files", "ernie_pair/kernels/operator"),
     ),
     "ernie_pair/pretrain/convert": ("ernie_pair/pretrain/graph", "ernie_pair/engine"),
+    "ernie_pair/pretrain/filling": ("ernie_pair/pretrain/convert",),
     "ernie_pair/pretrain": ("ernie_pair/pretrain/convert", "ernie_pair/kernels"),
     "ernie_pair/pair": ("ernie_pair/processes", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pair/data": ("ernie_pair/inference",),
@@ -248,6 +251,7 @@ def configs():
     from ernie_pair.pair.param_search.search_config import SearchParamsConfig
     from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
     from ernie_pair.pretrain.convert.convert import ConvertConfig
+    from ernie_pair.pretrain.filling.fill_mask import FillMaskConfig
     from ernie_pair.pretrain.inspect_data import InspectConfig
     from ernie_pair.quickstart.quickstart import QuickstartConfig
     from ernie_pair.quickstart.self_check import CheckConfig
@@ -272,6 +276,8 @@ def configs():
         ),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(TrainEmbeddingConfig, EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig),
+        *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
+        *(FillMaskConfig, FromHuggingFaceConfig, ToHuggingFaceConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         *(CheckGpuConfig, IndexConfig, SearchConfig),
         *(MineConfig, PseudoLabelConfig, RobustnessConfig),

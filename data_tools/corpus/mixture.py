@@ -100,6 +100,14 @@ class BlendedDataset:
         corpus, own = (int(value) for value in self.blend.locate(index))
         return self.datasets[corpus][own]
 
+    def lengths(self, indices: np.ndarray) -> np.ndarray:
+        """Return the tokens of the samples ``indices`` [N] with their control tokens: int64 [N]."""
+        corpora, own = self.blend.locate(indices)
+        found = np.zeros(len(own), np.int64)
+        for number, dataset in enumerate(self.datasets):
+            found[corpora == number] = dataset.lengths(own[corpora == number])
+        return found
+
 
 def turns(parts: np.ndarray) -> np.ndarray:
     """Return the corpus of each sample of one period, uint16 [period]; the specification of the C++ twin.

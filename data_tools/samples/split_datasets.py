@@ -48,7 +48,7 @@ def build_datasets(
     num_samples: Mapping[str, int],
     settings: SampleSettings,
 ) -> Datasets:
-    """Build the dataset of each split, ``num_samples[split]`` long; None where it has no documents.
+    """Build the dataset of each split of ``num_samples``, so long; None where it has no documents.
 
     Raises InputError when the vocabulary has no ordinary token, when there is no such masking function, or
     when documents are too few for a split.
@@ -56,7 +56,8 @@ def build_datasets(
     rule = masking_rule(tokenizer, **settings.rule)
     masking_fn = load_masking_fn(settings.masking_fn)
     datasets: Datasets = {}
-    for split, number in SPLIT_NUMBER.items():
+    for split in num_samples:
+        number = SPLIT_NUMBER[split]
         documents = [document_ranges(settings.split, corpus.num_documents)[split] for corpus in corpora]
         parts = []
         for place, count in enumerate(blend.counts(num_samples[split]) if any(documents) else []):

@@ -2,9 +2,10 @@
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Optional
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -14,8 +15,11 @@ from data_tools.corpus.megatron import find_corpus
 from data_tools.corpus.mixture import Blend, BlendedDataset, read_blend
 from data_tools.corpus.splits import document_ranges
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
-from data_tools.ernie_dataset import Sample
+from data_tools.ernie_dataset import ErnieDataset, Sample
+from data_tools.files.hashing import mix_all
 from data_tools.samples.collate import collate
+from data_tools.samples.length_buckets import BucketedDataset, whole_windows
+from data_tools.samples.phases import PhasedDataset
 from data_tools.samples.split_datasets import Datasets, SampleSettings, build_datasets
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.spec import ModelSpec
@@ -26,6 +30,8 @@ from ernie_pair.pretrain.vocab_checks import refuse_unfit_model
 from ernie_pair.processes.world import World
 
 MicroBatch = Dict[str, np.ndarray]
+TrainDataset = Union[ErnieDataset, BlendedDataset, None]
+PHASE_SEEDS = 0x7068  # of the seed: those of the phases after the first
 LOOKED_AT = 100_000  # samples, to see how many sentences one holds
 CACHE = "cache"  # below output_dir: the folders of the corpora are never written to
 
@@ -40,6 +46,7 @@ class PretrainData:
     blend: Blend
     tokenizer: WordPiece
     datasets: Datasets
+    later: Tuple[TrainDataset, ...] = ()  # the training samples of the phases after the first
     loader: Optional[Loader] = None  # of the training samples, within `forked`
 
     @contextmanager
@@ -61,15 +68,27 @@ class PretrainData:
     @property
     def samples_per_epoch(self) -> float:
         """Estimate how many samples hold as many sentences as the training text of all corpora together."""
-        sentences, per_sample = 0, 0.0
-        train = self.datasets["train"]
-        parts = train.datasets if isinstance(train, BlendedDataset) else [train]
-        for corpus, part, share in zip(self.corpora, parts, self.blend.parts / self.blend.period):
+        sentences = 0
+        for corpus in self.corpora:
             documents = document_ranges(self.config.split, corpus.num_documents)["train"]
             sentences += int(corpus.docs[documents.stop] - corpus.docs[documents.start])
+        phases = self.config.phase_list
+        read = sum(phase.steps * self._sentences_in(train) for phase, train in zip(phases, self._trained_on))
+        return sentences / (read / sum(phase.steps for phase in phases))
+
+    @property
+    def _trained_on(self) -> list:
+        """Return the training samples of each phase."""
+        return [self.datasets["train"], *self.later]
+
+    def _sentences_in(self, train) -> float:
+        """Return the mean number of sentences in a sample of ``train``."""
+        mean = 0.0
+        parts = train.datasets if isinstance(train, BlendedDataset) else [train]
+        for part, share in zip(parts, self.blend.parts / self.blend.period):
             rows = np.asarray(part.sample_map[:LOOKED_AT])
-            per_sample += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
-        return sentences / per_sample
+            mean += share * (rows[:, 1] - rows[:, 0]).mean() if len(rows) else 0.0
+        return mean
 
     def updates(self, consumed_samples: int) -> Iterator[List[MicroBatch]]:
         """Yield the micro-batches of this rank, one list per step, from ``consumed_samples`` on.
@@ -99,7 +118,16 @@ class PretrainData:
         return self.datasets[split] is not None
 
     def _loader(self, split: str, num_workers: int) -> Loader:
-        return Loader(self.datasets[split], self._collate, num_workers)
+        dataset = self._train_samples() if split == "train" else self.datasets[split]
+        return Loader(dataset, self._collate, num_workers)
+
+    def _train_samples(self):
+        """Return the training samples in the order in which they are read, of all phases."""
+        config, datasets = self.config, self._trained_on
+        if config.bucket_size:
+            datasets = [BucketedDataset(each, config.bucket_size, config.seed) for each in datasets]
+        counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
+        return PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
 
     def _indices_of(self, steps: Iterable[int]) -> Iterator[range]:
         return chain.from_iterable(map(self._indices, steps))
@@ -136,20 +164,27 @@ def open_pretrain_data(
     corpora = [open_verified(find_corpus(source.folder, "--input_dir"), cache) for source in sources]
     tokenizer = vocabulary_of(corpora, tokenizer)
     refuse_ids_beyond(tokenizer, spec.vocab_size)
-    steps = {
-        "train": config.max_steps,
-        "valid": config.iters_of("valid"),
-        "test": config.iters_of("test"),
-    }
     settings = SampleSettings(
         split=config.split,
         seed=config.seed,
-        sample_map=config.map_settings(config.max_seq_len),
+        sample_map={},  # of each phase
         rule=config.rule_settings(),
         masking_fn=config.masking_fn,
         binary_head=config.binary_head,
         cache_dir=cache,
     )
-    num_samples = {split: count * config.samples_per_step for split, count in steps.items()}
-    datasets = build_datasets(corpora, blend, tokenizer, num_samples, settings)
-    return PretrainData(config, world, corpora, blend, tokenizer, datasets)
+    judged = {split: config.iters_of(split) * config.samples_per_step for split in ("valid", "test")}
+    build = partial(build_datasets, corpora, blend, tokenizer)
+    trains = []
+    for number, phase in enumerate(config.phase_list):
+        count = whole_windows(phase.steps * config.samples_per_step, config.bucket_size)
+        trains.append(build({"train": count}, _settings_of_phase(settings, config, number))["train"])
+    at_full_length = replace(settings, sample_map=config.map_settings(config.max_seq_len))
+    datasets: Datasets = {"train": trains[0], **build(judged, at_full_length)}
+    return PretrainData(config, world, corpora, blend, tokenizer, datasets, tuple(trains[1:]))
+
+
+def _settings_of_phase(settings: SampleSettings, config: PretrainConfig, number: int) -> SampleSettings:
+    """Return how documents become the samples of a phase, after the first with a seed of its own."""
+    seed = mix_all(config.seed, PHASE_SEEDS, number) if number else config.seed
+    return replace(settings, seed=seed, sample_map=config.map_settings(config.phase_list[number].length))

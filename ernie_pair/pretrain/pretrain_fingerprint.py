@@ -15,8 +15,15 @@ from ernie_pair.processes.world import World
 
 # A run that differs in one of these is another run; whatever is not here may change on resume.
 SAME_RUN = (
-    *("split", "max_seq_len", "seed", "max_lr", "min_lr", "weight_decay", "grad_clip"),
-    *("adam_beta1", "adam_beta2", "adam_epsilon", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("split", "max_seq_len", "bucket_size", "seed", "max_lr", "min_lr", "weight_decay", "grad_clip"),
+    *(
+        "optimizer",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_epsilon",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+    ),
     *("masked_lm_prob", "short_seq_prob", "favor_longer_ngram", "max_ngrams"),
     *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
     *("lr_decay_style", "use_amp", "amp_dtype", "amp_level", "precision"),
@@ -49,11 +56,18 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         **values,
         "amp_fp32_ops": _float32_ops(config.use_amp, config.amp_dtype, config.float32_ops),
         "global_batch_size": config.samples_per_step,
+        "phases": _phases_of(config),
         "--decay_steps (0: --max_steps)": config.lr_decay_steps,
         f"{WARM_UP} (--warmup_rate x --max_steps, or --warmup_steps)": config.num_warmup_steps,
         "corpus (--input_dir)": data.fingerprint,
         f"vocabulary (vocab.txt {of_model})": data.tokenizer.sha256,
     }
+
+
+def _phases_of(config: PretrainConfig) -> str:
+    """Return --phases in one spelling; '' where there is one length."""
+    phases = config.phase_list
+    return ",".join(f"{length}:{steps}" for length, steps in phases) if len(phases) > 1 else ""
 
 
 def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:
@@ -78,10 +92,17 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
     It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps; it knew one precision,
-    and left more ops in float32.
+    one optimizer, no buckets and one phase, and left more ops in float32.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
-    saved = {"precision": "fp32", "amp_fp32_ops": in_float32, **saved}
+    saved = {
+        "precision": "fp32",
+        "optimizer": "adamw",
+        "bucket_size": 0,
+        "phases": "",
+        "amp_fp32_ops": in_float32,
+        **saved,
+    }
     if WARM_UP in saved:
         return saved
     rate, steps = saved.get("warmup_rate"), saved.get("decay_steps")

@@ -167,6 +167,29 @@ def test_every_layout_gives_the_answer_of_one_process(folder, reference, process
     assert np.abs(start).max() > 100 * BOUND
 
 
+def test_lamb_gives_the_answer_of_one_process_in_every_layout(folder):
+    """Its norms are those of whole parameters, whoever holds the state; it divides by them."""
+    settings = {"optimizer": "lamb", "adam_epsilon": 1e-6}
+    alone = {"one": {"micro_batch_size": GLOBAL_BATCH}}
+    alone["scaled"] = {**alone["one"], **SCALED}
+    ranks = results_of(folder, 1, alone, "lamb1", **settings)
+    one = ranks.pop("one")[0]
+    assert max(differences(ranks, one).values()) < BOUND
+    layouts = layouts_of(2, merges=(1, 2))
+    layouts["collectives"] = {**layouts["dp1-sharding2-merge2"], "fused_ops": "collectives"}
+    found = differences(results_of(folder, 2, layouts, "lamb2", **settings), one)
+    assert max(found.values()) < BOUND
+
+
+def test_lamb_leaves_out_what_is_not_finite(folder):
+    layout = {name: layouts_of(2)[name] for name in ("dp1-sharding2-merge1", "dp2-sharding1-merge2")}
+    settings = {"optimizer": "lamb", "on_nan": "skip"}
+    for ranks in results_of(folder, 2, layout, "lamb_skip", [2], **settings).values():
+        assert ranks[0]["skipped_updates"].tolist() == [0, 1, 1, 1, 1]
+        after = ranks[0]["weights_after"]
+        assert after[1] == after[0] != after[2] and np.isfinite(after).all()
+
+
 def test_fused_collectives_change_no_bit(folder):
     """Gradient merge's sums and the sharded optimizer's broadcasts, with the skipping of a step between."""
     plain = {

@@ -50,6 +50,8 @@ CHANGES = [
     ("GPUS=0,1,2,3", {"GPUS=0,1,2,3": "NPROC=1"}, ""),
     ("NPROC=2 DEVICE=cpu", {"OUTPUT=output/mine": "OUTPUT=output/two_processes"}, ""),
     ("run_pretrain_static.sh", {}, PRETRAIN),
+    ("--phases", {"128:9000,512:1000": "16:1,32:1"}, ""),
+    ("ernie-pair pretrain", {}, f"{PRETRAIN} --device cpu"),
     ("--gpus 0,1", {"--gpus 0,1": "--nproc_per_node 2"}, "--device cpu"),
     ("ernie-gram-zh ...", {"...": TRAIN}, ""),
     ("--device cpu ...", {"...": f"--model_name_or_path ernie-1.0 --model_type ernie {TRAIN}1"}, ""),

@@ -1,7 +1,7 @@
 """The flags of pretraining, under the recipe's names."""
 
 from dataclasses import dataclass
-from typing import Dict, Literal, Optional, Union
+from typing import Dict, List, Literal, Optional, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
@@ -13,6 +13,7 @@ from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.pretrain.config.phases import Phase, parse_phases
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
 from ernie_pair.processes.world import World, count_accumulation_steps
 
@@ -51,6 +52,18 @@ class PretrainConfig(
     max_seq_len: int = option(
         512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
     )
+    phases: str = option(
+        "",
+        help="lengths and steps one after the other, 128:9000,512:1000; none: --max_seq_len all along",
+        group="data",
+    )
+    bucket_size: int = option(
+        0,
+        help="samples of like length that are read one after the other, which pads little; 0: of any length",
+        group="data",
+        unit="samples",
+        at_least=0,
+    )
     micro_batch_size: int = option(
         8, help="samples per process in one forward pass", group="optimisation", unit="samples", at_least=1
     )
@@ -84,6 +97,11 @@ class PretrainConfig(
     use_recompute: bool = option(
         False, help="recompute activations in the backward pass: less memory, more time", group="optimisation"
     )
+    optimizer: Literal["adamw", "lamb"] = option(
+        "adamw",
+        help="lamb: steps as long as the layer's weights ask for, for large batches",
+        group="optimisation",
+    )
     max_lr: float = option(1e-4, help="learning rate at the end of warm-up", group="optimisation", above=0)
     min_lr: float = option(
         1e-5, help="learning rate at decay_steps and after", group="optimisation", at_least=0
@@ -105,9 +123,15 @@ class PretrainConfig(
     weight_decay: float = option(
         0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
     )
-    adam_beta1: float = option(0.9, help="AdamW's first moment", group="optimisation", at_least=0, below=1)
-    adam_beta2: float = option(0.999, help="AdamW's second moment", group="optimisation", at_least=0, below=1)
-    adam_epsilon: float = option(1e-8, help="AdamW's epsilon", group="optimisation", above=0, below=1)
+    adam_beta1: float = option(
+        0.9, help="decay of the first moment", group="optimisation", at_least=0, below=1
+    )
+    adam_beta2: float = option(
+        0.999, help="decay of the second moment", group="optimisation", at_least=0, below=1
+    )
+    adam_epsilon: float = option(
+        1e-8, help="the optimizer's epsilon; 1e-6 is usual for lamb", group="optimisation", above=0, below=1
+    )
     grad_clip: float = option(
         1.0, help="largest global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
     )
@@ -173,6 +197,17 @@ class PretrainConfig(
                 f"--sharding_degree {self.sharding_degree} splits the optimizer state, and --use_sharding "
                 "false does not; leave --use_sharding out, or pass --sharding_degree 1"
             )
+        self.phase_list  # noqa: B018 - raises where the phases are none
+        if 0 < self.bucket_size < self.micro_batch_size:
+            raise InputError(
+                f"--bucket_size {self.bucket_size} is below --micro_batch_size {self.micro_batch_size}, so "
+                "that a batch would be of several lengths; raise it, to the samples of all processes at best"
+            )
+        if self.optimizer == "lamb" and self.weight_decay == 0:
+            raise InputError(
+                "--optimizer lamb adapts what decays, and --weight_decay 0 lets nothing decay: no layer "
+                "would be adapted; pass a --weight_decay above 0, or --optimizer adamw"
+            )
         if self.narrows_weights:
             self.refuse_narrow_sums(self.accumulation_steps, "micro_batch_size")
         if self.reduce_dtype == "half" and self.accumulation_steps > 1:
@@ -193,6 +228,11 @@ class PretrainConfig(
                 f"--warmup_rate or --warmup_steps asks for a warm-up of {self.num_warmup_steps} steps, and "
                 f"--decay_steps {self.decay_steps} ends the decay before it; lower the one or raise the other"
             )
+
+    @property
+    def phase_list(self) -> List[Phase]:
+        """Return the phases of the run, one where none are asked for."""
+        return parse_phases(self.phases, self.max_seq_len, self.max_steps)
 
     @property
     def starts_from_scratch(self) -> bool:

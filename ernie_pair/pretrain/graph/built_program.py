@@ -15,6 +15,7 @@ from ernie_pair.pretrain.graph.amp import MASTER_MARK
 from ernie_pair.pretrain.graph.fused_layers import PLAIN
 from ernie_pair.pretrain.graph.model import LossSums
 from ernie_pair.pretrain.graph.step_monitors import RECORDS, Monitors, add_records, record_width
+from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.weights.half_tensors import narrow_array, widen_array
 from ernie_pair.weights.weight_files import Arrays
 
@@ -39,6 +40,7 @@ class PretrainProgram:
     recorded_passes: int  # whose records are kept
     kernels: KernelChoice = PLAIN  # of the encoder layers
     narrow: Optional[Callable] = None  # O2: (place, scope) -> the weights in the narrow type
+    file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: drawn
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
     _held: Dict[int, HeldProgram] = field(default_factory=dict)
 
@@ -58,9 +60,22 @@ class PretrainProgram:
             self.executor.run(self.startup)
         if self.narrow:
             self.narrow(self.executor.place, self.scope)
+        if self.file_rows is not None:
+            self._clear_rows_from(self.file_rows)
         add_records(
             self.test, self.sums, self.monitors.gradient_norm, self.recorded_passes
         )  # what narrows it does not know them
+
+    def _clear_rows_from(self, first: int) -> None:
+        """Set the rows of the embedding from ``first`` on to 0, where a resumed run has them too."""
+        names = {p.name for name, p in self.parameters.items() if name.endswith(EMBEDDING)}
+        copies = [
+            c for name in names for c in self.owned_variables(self.slots.get(name, [])) if MASTER_MARK in c
+        ]
+        for name, array in self.get([*names, *copies]).items():
+            if len(array) > first:
+                array[first:] = 0
+                self.set({name: array})
 
     def run(self, program: paddle.static.Program, feed: Dict[str, Any]) -> None:
         """Run ``program``, ``main`` or ``test``, on one micro-batch; on a GPU it may still run afterwards."""

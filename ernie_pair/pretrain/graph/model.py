@@ -67,7 +67,7 @@ def ernie_config(
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:
-    """Build the model, with parameter names that depend on nothing built before.
+    """Build the model, in the mode that is on, with parameter names that depend on nothing built before.
 
     Raises InputError when there is no such model.
     """
@@ -78,7 +78,7 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
     except NO_MODEL as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{CONFIG} makes no {family} model ({reason}); correct it") from None
-    if family == "ernie_gram":
+    if family == "ernie_gram" and not paddle.in_dynamic_mode():
         _draw_weights(model)
     return model
 

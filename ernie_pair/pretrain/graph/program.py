@@ -21,7 +21,6 @@ from ernie_pair.pretrain.graph.amp import fleet_decorates, precision_of
 from ernie_pair.pretrain.graph.built_program import PretrainProgram
 from ernie_pair.pretrain.graph.dropout_seed import PASS_SEED, replace_seed_ops
 from ernie_pair.pretrain.graph.fused_layers import PLAIN, fuse_layers
-from ernie_pair.pretrain.graph.fused_updates import fuse_updates
 from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, needs_gloo
 from ernie_pair.pretrain.graph.model import (
     LossSums,
@@ -38,7 +37,9 @@ from ernie_pair.pretrain.graph.step_monitors import (
     add_records,
 )
 from ernie_pair.pretrain.graph.strategy import distributed_strategy
-from ernie_pair.pretrain.graph.zero1 import shard_optimizer, state_of, updates_of
+from ernie_pair.pretrain.optimizer.fused_updates import fuse_updates
+from ernie_pair.pretrain.optimizer.optimizers import build_optimizer
+from ernie_pair.pretrain.optimizer.zero1 import shard_optimizer, state_of, updates_of
 
 FEEDS = {
     "input_ids": ([None, None], "int64"),
@@ -115,6 +116,7 @@ def build_program(
         recorded_passes,
         forward.kernels,
         narrow=_narrowing(config, test),
+        file_rows=model_config.vocab_size if config.optimizer == "lamb" else None,  # whose norms see them
     )
 
 
@@ -160,21 +162,9 @@ def _fuse_attention(kind: str, main: paddle.static.Program, forward: _Forward) -
 def _minimize(
     config: PretrainConfig, model, outputs: Outputs, loss, fused: FusedOps
 ) -> Callable[[float], None]:
-    """Add backward and AdamW; returns what sets the learning rate."""
-    decayed = {
-        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
-    }
+    """Add backward and the optimizer; returns what sets the learning rate."""
     schedule = _GivenRate()
-    optimizer = paddle.optimizer.AdamW(
-        learning_rate=schedule,
-        beta1=config.adam_beta1,
-        beta2=config.adam_beta2,
-        epsilon=config.adam_epsilon,
-        weight_decay=config.weight_decay,
-        apply_decay_param_fun=decayed.__contains__,
-        grad_clip=paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip > 0 else None,
-        multi_precision=config.narrows_weights,  # fleet does not say it where recompute stands between
-    )
+    optimizer = build_optimizer(config, model, schedule)
     strategy = distributed_strategy(config, outputs.layers, fused)
     decorates = fleet_decorates(precision_of(config), for_gpu=config.device == "gpu")
     by_gloo = needs_gloo(config.device, config.processes)

@@ -13,7 +13,8 @@ PROCESSES = int(sys.argv[1])
 pretend_processes(PROCESSES)
 
 WATCHED = {
-    *("cast", "matmul_v2", "softmax", "layer_norm", "dropout", "seed", "adamw", "sqrt", "conditional_block"),
+    *("cast", "matmul_v2", "softmax", "layer_norm", "dropout", "seed", "adamw", "lamb", "sqrt"),
+    "conditional_block",
     *("check_finite_and_unscale", "update_loss_scaling", "c_allreduce_sum", "c_broadcast", "coalesce_tensor"),
     *("flash_attn", "flash_attn_grad", "fused_gemm_epilogue", "fused_softmax_mask"),
 }
@@ -31,6 +32,10 @@ STRATEGIES = {
     "gradient merge": {**MERGE, **PLAIN},
     "recompute": {**PLAIN, "use_recompute": True},
     "float16 O1, gradient merge, recompute": {**AMP, **MERGE, **PLAIN, "use_recompute": True},
+    "float16 O2, lamb, recompute": {
+        **{**AMP, **PLAIN, "amp_level": "O2"},
+        **{"use_recompute": True, "optimizer": "lamb"},
+    },
     "bfloat16 O1, recompute": {**AMP, **PLAIN, "amp_dtype": "bfloat16", "use_recompute": True},
 }
 FUSED = {  # a build for CPUs does not know all of these ops

@@ -19,14 +19,14 @@ from ernie_pair.device.paddle_patches.static_programs import (
     sync,
 )
 
-UPDATE = "adamw"
+UPDATES = ("adamw", "lamb")  # both keep their state under the same names
 STATE_INPUTS = ("Moment1", "Moment2", "Beta1Pow", "Beta2Pow", "MasterParam")
 
 
 def owners_of(sizes: Dict[str, int], degree: int) -> Dict[str, int]:
     """Share the parameters out among ``degree`` parts of nearly equal size: {parameter: its part}.
 
-    The largest goes first, to the emptiest.
+    The largest goes first, to the emptiest. A parameter is never cut in two: LAMB takes norms of whole ones.
     """
     filled = [0] * degree
     owners = {}
@@ -47,7 +47,7 @@ def shard_optimizer(main: paddle.static.Program, startup: paddle.static.Program,
     role = updates[0].all_attrs()["op_role"]  # an op that was removed has none
     foreign = [name for name in parameters if owners[name] != part]
     gone = {variable for name in foreign for variable in state_of(parameters[name])}
-    remove_ops(block, lambda op: op.type == UPDATE and op.input("Param")[0] in foreign)
+    remove_ops(block, lambda op: op.type in UPDATES and op.input("Param")[0] in foreign)
     remove_ops(startup.global_block(), lambda op: not gone.isdisjoint(op.output_arg_names))
     for program in (main, startup):
         remove_variables(program.global_block(), gone)
@@ -64,10 +64,10 @@ def updates_of(main: paddle.static.Program):
     Gradient merge has a block of its own. Raises ValueError when the program trains nothing.
     """
     for block in main.blocks:
-        updates = [op for op in block.ops if op.type == UPDATE]
+        updates = [op for op in block.ops if op.type in UPDATES]
         if updates:
             return block, updates
-    raise ValueError(f"the program has no {UPDATE} op")
+    raise ValueError(f"the program has no op of {UPDATES}")
 
 
 def state_of(update) -> List[str]:

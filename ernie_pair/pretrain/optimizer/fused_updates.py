@@ -9,9 +9,9 @@ from typing import Any, Dict, Sequence, Tuple
 import paddle
 
 from ernie_pair.device.paddle_patches.static_programs import insert_described, remove_ops, sync
-from ernie_pair.pretrain.graph.zero1 import UPDATE, updates_of
+from ernie_pair.pretrain.optimizer.zero1 import updates_of
 
-OPERATOR = "ernie_pair_adamw"
+UPDATE, OPERATOR = "adamw", "ernie_pair_adamw"
 # {the op's name: that of Paddle's op}; all but the gradients are written too.
 SLOTS = {
     "Parameters": "Param",
@@ -28,9 +28,12 @@ GRADIENTS, SCALING = "Gradients", "elementwise_mul"
 def fuse_updates(main: paddle.static.Program) -> None:
     """Let one op of ``main`` move all parameters that this process moves. The operator has been loaded.
 
-    Nothing happens where their moves differ in more than the decay, of which the one op knows nothing.
+    Nothing happens where their moves differ in more than the decay, of which the one op knows nothing, or are
+    not AdamW's.
     """
     block, updates = updates_of(main)
+    if any(update.type != UPDATE for update in updates):
+        return
     clipping = {op.output("Out")[0]: op for op in block.ops if op.type == SCALING and _is_of_clipping(op)}
     if len(set(map(_settings_of, updates))) > 1 or any(update.attr("lr_ratio") != 1.0 for update in updates):
         return

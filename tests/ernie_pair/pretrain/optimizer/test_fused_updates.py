@@ -4,8 +4,8 @@ import paddle
 import pytest
 from paddle import nn
 
-from ernie_pair.pretrain.graph import fused_updates
-from ernie_pair.pretrain.graph.fused_updates import OPERATOR, fuse_updates
+from ernie_pair.pretrain.optimizer import fused_updates
+from ernie_pair.pretrain.optimizer.fused_updates import OPERATOR, fuse_updates
 
 
 def program_of(attributes=None, clip=0.5, **settings):

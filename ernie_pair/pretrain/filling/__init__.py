@@ -1,0 +1,1 @@
+"""What a pretrained model puts in the place of [MASK]."""

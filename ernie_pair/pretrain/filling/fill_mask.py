@@ -1,0 +1,151 @@
+"""ernie-pair fill-mask --model_name_or_path output --text '今天[MASK][MASK]很好': look at a model."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, Iterable, Iterator, List, Literal, Sequence, Tuple
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option
+from data_tools.base.progress import Progress
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.lines import ENCODINGS, LineRules, decoded
+from data_tools.text.text_files import read_lines
+from ernie_pair.device.device import default_device
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pretrain.filling.mask_filler import FilledSlot, MaskFiller
+
+STANDARD_INPUT = "-"
+PLACES = ("text_file", "model_name_or_path", "output")
+
+
+@dataclass(frozen=True)
+class FillMaskConfig(Options):
+    """Show what a pretrained model puts in the place of [MASK], with probabilities.
+
+    Masks that stand together are one word.
+    """
+
+    EXAMPLE = "--model_name_or_path output --text '今天[MASK][MASK]很好'"
+
+    model_name_or_path: str = option(
+        help="a built-in name, a pretrained folder, a checkpoint, or the OUT of a run", group="model"
+    )
+    text: str = option("", help="a text with [MASK] in it", group="data")
+    text_file: str = option(
+        "", help="a file of such texts, one per line; -: the standard input", group="data"
+    )
+    output: str = option("", help="the predictions go here; empty: the terminal", group="data")
+    format: Literal["table", "json"] = option(
+        "table", help="lines to read, or a line of JSON for each text", group="data"
+    )
+    top_k: int = option(
+        5, help="predictions for each word", group="evaluation", unit="words", at_least=1, at_most=1000
+    )
+    beam_size: int = option(
+        5,
+        help="beginnings that are followed in a word of several masks; 1: greedy",
+        group="evaluation",
+        unit="beginnings",
+        at_least=1,
+        at_most=1000,
+    )
+    encoding: str = option("utf-8", help="of --text_file", group="data", choices=ENCODINGS)
+    overwrite: bool = option(False, help="replace other predictions that are there", group="data")
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.text and self.text_file:
+            raise InputError("--text and --text_file are both given; leave one of them out")
+
+
+def fill_mask(config: FillMaskConfig) -> None:
+    """Print the predictions for each text, or write all to ``output``.
+
+    Raises InputError, with file:line, for a text that holds no [MASK] or is too long; lines without any text
+    are passed over.
+    """
+    if not config.text and not config.text_file:
+        raise InputError(
+            "no text is given; pass --text TEXT, --text_file FILE, or --text_file - for the standard input"
+        )
+    show = _json_line if config.format == "json" else _table
+    if not config.output:
+        filler = MaskFiller(config.model_name_or_path, config.device)
+        for line in _answers(config, filler, show, lambda count: None):
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        return
+    results = _results(config)
+    if results.are_done():
+        return
+    filler = MaskFiller(config.model_name_or_path, config.device)
+    with results.published() as (draft,), Progress(files_of(config.text_file), log_interval=0) as progress:
+        lines = _answers(config, filler, show, progress.read)
+        draft.write_text("".join(lines), encoding="utf-8")
+    print(f"wrote {config.output}")
+
+
+def _results(config: FillMaskConfig) -> Results:
+    if config.text_file == STANDARD_INPUT:
+        raise InputError(
+            "--text_file -: what was read is gone when --output is looked at again; name a file, or use "
+            "> FILE in its place"
+        )
+    source = open_model(config.model_name_or_path, model_type="", from_scratch=False)
+    inputs: Dict[str, Sequence[Path]] = {
+        "text_file": files_of(config.text_file),
+        "model_name_or_path": [*source.weight_files, source.vocab_file],
+    }
+    settings = settings_of(config, *PLACES)
+    return Results("fill-mask", [Path(config.output)], inputs, settings, config.overwrite)
+
+
+def _answers(
+    config: FillMaskConfig,
+    filler: MaskFiller,
+    show: Callable[[str, List[FilledSlot]], str],
+    advance: Callable[[int], None],
+) -> Iterator[str]:
+    for where, text in _texts(config, advance):
+        yield show(text, filler.fill(text, config.top_k, config.beam_size, where))
+
+
+def _texts(config: FillMaskConfig, advance: Callable[[int], None]) -> Iterator[Tuple[str, str]]:
+    """Yield where each text stands, file:line, and the text."""
+    if config.text:
+        yield "--text", config.text
+        return
+    rules = LineRules(encoding=config.encoding, has_flag=True)
+    if config.text_file == STANDARD_INPUT:
+        name = "<stdin>"
+        lines: Iterable[bytes] = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)  # as each of them comes
+    else:
+        name, lines = config.text_file, read_lines(_file_of(config.text_file), advance)
+    for number, line in enumerate(lines, start=1):
+        text = decoded(name, number, line, rules)
+        if text.strip():
+            yield f"{name}:{number}", text
+
+
+def _file_of(given: str) -> Path:
+    path = Path(given)
+    if not path.exists() or path.is_dir():
+        raise InputError(f"{given}: no such file; fix --text_file")
+    return path
+
+
+def _json_line(text: str, slots: List[FilledSlot]) -> str:
+    named = [{**slot._asdict(), "fillings": [each._asdict() for each in slot.fillings]} for slot in slots]
+    return json.dumps({"text": text, "slots": named}, ensure_ascii=False) + "\n"
+
+
+def _table(text: str, slots: List[FilledSlot]) -> str:
+    lines = [text]
+    for number, slot in enumerate(slots, start=1):
+        masks = f"{slot.masks} masks" if slot.masks > 1 else "1 mask"
+        lines.append(f"  word {number}, {masks}")
+        lines += [f"  {100 * each.probability:7.2f} %  {each.word}  {each.filled}" for each in slot.fillings]
+    return "\n".join(lines) + "\n\n"

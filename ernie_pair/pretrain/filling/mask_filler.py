@@ -1,0 +1,128 @@
+"""The likeliest words behind [MASK], by a pretrained model."""
+
+from typing import List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.device.device import default_device, quiet_libraries, start_device
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pretrain.filling.masked_text import MaskedText, Slot, join_tokens, parse_masked_text
+from ernie_pair.pretrain.filling.pretrained_model import load_pretrained
+from ernie_pair.processes.world import World
+
+
+class Filling(NamedTuple):
+    """A prediction for a slot.
+
+    word         what its tokens read as
+    tokens       one for each mask
+    ids          theirs
+    probability  the product over the masks, each given those left of it in the slot
+    filled       the text with the word in the place of the slot
+    """
+
+    word: str
+    tokens: List[str]
+    ids: List[int]
+    probability: float
+    filled: str
+
+
+class FilledSlot(NamedTuple):
+    """The slot text[start:end] of ``masks`` masks, and its predictions, the likeliest first."""
+
+    start: int
+    end: int
+    masks: int
+    fillings: List[Filling]
+
+
+class _Beam(NamedTuple):
+    ids: Tuple[int, ...]  # of the masks that are filled
+    log_probability: float
+
+
+class MaskFiller:
+    """A pretrained model that is asked for what stands behind [MASK].
+
+        from ernie_pair import MaskFiller
+
+        filler = MaskFiller("output/model_last")
+        (slot,) = filler.fill("今天[MASK][MASK]很好")
+        print(slot.fillings[0].word, slot.fillings[0].probability)
+
+    ``model_name_or_path``: a built-in name, a folder that from_pretrained loads, a checkpoint of static
+    pretraining, ours or the recipe's, or the output_dir of a run. Raises InputError where there is no such
+    model, CheckpointError where it has no head for masked tokens.
+    """
+
+    def __init__(self, model_name_or_path: str, device: str = ""):
+        import paddle
+
+        quiet_libraries()
+        if not paddle.in_dynamic_mode():
+            raise InputError("static mode is on in this process; call paddle.disable_static() first")
+        source = open_model(model_name_or_path, model_type="", from_scratch=False)
+        self.device = start_device(device or default_device(), World())
+        self.model = load_pretrained(source)
+        self.tokenizer = WordPiece.from_file(source.vocab_file, source.spec.lower_case)
+        self.max_positions: int = source.spec.max_positions
+        # A vocabulary may name twins beyond the rows of the model, and a model have rows without a name.
+        self._known = min(source.spec.vocab_size, self.tokenizer.vocab_size)
+        tokenizer = self.tokenizer
+        self._never = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+
+    def fill(self, text: str, top_k: int = 5, beam_size: int = 5, where: str = "") -> List[FilledSlot]:
+        """Return the ``top_k`` likeliest words of each slot of ``text``, a stretch of [MASK]s.
+
+        The masks of a slot are filled from left to right, ``beam_size`` of the likeliest beginnings at a
+        time; 1 is greedy. Masks of other slots stay masks meanwhile. Probabilities are those of the whole
+        vocabulary; [PAD], [CLS], [SEP] and [MASK] are never predicted. Raises InputError, which begins with
+        ``where``, for a text without [MASK] or too long for the model.
+        """
+        for name, value in (("top_k", top_k), ("beam_size", beam_size)):
+            if value < 1:
+                raise InputError(f"{name} {value} is below 1; use 1 or more")
+        masked = parse_masked_text(text, self.tokenizer, self.max_positions, where)
+        return [self._fill_slot(masked, slot, top_k, beam_size) for slot in masked.slots]
+
+    def _fill_slot(self, masked: MaskedText, slot: Slot, top_k: int, beam_size: int) -> FilledSlot:
+        beams = [_Beam((), 0.0)]
+        for number, position in enumerate(slot.positions):
+            rows = np.array([masked.ids] * len(beams), np.int64)
+            rows[:, slot.positions[:number]] = [beam.ids for beam in beams]
+            width = top_k if number == len(slot.positions) - 1 else beam_size
+            beams = self._extend(beams, self._log_probabilities(rows, position), width)
+        fillings = [self._filling(masked, slot, beam) for beam in beams]
+        return FilledSlot(slot.start, slot.end, len(slot.positions), fillings)
+
+    def _extend(self, beams: Sequence[_Beam], log_probabilities: np.ndarray, width: int) -> List[_Beam]:
+        """Return the ``width`` likeliest of all beams with one token more; equal ones in the order of ids."""
+        totals = log_probabilities + np.array([[beam.log_probability] for beam in beams])
+        order = np.argsort(-totals, axis=None, kind="stable")[:width]
+        chosen = zip(*np.unravel_index(order, totals.shape))
+        kept = [_Beam((*beams[row].ids, int(token)), float(totals[row, token])) for row, token in chosen]
+        return [beam for beam in kept if np.isfinite(beam.log_probability)]
+
+    def _log_probabilities(self, rows: np.ndarray, position: int) -> np.ndarray:
+        """Return those of the tokens at ``position`` of ``rows`` [N, S], float64 [N, known tokens]."""
+        import paddle
+
+        places = np.arange(len(rows), dtype=np.int64) * rows.shape[1] + position
+        with paddle.no_grad():
+            tensors = {"input_ids": rows, "token_type_ids": np.zeros_like(rows), "masked_positions": places}
+            logits = self.model(**{name: paddle.to_tensor(array) for name, array in tensors.items()})[0]
+        values = logits.numpy().astype(np.float64)
+        values -= values.max(axis=1, keepdims=True)
+        values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
+        values = values[:, : self._known]
+        values[:, self._never] = -np.inf
+        return values
+
+    def _filling(self, masked: MaskedText, slot: Slot, beam: _Beam) -> Filling:
+        tokens = [self.tokenizer.tokens[token] for token in beam.ids]
+        word = join_tokens(tokens)
+        filled = masked.filled(slot, word)
+        return Filling(word, tokens, list(beam.ids), float(np.exp(beam.log_probability)), filled)

@@ -1,0 +1,45 @@
+"""A model with the heads of pretraining in dynamic graph, from a folder or a checkpoint of whatever kind."""
+
+from typing import Any
+
+from data_tools.base.errors import CheckpointError
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pretrain.convert.warm_start import LM_HEAD
+from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
+from ernie_pair.weights.parameter_matching import match_parameters
+from ernie_pair.weights.parameter_names import structured_names
+from ernie_pair.weights.weight_files import as_float32
+
+ORDER_HEAD, CLASSIFIER = "cls.seq_relationship.", "classifier."
+
+
+def load_pretrained(source: ModelSource) -> Any:
+    """Build the dynamic model of ``source``, without dropout, in float32, and give it its weights.
+
+    What masked tokens need must be in the file; the head of the sentence order and the pooler may be missing,
+    then they are random. Raises CheckpointError when the weights do not fit or have no such head, InputError
+    for a family that is not pretrained here.
+    """
+    from ernie_pair.pretrain.graph.model import build_ernie, ernie_config
+
+    config = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = build_ernie(config)
+    parameters, where = model.state_dict(), str(source.weights)
+    found = structured_names(source.read_weights(), parameters, where)
+    if not any(name.startswith(LM_HEAD) for name in found):
+        raise CheckpointError(
+            f"{where} holds no {LM_HEAD}*, the head that predicts masked tokens; give a pretrained model, "
+            "not one that was trained on for pairs or converted without its heads"
+        )
+    arrays = match_parameters(
+        parameters,
+        as_float32(cut_vocabulary(found, source.spec.vocab_size), where),
+        where,
+        may_miss=(ORDER_HEAD, f"{model.base_model_prefix}.pooler."),
+        may_have=CLASSIFIER,
+    )
+    for parameter in parameters.values():
+        if parameter.name in arrays:
+            parameter.set_value(arrays[parameter.name])
+    model.eval()
+    return model

@@ -1,0 +1,1 @@
+"""How the static program moves its parameters: AdamW or LAMB, sharded, as one op."""

@@ -1,0 +1,42 @@
+"""The optimizers of the static program, and which parameters each of them treats otherwise."""
+
+from typing import Any, Dict, Set
+
+import paddle
+from paddle import nn
+
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+
+
+def decayed_parameters(model: nn.Layer) -> Set[str]:
+    """Return the names of the parameters that decay, and that LAMB adapts: all but biases and norms."""
+    return {
+        p.name for name, p in model.named_parameters() if not name.endswith("bias") and "norm" not in name
+    }
+
+
+def build_optimizer(config: PretrainConfig, model: nn.Layer, schedule) -> paddle.optimizer.Optimizer:
+    """Return the optimizer of ``config``; ``schedule`` gives the learning rate.
+
+    LAMB (https://arxiv.org/abs/1904.00962) makes the step of a parameter as long as rate x |w|, by
+    |w| / |r + decay x w| with Adam's step r; biases and norms move as Adam moves them, without decay. Paddle
+    couples the two: what does not decay is not adapted.
+    """
+    decayed = decayed_parameters(model)
+    settings: Dict[str, Any] = {
+        "learning_rate": schedule,
+        "beta1": config.adam_beta1,
+        "beta2": config.adam_beta2,
+        "epsilon": config.adam_epsilon,
+        "grad_clip": paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip > 0 else None,
+        "multi_precision": config.narrows_weights,  # fleet does not say it where recompute stands between
+    }
+    if config.optimizer == "lamb":
+        return paddle.optimizer.Lamb(
+            lamb_weight_decay=config.weight_decay,
+            exclude_from_weight_decay_fn=lambda parameter: parameter.name not in decayed,
+            **settings,
+        )
+    return paddle.optimizer.AdamW(
+        weight_decay=config.weight_decay, apply_decay_param_fun=decayed.__contains__, **settings
+    )

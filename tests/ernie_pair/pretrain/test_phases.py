@@ -1,0 +1,134 @@
+"""Short samples first and long ones then, as one run: gone on from in either phase, to the bit."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from places import ROOT
+from tiny_pretrain import events, flags, write_corpus, write_model
+from tiny_pretrain_data import opened
+
+from data_tools.base.errors import InputError
+from data_tools.samples.phases import PhasedDataset
+from ernie_pair.pretrain.config.phases import Phase, parse_phases
+
+SCRIPT = ROOT / "scripts" / "run_pretrain_static.py"
+PHASES = {"phases": "16:3,32:3", "checkpoint_steps": 1, "global_batch_size": 8, "keep_checkpoints": 9}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("phases")
+    model = write_model(folder / "model")
+    for number, name in enumerate("ab"):
+        write_corpus(folder / name, model, seed=number)
+    return folder
+
+
+def pretrain(world, output, **changes):
+    words = flags(world / "model", world / "a", output, **{**PHASES, **changes})
+    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def whole(world):
+    pretrain(world, world / "whole")
+    return world / "whole"
+
+
+@pytest.mark.parametrize("step", [2, 3, 5], ids=["in the first", "between", "in the second"])
+def test_a_run_goes_on_in_the_phase_that_it_was_in(world, whole, step):
+    cut = world / f"cut_{step}"
+    shutil.copytree(whole, cut, symlinks=True)
+    for number in range(step + 1, 7):
+        shutil.rmtree(cut / "checkpoints" / f"step_{number:08d}")
+    assert f"step {step}, {8 * step} samples seen" in pretrain(world, cut, num_workers=1)
+    assert events(cut) == events(whole)
+    for name in ("static_vars.safetensors", "optimizer-00000-of-00001.safetensors"):
+        assert (cut / "model_last" / name).read_bytes() == (whole / "model_last" / name).read_bytes()
+
+
+def test_the_lengths_are_those_of_the_phases(world):
+    data = opened(world, phases="16:3,32:3", short_seq_prob=0)
+    lengths = [batch["input_ids"].shape[1] for group in data.updates(0) for batch in group]
+    assert len(lengths) == 6 and max(lengths[:3]) == 16 and max(lengths[3:]) == 32
+    assert max(batch["input_ids"].shape[1] for batch in data.evaluation("valid")) == 32
+
+
+def test_the_first_phase_reads_what_a_run_of_its_length_reads(world):
+    phased = opened(world, phases="16:4,32:2").updates(0)
+    alone = opened(world, max_seq_len=16).updates(0)
+    for _, (one,), (other,) in zip(range(4), phased, alone):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("bucket_size", [0, 4])
+@pytest.mark.parametrize("blend", [False, True])
+def test_updates_go_on_from_the_samples_seen(world, bucket_size, blend):
+    settings = {"phases": "16:40,32:40", "max_steps": 80, "bucket_size": bucket_size}
+    settings["input_dir"] = f"1 {world / 'a'} 2 {world / 'b'}" if blend else world / "a"
+    updates = [group[0]["input_ids"] for group in opened(world, **settings).updates(0)]
+    assert len(updates) == 80
+    for step in (30, 40, 55):
+        resumed = [group[0]["input_ids"] for group in opened(world, **settings).updates(4 * step)]
+        assert len(resumed) == 80 - step and all(map(np.array_equal, updates[step:], resumed))
+
+
+def test_phases_of_one_length_draw_anew(world):
+    """The second begins its documents again, in another order and with other masks."""
+    data = opened(world, phases="32:3,32:3")
+    one, other = (
+        [b["input_ids"] for (b,) in list(data.updates(0))[half]] for half in (slice(3), slice(3, 6))
+    )
+    assert not any(np.array_equal(a, b) for a, b in zip(one, other))
+
+
+def test_an_epoch_is_measured_over_all_phases(world):
+    def of(**changes):
+        return opened(world, max_steps=200, **changes).samples_per_epoch
+
+    short, long = of(max_seq_len=16), of(max_seq_len=32)
+    assert long < of(phases="16:100,32:100") < short
+
+
+def test_a_dataset_of_phases_is_each_from_its_first_sample():
+    phased = PhasedDataset(["abcd", "xyz"], [2, 3])
+    assert [phased[number] for number in range(len(phased))] == list("abxyz")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("128", "128 is no phase; write lengths and steps as in phases=128:9000,512:1000"),
+        ("16:3,,32:3", "nothing is no phase"),
+        ("16:-3,32:9", "16:-3 is no phase"),
+        ("16:0,32:6", "take 8 tokens or more, and a step or more"),
+        ("4:3,32:3", "asks for samples of 4 tokens"),
+        ("16:3,24:3", "the longest samples have 24 tokens, max_seq_len is 32; pass max_seq_len=24"),
+        ("16:3,32:4", "7 steps in all, and max_steps is 6; pass max_steps=7"),
+    ],
+)
+def test_phases_that_are_none_are_refused(world, text, message):
+    with pytest.raises(InputError) as caught:
+        opened(world, phases=text)
+    assert message in str(caught.value), str(caught.value)
+
+
+def test_no_phases_are_one():
+    assert parse_phases("", 32, 6) == [Phase(32, 6)]
+    assert parse_phases(" 16:2, 32:4 ", 32, 6) == [Phase(16, 2), Phase(32, 4)]
+
+
+def test_a_model_with_too_few_positions_is_refused(world):
+    with pytest.raises(InputError, match="max_seq_len=48 is above the model's 40 positions"):
+        opened(world, phases="16:3,48:3", max_seq_len=48)
+
+
+def test_other_phases_are_another_run(world, whole):
+    words = flags(world / "model", world / "a", whole, **{**PHASES, "phases": "16:2,32:4"})
+    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2 and "phases was '16:3,32:3' and is now '16:2,32:4'" in done.stderr
