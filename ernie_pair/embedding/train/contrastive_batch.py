@@ -35,36 +35,36 @@ class ContrastiveBatch(NamedTuple):
     step: StepTexts
 
 
-class ContrastiveSteps:
-    """The steps of a training: a pure function of the texts, the seed and the place.
+class StepRules(NamedTuple):
+    """How texts make steps: ``batch_size`` pairs a micro-batch of a process.
 
-    ``batch_size`` pairs are a micro-batch of a process; ``hard_negatives`` at most go with each pair.
+    ``hard_negatives`` at most go with each pair; ``bucket``: pairs of like length stand together.
     """
 
-    def __init__(
-        self,
-        texts: TrainingTexts,
-        rows: EncodedPairs,
-        seed: int,
-        batch_size: int,
-        accumulation_steps: int,
-        hard_negatives: int,
-        bucket: bool,
-    ):
-        self.texts, self.rows, self.seed = texts, rows, seed
-        self.batch_size, self.accumulation_steps = batch_size, accumulation_steps
-        self.hard_negatives, self.bucket = hard_negatives, bucket
+    seed: int
+    batch_size: int
+    accumulation_steps: int = 1
+    hard_negatives: int = 1
+    bucket: bool = True
+
+
+class ContrastiveSteps:
+    """The steps of a training: a pure function of the texts, the rules and the place."""
+
+    def __init__(self, texts: TrainingTexts, rows: EncodedPairs, rules: StepRules):
+        self.texts, self.rows, self.rules = texts, rows, rules
 
     def of_rank(self, world: World, consumed: int) -> Iterator[List[ContrastiveBatch]]:
         """Yield the micro-batches of a rank for every step, without end, from pair ``consumed`` on.
 
         A step takes the same pairs however they are divided over ranks and micro-batches.
         """
-        size = self.batch_size * self.accumulation_steps * world.size
+        rules = self.rules
+        size = rules.batch_size * rules.accumulation_steps * world.size
         lengths = np.maximum(
             *(self.rows.lengths[side] for side in (self.texts.anchors, self.texts.positives))
         )
-        order = BatchOrder(lengths, self.seed, size, self.bucket)
+        order = BatchOrder(lengths, rules.seed, size, rules.bucket)
         while True:
             pairs = order.rows_at(consumed, size)
             epochs = np.arange(consumed, consumed + size) // len(self.texts)
@@ -73,15 +73,15 @@ class ContrastiveSteps:
 
     def _micro_batches(self, pairs: np.ndarray, epochs: np.ndarray, world: World) -> List[ContrastiveBatch]:
         negatives = [
-            self.texts.negatives_of(pair, epoch, self.hard_negatives)
+            self.texts.negatives_of(pair, epoch, self.rules.hard_negatives)
             for pair, epoch in zip(pairs.tolist(), epochs.tolist())
         ]
         step = describe_step(self.texts, pairs, negatives)
         ends = np.cumsum([0, *map(len, negatives)]) + 2 * len(pairs)
-        found = []
+        found, size = [], self.rules.batch_size
         for begin in self._begins(len(pairs), world):
-            own = np.arange(begin, begin + self.batch_size)
-            hard = np.arange(ends[begin], ends[begin + self.batch_size])
+            own = np.arange(begin, begin + size)
+            hard = np.arange(ends[begin], ends[begin + size])
             places = np.concatenate([own, len(pairs) + own, hard])
             batch = self.rows.batch(step.numbers[places])
             found.append(ContrastiveBatch(batch.input_ids, batch.token_type_ids, places, step))
@@ -89,7 +89,7 @@ class ContrastiveSteps:
 
     def _begins(self, num_pairs: int, world: World) -> List[int]:
         """Return where the micro-batches of a rank begin: those of one pass lie side by side."""
-        return list(range(0, num_pairs, self.batch_size))[world.rank :: world.size]
+        return list(range(0, num_pairs, self.rules.batch_size))[world.rank :: world.size]
 
 
 def describe_step(texts: TrainingTexts, pairs: np.ndarray, negatives: List[np.ndarray]) -> StepTexts:

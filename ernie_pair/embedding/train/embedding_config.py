@@ -14,7 +14,7 @@ from ernie_pair.embedding.retrieval import METRICS
 from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
-from ernie_pair.inference.token_rows import SHORTEST_TEXT
+from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.labels import parse_label_map
@@ -108,7 +108,7 @@ class EmbeddingConfig(
         help="tokens per text, [CLS] and [SEP] included",
         group="data",
         unit="tokens",
-        at_least=SHORTEST_TEXT,
+        at_least=SHORTEST_PAIR,  # tokenizer_config.json remembers it, and may start pairs
     )
     epochs: int = option(
         3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1

@@ -10,7 +10,7 @@ from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.embedding.retrieval import build_retrieval_set
 from ernie_pair.embedding.text_file import is_text_file, read_texts
-from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps
+from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps, StepRules
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_job import DevTexts
 from ernie_pair.embedding.train.training_texts import (
@@ -63,24 +63,23 @@ def open_embedding_data(
     Raises InputError when a row, a label or a flag cannot be used.
     """
     tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
-    dev_source = _source_of(config, "dev", given.dev, labelled=True)
+    dev_source = source_of(config, "dev", given.dev, labelled=True)
     dev = _open_dev(config, dev_source, tokenizer, world)
     texts, hashes = _open_texts(config, given, world)
     if config.objective == "pairs" and isinstance(dev_source, PairSource) and world.is_first:
-        train = _source_of(config, "train", given.train, labelled=True)
+        train = source_of(config, "train", given.train, labelled=True)
         if isinstance(train, PairSource):
             warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
     rows = texts.encode(tokenizer, config.max_seq_len)
     _describe(config, given, texts, rows.num_cut)
-    steps = ContrastiveSteps(
-        texts,
-        rows,
+    rules = StepRules(
         config.seed,
         config.batch_size,
         config.gradient_accumulation_steps,
         config.hard_negatives,
         config.bucket,
     )
+    steps = ContrastiveSteps(texts, rows, rules)
     hashes["dev_file"] = dev_source.sha256()
     counts = {"train_file": len(texts), "dev_file": len(dev.asked.labels), "negatives_file": None}
     names = {"train_file": given.train, "dev_file": given.dev, "negatives_file": given.negatives}
@@ -98,12 +97,12 @@ def _open_texts(config: EmbeddingConfig, given: GivenData, world: World):
             raise InputError("--negatives_file is of --objective pairs; leave one of them out")
         texts, sha256 = read_any_texts(config, given.train)
         return texts_alone(texts, name), {"train_file": sha256}
-    source = _source_of(config, "train", given.train, labelled=True)
+    source = source_of(config, "train", given.train, labelled=True)
     pairs = _read(config, "train", source, world)
     if not _is_given(given.negatives):
         return texts_of_pairs(pairs, None, name), {"train_file": source.sha256()}
     assert given.negatives is not None
-    more = _source_of(config, "negatives", given.negatives, labelled=False)
+    more = source_of(config, "negatives", given.negatives, labelled=False)
     negatives = _read(config, "negatives", more, world)
     hashes = {"train_file": source.sha256(), "negatives_file": more.sha256()}
     return texts_of_pairs(pairs, negatives, name), hashes
@@ -119,12 +118,13 @@ def read_any_texts(config: EmbeddingConfig, given: Given):
         given = list(given)
         if given and all(isinstance(one, str) for one in given):
             return given, sha256_of_texts(given)
-    source = _source_of(config, "train", given, labelled=False)
+    source = source_of(config, "train", given, labelled=False)
     pairs = source.read()
     return [*pairs.left, *pairs.right], source.sha256()
 
 
-def _source_of(config: EmbeddingConfig, part: str, given: Given, labelled: bool):
+def source_of(config: EmbeddingConfig, part: str, given: Given, labelled: bool):
+    """Return a source of the pairs of ``part``, a key of PARTS; see `PairSource`. Raises InputError."""
     labels = None
     if labelled:
         labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
