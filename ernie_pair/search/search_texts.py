@@ -27,7 +27,7 @@ from ernie_pair.search.searcher import RECALL_K, PairSearcher
 from ernie_pair.search.text_source import IndexedText, read_texts
 
 DIGITS, PROMPT = 6, "> "
-BREADTH_HELP = "of ivf the lists that are looked through, of hnsw the candidates; 0: 16 and 64"
+BREADTH_HELP = "of ivf the lists that are looked through, of hnsw the candidates; 0: 64"
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from places import ROOT
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
+from without_training import WITHOUT_TRAINING
 
 import ernie_pair
 from data_tools.base.cli import exit_code_of
@@ -30,20 +31,6 @@ from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.export.predict_exported import RunConfig, predict_exported
 
-# As where only [predict,serve] is installed: none of the libraries of training can be found.
-WITHOUT_TRAINING = """
-import importlib.util, sys
-from data_tools.base.optional_import import OF_TRAINING
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {*OF_TRAINING, "paddle2onnx", "pandas", "ray", "torch"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Absent())
-from data_tools.base.cli import exit_code_of
-from ernie_pair.__main__ import COMMANDS, LAUNCH, _run
-"""
 ASKED = """
 import asyncio, httpx
 from ernie_pair import PairPredictor

@@ -19,7 +19,7 @@ from data_tools.base.errors import InputError
 from ernie_pair.search import build_index as building
 from ernie_pair.search import vector_chunks
 from ernie_pair.search.build_index import IndexConfig, make_index
-from ernie_pair.search.faiss_index import IndexShape, VectorIndex
+from ernie_pair.search.faiss_index import IndexShape, VectorIndex, build_index, write_index
 from ernie_pair.search.index_folder import FILES, open_index_folder
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 from ernie_pair.search.vector_chunks import work_folder_of
@@ -219,3 +219,10 @@ def test_an_index_is_opened_memory_mapped(tmp_path, embedder):
     path.unlink()
     query = HashEmbedder().embed(TEXTS[5:6])
     assert opened.nearest(query, 1)[1].tolist() == [[5]]
+
+
+def test_an_index_that_the_disk_refuses_is_a_machine_fault(tmp_path, capfd):
+    index = build_index(IndexShape(), 3, 4, lambda: iter([np.eye(3, 4, dtype=np.float32)]), threads=1)
+    assert exit_code_of(lambda: write_index(index, tmp_path / "absent" / "index.faiss")) == 5
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert "faiss could not write it" in line and "index.faiss" in line
