@@ -19,8 +19,13 @@ prepare_cpu_math()
 choose_programs()
 
 if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
+    from ernie_pair.embedding.open_embedder import open_embedder
+    from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+    from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
     from ernie_pair.engine.control import TrainerControl
+    from ernie_pair.inference.embedder import TextEmbedder
     from ernie_pair.inference.predictor import PairPredictor
+    from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.pair_config import PairConfig
     from ernie_pair.pair.evaluation.robustness_table import measure_robustness
@@ -30,31 +35,41 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.user_metrics import EvalPrediction
 
 __all__ = [
+    "EmbeddingConfig",
+    "EmbeddingTrainer",
     "EvalPrediction",
     "PairCallback",
     "PairClassifier",
     "PairConfig",
     "PairPredictor",
     "PairTrainer",
+    "TextEmbedder",
     "TrainerControl",
     "TrainerState",
     "__version__",
     "measure_robustness",
     "notebook_launcher",
+    "open_embedder",
+    "open_vectors",
 ]
 
 # What Python is offered, and where it is: imported when it is asked for, since most of it loads Paddle.
 _OFFERED = {
+    "EmbeddingConfig": "ernie_pair.embedding.train.embedding_config",
+    "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
     "EvalPrediction": "ernie_pair.pair.train.user_metrics",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
     "PairConfig": "ernie_pair.pair.config.pair_config",
     "PairPredictor": "ernie_pair.inference.predictor",
     "PairTrainer": "ernie_pair.pair.train.trainer",
+    "TextEmbedder": "ernie_pair.inference.embedder",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
     "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
+    "open_embedder": "ernie_pair.embedding.open_embedder",
+    "open_vectors": "ernie_pair.inference.vector_files",
 }
 
 

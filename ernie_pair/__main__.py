@@ -137,6 +137,25 @@ COMMANDS = {
         "PseudoLabelConfig",
         "labels for pairs, where a classifier is sure",
     ),
+    "train-embedding": (
+        "ernie_pair.embedding.train.train_embedding",
+        "train_embedding",
+        "TrainEmbeddingConfig",
+        "teach an encoder to make vectors of texts",
+    ),
+    "embed": ("ernie_pair.embedding.embed", "embed", "EmbedConfig", "the vectors of a file of texts"),
+    "evaluate-embedding": (
+        "ernie_pair.embedding.evaluate_embedding",
+        "evaluate_embedding",
+        "EvaluateEmbeddingConfig",
+        "how well texts find their matches by vectors",
+    ),
+    "export-embedding": (
+        "ernie_pair.embedding.export_embedding",
+        "export_embedding",
+        "ExportEmbeddingConfig",
+        "a folder that makes vectors without training",
+    ),
     "compare-starts": (
         "ernie_pair.pair.compare.compare_starts",
         "compare_starts",

@@ -35,7 +35,9 @@ from ernie_pair.checkpoint.manifest import (
 from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.run_log import open_log
+from ernie_pair.inference.embedding_json import EmbeddingSettings, read_embedding
 from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.vector_files import open_vectors
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.source import open_model
 from ernie_pair.model_files.spec import read_spec
@@ -218,7 +220,23 @@ def corpus_line_reader(folder):
     return Reader(path, lambda: json_text(str(path), 1, path.read_bytes(), STRICT), 2, whole_lines=False)
 
 
+def embedding_reader(folder):
+    write_model(folder)
+    settings = EmbeddingSettings("mean", 32, (8, 32), 24, 0.05, "f" * 64, {"model.onnx": "e" * 64})
+    (folder / "embedding.json").write_text(settings.to_json())
+    return Reader(folder / "embedding.json", lambda: read_embedding(folder), 2)
+
+
+def vectors_reader(folder):
+    folder.mkdir()
+    about = {"format": 1, "fingerprint": "f" * 64, "count": 3, "dim": 2, "dtype": "float16"}
+    (folder / "vectors.json").write_text(json.dumps({**about, "files": {"vectors.npy": "e" * 64}}))
+    return Reader(folder / "vectors.json", lambda: open_vectors(folder), 2)
+
+
 READERS = {
+    "embedding": embedding_reader,
+    "vectors": vectors_reader,
     "config": config_reader,
     "tokenizer_config": tokenizer_reader,
     "calibration": calibration_reader,

@@ -68,12 +68,13 @@ BELOW = {
         *("data_tools/samples", "ernie_pair/pair/evaluation", "ernie_pair/pair/train"),
     ),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
-    "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/train", "ernie_pair/pair/export"),
     "ernie_pair/pair/mining": ("ernie_pair/embedding", "ernie_pair/pair/evaluation"),
+    "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/export"),
+    "ernie_pair/embedding/train": ("ernie_pair/embedding", "ernie_pair/pair/train"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
-    "ernie_pair/launch": ("ernie_pair/pair/train", "ernie_pair/pretrain"),
+    "ernie_pair/launch": ("ernie_pair/embedding/train", "ernie_pair/pair/train", "ernie_pair/pretrain"),
 }
 # Their recipe fixes where they lie; these are the rooms that they are of.
 ROOM_OF = {
@@ -216,6 +217,8 @@ def configs():
     from ernie_pair.checkpoint.show_checkpoint import ShowConfig
     from ernie_pair.device.doctor import DoctorConfig
     from ernie_pair.device.gpu.cuda_links import LinkCudaConfig
+    from ernie_pair.embedding.embed_config import EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig
+    from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
     from ernie_pair.gpu_check.check_gpu import CheckGpuConfig
     from ernie_pair.launch.launch_config import LaunchConfig
     from ernie_pair.launch.wizard import QuestionsConfig
@@ -244,6 +247,7 @@ def configs():
         *(AuditConfig, AuditPairsConfig, PrepareConfig, InspectConfig),
         *(CompareConfig, EvaluateConfig, PredictConfig, TrainConfig, PretrainConfig, ConvertConfig),
         *(FromHuggingFaceConfig, ToHuggingFaceConfig),
+        *(TrainEmbeddingConfig, EmbedConfig, EvaluateEmbeddingConfig, ExportEmbeddingConfig),
         *(ExportConfig, RunConfig, ServeConfig, LaunchConfig, QuestionsConfig, QuickstartConfig, CheckConfig),
         *(CheckGpuConfig, MineConfig, PseudoLabelConfig, RobustnessConfig),
     ]

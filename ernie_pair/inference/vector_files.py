@@ -116,7 +116,7 @@ def _checked(folder: Path, found: Dict[str, Any]) -> VectorFile:
         "fingerprint": isinstance(found.get("fingerprint"), str),
         "count": is_whole_number(found.get("count"), 0),
         "dim": is_whole_number(found.get("dim"), 1),
-        "dtype": found.get("dtype") in DTYPES,
+        "dtype": found.get("dtype") in tuple(DTYPES),
         "files": isinstance(files, dict) and set(files) <= WRITTEN and is_texts(list(files.values())),
     }
     for key, sound in is_sound.items():

@@ -25,6 +25,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.flag_words import flag_names, flags_given, given_by, split_words
 from data_tools.base.options import Given, Options, hints_of, option, read_given
 from data_tools.base.yaml_flags import Entry, launch_file, read_entries
+from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
@@ -38,6 +39,7 @@ CONFIGS: Dict[str, Type[Options]] = {
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
     "pretrain": PretrainConfig,
+    "train-embedding": TrainEmbeddingConfig,
 }
 
 

@@ -5,16 +5,20 @@ that reached only one of them at the same step, and no collective is spent on it
 """
 
 import ctypes
+import logging
 import os
 import signal
 import threading
-from typing import Any, Dict, NoReturn, Optional
+from typing import Any, Callable, Dict, NoReturn, Optional, TypeVar
 
 from data_tools.base.errors import Stopped
 
 # A sum over up to 1023 ranks keeps the signals apart; the one that stands last here outweighs the others.
 SIGNAL_WEIGHTS = {signal.SIGINT: 1, signal.SIGHUP: 1 << 10, signal.SIGTERM: 1 << 20}
 PR_SET_PDEATHSIG = 1
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 
 class StopSignals:
@@ -82,6 +86,24 @@ class StopSignals:
         self._seen = self._seen or signal.Signals(number)
         if not self._patient:
             raise_stopped(self.local(), "before the first step")
+
+
+def call_with_signals(train: Callable[[StopSignals], Result], is_launched: bool) -> Result:
+    """Return what ``train`` does, called from Python; signals end it after the step that it is in.
+
+    ``is_launched``: a launcher has started this process, which dies with it. Ctrl-C raises KeyboardInterrupt,
+    another signal SystemExit.
+    """
+    try:
+        with StopSignals(goes_on=True) as signals:
+            if is_launched:
+                stop_with_the_launcher()
+            return train(signals)
+    except Stopped as stop:
+        if stop.exit_code == 130:
+            raise KeyboardInterrupt(str(stop)) from None
+        logger.warning("%s", stop)
+        raise SystemExit(stop.exit_code) from None
 
 
 def raise_stopped(total: int, when: str) -> NoReturn:

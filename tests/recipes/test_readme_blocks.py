@@ -55,6 +55,8 @@ CHANGES = [
     ("--device cpu ...", {"...": f"--model_name_or_path ernie-1.0 --model_type ernie {TRAIN}1"}, ""),
     ("lcqmc", {"--train_file lcqmc": "--train_file train.tsv", "--dev_file lcqmc": "--dev_file dev.tsv"}, ""),
     ("train_pair.py", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
+    ("train-embedding", {}, "--max_steps 2 --batch_size 8 --max_seq_len 32 --device cpu"),
+    ("--dims 64,128", {"--dims 64,128": "--dims 8,16"}, ""),  # the tiny model makes vectors of 32 numbers
     ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
     ("ernie-pair launch", {}, "--max_steps 2"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
@@ -106,6 +108,7 @@ def write_texts(here):
     (here / "documents.jsonl").write_text(
         "".join(json.dumps({"text": "\n".join(texts[i : i + 3])}) + "\n" for i in range(20))
     )
+    (here / "texts.txt").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     for number, (name, labels) in enumerate({"test.tsv": True, "new.tsv": False}.items()):
         tiny_pair.write_pairs(here / name, 40, seed=7 + number, labels=labels)
     lines = (here / "dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)

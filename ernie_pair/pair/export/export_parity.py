@@ -4,11 +4,11 @@ from typing import List, Tuple
 
 import numpy as np
 import paddle
+from paddle import nn
 
 from data_tools.base.errors import CheckpointError
 from data_tools.text.wordpiece import CONTINUATION, WordPiece
 from ernie_pair.inference.token_rows import Batch, encode_texts, evaluation_batches
-from ernie_pair.pair.model.classifier import PairClassifier
 
 LARGEST_DIFFERENCE = 1e-4
 SHAPES = ((1, 5), (3, 17), (8, 64), (2, 512))  # rows, tokens; no longer than the model is asked for
@@ -50,8 +50,8 @@ def random_texts(
     return left, right
 
 
-def answers_of(model: PairClassifier, batches: List[Batch]) -> List[np.ndarray]:
-    """Return the logits of the dynamic model, float32 [B, C] of each batch."""
+def answers_of(model: nn.Layer, batches: List[Batch]) -> List[np.ndarray]:
+    """Return the logits, or what it answers, of the dynamic model, float32 [B, C] of each batch."""
     model.eval()
     with paddle.no_grad():
         return [model(*map(paddle.to_tensor, batch[:2])).numpy() for batch in batches]

@@ -1,6 +1,7 @@
 """The classifier as a file of Paddle Inference, and that as a file of ONNX."""
 
 from pathlib import Path
+from typing import Optional
 
 import paddle
 from paddle import nn
@@ -9,19 +10,22 @@ from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
 from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
 from ernie_pair.model_files.config_checks import NO_MODEL
-from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.encoder_model import EncoderModel
 
 OPSET = 17
 INPUTS, OUTPUT = ("input_ids", "token_type_ids"), "logits"
 
 
-def write_paddle(model: PairClassifier, folder: Path) -> None:
+def write_paddle(model: EncoderModel, folder: Path, traced: Optional[nn.Layer] = None) -> None:
     """Write PADDLE_FILES, for any batch and length. ``model`` is a static one afterwards.
+
+    ``traced``: a layer that makes something of what ``model`` answers; None: the model itself.
 
     Raises InputError for a class of a person's own that Paddle makes no static graph of.
     """
     _drop_padding_ids(model)
-    traced = model if model.way.takes_types else _AlsoTakesTypes(model)
+    traced = traced or model
+    traced = traced if model.way.takes_types else _AlsoTakesTypes(traced)
     shapes = [paddle.static.InputSpec([None, None], "int64", name) for name in INPUTS]
     prefix = folder / Path(PADDLE_FILES[0]).stem
     try:
@@ -43,7 +47,7 @@ class _AlsoTakesTypes(nn.Layer):
     So every export has the same two inputs.
     """
 
-    def __init__(self, model: PairClassifier):
+    def __init__(self, model: nn.Layer):
         super().__init__()
         self.model = model
 
@@ -53,7 +57,7 @@ class _AlsoTakesTypes(nn.Layer):
         return logits_BC + (token_type_ids[:, :1] * 0).astype(logits_BC.dtype)
 
 
-def _drop_padding_ids(model: PairClassifier) -> None:
+def _drop_padding_ids(model: EncoderModel) -> None:
     """Make each embedding a plain table of what it answers, the padding's zeros included.
 
     For a padding id ONNX would hold a second table of the same size, and multiply by it at every call.
@@ -68,8 +72,10 @@ def _drop_padding_ids(model: PairClassifier) -> None:
                 setattr(layer, name, table)
 
 
-def write_onnx(folder: Path) -> None:
+def write_onnx(folder: Path, output: str = OUTPUT) -> None:
     """Write ONNX_FILES from the PADDLE_FILES of the same folder. Raises InputError when it cannot be done.
+
+    ``output``: what its answer is called.
 
     No operators are fused here: ONNX Runtime fuses bias and GELU by itself when it loads the file. With
     SkipLayerNormalization and EmbedLayerNormalization fused besides by its transformers optimizer, asking
@@ -85,18 +91,18 @@ def write_onnx(folder: Path) -> None:
     if not content:
         raise InputError("paddle2onnx cannot express this model in ONNX; pass --format paddle")
     model = onnx.load_from_string(content)
-    _name_the_ends(model.graph)
+    _name_the_ends(model.graph, output)
     onnx.checker.check_model(model)
     (folder / ONNX_FILES[0]).write_bytes(model.SerializeToString())
 
 
-def _name_the_ends(graph) -> None:
+def _name_the_ends(graph, called: str) -> None:
     """Name the output and the open dimensions, which Paddle calls by its last operation and by numbers."""
     (output,) = graph.output
     for node in graph.node:
         for names in (node.input, node.output):
-            names[:] = [OUTPUT if name == output.name else name for name in names]
-    output.name = OUTPUT
+            names[:] = [called if name == output.name else name for name in names]
+    output.name = called
     for value, axes in (*((value, ("batch", "length")) for value in graph.input), (output, ("batch",))):
         for dimension, axis in zip(value.type.tensor_type.shape.dim, axes):
             dimension.dim_param = axis

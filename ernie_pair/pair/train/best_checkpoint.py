@@ -66,6 +66,19 @@ class BestModel:
         if best is not None and self.world.is_first:
             point_best(best)
 
+    def tell(self, state: TrainState) -> None:
+        """Log the best metric, and where its model lies."""
+        folder = self.folder()
+        if state.best_step == 0 < state.step:
+            logger.warning(
+                "best %s %.4f is that of step 0: the run got no better than its start, which lies in %s",
+                self.metric,
+                state.best_metric,
+                folder,
+            )
+        else:
+            logger.info("best %s %.4f: %s", self.metric, state.best_metric, folder)
+
     def _publish(self, value: float) -> None:
         clear_leftovers(self.output_dir, PREFIX)
         about = {"metric": self.metric, "value": value, "lower_is_better": self.lower_is_better}

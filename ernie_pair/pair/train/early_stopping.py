@@ -1,8 +1,11 @@
 """When a run ends before its time: its evaluations have stopped getting better."""
 
+import logging
 from dataclasses import dataclass
 
 from ernie_pair.checkpoint.train_state import TrainState
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,16 @@ class EarlyStopping:
     def is_due(self, state: TrainState) -> bool:
         """Return whether the run is to end now."""
         return 0 < self.patience <= state.stale_evaluations
+
+    def tell(self, state: TrainState, metric: str) -> None:
+        """Log why a run ends that goes by ``metric``."""
+        logger.info(
+            "stopped early after step %d: %d evaluations in a row without a better %s than %.4f",
+            state.step,
+            state.stale_evaluations,
+            metric,
+            state.metric_to_beat,
+        )
 
     def _gain(self, value: float, before: float) -> float:
         return before - value if self.lower_is_better else value - before

@@ -16,6 +16,7 @@ from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.metrics import find_single_class, measure
 from ernie_pair.pair.model.classifier import PairClassifier
+from ernie_pair.pair.model.encoder_model import EncoderModel
 from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
@@ -24,7 +25,7 @@ from ernie_pair.pair.step.data_parallel import DataParallel
 from ernie_pair.pair.step.fgm import Fgm
 from ernie_pair.pair.step.loss import PairLoss
 from ernie_pair.pair.step.operations import StepOperations
-from ernie_pair.pair.step.optimizer import new_optimizer
+from ernie_pair.pair.step.optimizer import OptimizerFlags, ScheduleFlags, new_optimizer
 from ernie_pair.pair.step.pinned_batch import PinnedBatch
 from ernie_pair.pair.step.step_numbers import PassNumbers, StepSums, WaitingStep, read_steps
 from ernie_pair.pair.step.zero2 import Zero2
@@ -266,7 +267,7 @@ class PairJob:
         job_state.restore(self, checkpoint)
 
 
-def open_optimizer(config: PairConfig, model: PairClassifier) -> paddle.optimizer.AdamW:
+def open_optimizer(config: OptimizerFlags, model: EncoderModel) -> paddle.optimizer.AdamW:
     """Return the optimizer of a run, over the weights of ``model`` that are not frozen."""
     clip = paddle.nn.ClipGradByGlobalNorm(config.grad_clip) if config.grad_clip else None
     if model.fused_state is None:
@@ -276,7 +277,7 @@ def open_optimizer(config: PairConfig, model: PairClassifier) -> paddle.optimize
     return optimizer
 
 
-def rates_of(config: PairConfig, total_steps: int) -> Dict[str, Any]:
+def rates_of(config: ScheduleFlags, total_steps: int) -> Dict[str, Any]:
     """Return the schedule of a run, as keyword arguments of ``learning_rate``. Raises InputError."""
     return {
         "max_lr": config.learning_rate,

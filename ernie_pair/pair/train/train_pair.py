@@ -127,7 +127,7 @@ class PairRun:
         processes = Processes(self.world, self.world, self.process_group.all_reduce)
         state = run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
         if state.best_metric is not None:
-            self.hooks.tell_the_best(state)
+            self.hooks.best.tell(state)
         return state
 
     def _settings(self) -> RunSettings:
@@ -261,13 +261,7 @@ class PairHooks(Hooks):
 
     def _tell_why_it_ended(self, state: TrainState) -> None:
         if self.stopping.is_due(state):
-            logger.info(
-                "stopped early after step %d: %d evaluations in a row without a better %s than %.4f",
-                state.step,
-                state.stale_evaluations,
-                self.config.best_metric,
-                state.metric_to_beat,
-            )
+            self.stopping.tell(state, self.config.best_metric)
         else:
             logger.info("a callback stopped the run after step %d; train again to go on", state.step)
 
@@ -278,16 +272,3 @@ class PairHooks(Hooks):
         name = run.start.source.spec.labels.names[label]
         named = f"class {name}" if name == str(label) else name
         logger.warning("step %d: %s", state.step, describe_single_class(named, len(run.data.dev)))
-
-    def tell_the_best(self, state: TrainState) -> None:
-        """Log the best metric, and where its model lies."""
-        metric, value, folder = self.config.best_metric, state.best_metric, self.best.folder()
-        if state.best_step == 0 < state.step:
-            logger.warning(
-                "best %s %.4f is that of step 0: the run got no better than its start, which lies in %s",
-                metric,
-                value,
-                folder,
-            )
-        else:
-            logger.info("best %s %.4f: %s", metric, value, folder)

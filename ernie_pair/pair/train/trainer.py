@@ -24,7 +24,7 @@ from typing import (
 
 import numpy as np
 
-from data_tools.base.errors import InputError, Stopped
+from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.device import quiet_libraries, start_device
@@ -57,7 +57,7 @@ from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.processes.collectives import gather_results
-from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
+from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.processes.world import launched_world
 
 # A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
@@ -161,16 +161,7 @@ class PairTrainer:
         Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
         """
         self._begin()
-        try:
-            with StopSignals(goes_on=True) as signals:
-                if self.world.size > 1:
-                    stop_with_the_launcher()
-                return self._train(signals)
-        except Stopped as stop:
-            if stop.exit_code == 130:
-                raise KeyboardInterrupt(str(stop)) from None
-            logging.getLogger(__name__).warning("%s", stop)
-            raise SystemExit(stop.exit_code) from None
+        return call_with_signals(self._train, is_launched=self.world.size > 1)
 
     def open_parts(self) -> TrainingParts:
         """Return model, optimizer, data and schedule, for a loop of your own on one process.

@@ -1,0 +1,205 @@
+"""The vectors of a file of texts, in bounded memory, by this process or by the tasks of Ray."""
+
+import json
+import logging
+import socket
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+from data_tools.base.errors import InputError, MachineError
+from data_tools.base.progress import CountProgress
+from data_tools.base.ray_pool import ray_map, require_ray
+from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.results import Results, files_of, settings_of
+from ernie_pair.embedding.embed_config import EmbedConfig
+from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.embedding.text_file import read_texts
+from ernie_pair.embedding.vector_writer import VectorShape, VectorWriter, part_folder
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.embedder import TextEmbedder, describe_cut
+from ernie_pair.inference.vector_files import (
+    SCALES_FILE,
+    VECTORS_FILE,
+    VECTORS_FORMAT,
+    VECTORS_JSON,
+    Packed,
+    pack_vectors,
+)
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.pair.data.pair_file import refuse_changed, stamp_of
+from ernie_pair.processes.world import World
+
+PIECE = 4096  # texts that are sorted by length together; decides the last bits of the vectors
+PLACES = ("model_path", "input_file", "output_dir", "workers", "ray_address", "engine", "device")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PieceMaker:
+    """The maker of pieces: texts -> their vectors as they are stored. Picklable; opens the model once.
+
+    ``fingerprint`` and ``backend`` are those of the model here: another machine must answer as this one.
+    """
+
+    model_path: str
+    device: str
+    options: EmbedderOptions
+    kernels: KernelFlags
+    dtype: str
+    fingerprint: str
+    backend: str
+
+    def __call__(self, texts: List[str]) -> Packed:
+        """Return the vectors of ``texts``. Raises MachineError on a machine that would make others."""
+        embedder = _embedder_of(self.model_path, self.device, self.options, self.kernels)
+        if (embedder.fingerprint, embedder.backend) != (self.fingerprint, self.backend):
+            raise MachineError(
+                f"{self.model_path} on {socket.gethostname()} is another model, or computed by "
+                f"{embedder.backend} and not {self.backend}; give all machines the same, or pass "
+                "--kernels plain"
+            )
+        return pack_vectors(embedder.embed(texts), self.dtype)
+
+
+@lru_cache(maxsize=1)
+def _embedder_of(
+    model_path: str, device: str, options: EmbedderOptions, kernels: KernelFlags
+) -> TextEmbedder:
+    if not Path(model_path).exists():
+        raise MachineError(
+            f"{model_path}: not seen by {socket.gethostname()}; put it where all machines of the "
+            "cluster see it"
+        )
+    return open_embedder(model_path, device, options, kernels)
+
+
+def embed(config: EmbedConfig) -> None:
+    """Write the vectors of ``input_file`` into ``output_dir``, or go on with what a killed run has left.
+
+    Raises InputError for bad texts or what would be lost, MachineError when the disk or Ray refuses.
+    """
+    start_console(World())
+    config = replace(config, model_path=str(_folder_of(config.model_path).absolute()))
+    output_dir, text_file = Path(config.output_dir), Path(config.input_file)
+    refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON))
+    results = _results(config, output_dir)
+    if results.are_done():
+        return
+    if config.engine == "ray":
+        require_ray(config.ray_address)
+    texts = _count_texts(config)
+    embedder = _embedder_of(*_asked_of(config))
+    logger.info(
+        "%d texts by %s, fingerprint %s", texts.num_texts, embedder.backend, embedder.fingerprint[:12]
+    )
+    shape = VectorShape(texts.num_texts, embedder.dim, config.dtype, PIECE)
+    made_of = {"texts": texts.sha256, "fingerprint": embedder.fingerprint, "backend": embedder.backend}
+    with part_folder(output_dir) as folder:
+        writer = VectorWriter(folder, shape, {**made_of, "settings": _settings(config)})
+        _write(config, embedder, writer)
+        refuse_changed(text_file, texts.stamp)
+        about = _about(config, embedder, shape, texts.sha256)
+        publish_folder(
+            output_dir,
+            lambda draft: _fill(draft, writer, about),
+            results.about_folder,
+            may_be_lost=lambda there: config.overwrite,
+        )
+    if embedder.num_cut:  # of those that this process has seen
+        logger.info("%s", describe_cut(embedder))
+    logger.info("%d vectors of %d numbers, %s: %s", shape.count, shape.dim, shape.dtype, config.output_dir)
+
+
+class _Texts(NamedTuple):
+    """A file of texts, which is not to change: its content and what changes with that."""
+
+    num_texts: int
+    sha256: str
+    stamp: Tuple[int, int]
+
+
+def _count_texts(config: EmbedConfig) -> _Texts:
+    """Read all texts once, before anything is computed. Raises InputError for a line that is none."""
+    path = Path(config.input_file)
+    if not path.is_file():
+        raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")
+    stamp = stamp_of(path)
+    count = sum(1 for _ in read_texts(path, config.encoding))
+    if not count:
+        raise InputError(f"{path} holds no text; give a file with a text in each line")
+    return _Texts(count, sha256_of_file(path), stamp)
+
+
+def _asked_of(config: EmbedConfig) -> Tuple[str, str, EmbedderOptions, KernelFlags]:
+    return config.model_path, config.device, config.options, KernelFlags(config.kernels, config.precision)
+
+
+def _folder_of(model_path: str) -> Path:
+    if not Path(model_path).is_dir():
+        raise InputError(f"--model_path {model_path} is not a folder; give that of an embedding model")
+    return model_folder_of(Path(model_path))
+
+
+def _settings(config: EmbedConfig) -> dict:
+    return settings_of(config, *PLACES)
+
+
+def _results(config: EmbedConfig, output_dir: Path) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {
+        "model_path": [path for path in files_of(config.model_path) if path.name != README],
+        "input_file": files_of(config.input_file),
+    }
+    names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]
+    outputs = [output_dir / name for name in names]
+    return Results("embed", outputs, inputs, _settings(config), config.overwrite, record=output_dir / MADE)
+
+
+def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) -> None:
+    """Write the pieces that are not done yet, in their order."""
+    maker = PieceMaker(*_asked_of(config), config.dtype, embedder.fingerprint, embedder.backend)
+    shape, done = writer.shape, writer.done * PIECE
+    if writer.done:
+        logger.info("an earlier run has left %d of %d vectors: going on", min(done, shape.count), shape.count)
+    texts = islice(read_texts(Path(config.input_file), config.encoding), done, None)
+    run = map
+    if config.engine == "ray":
+        run = partial(ray_map, workers=config.workers, address=config.ray_address)  # type: ignore[assignment]
+    with CountProgress(shape.count - min(done, shape.count), "text") as progress:
+        for packed in run(maker, _pieces(texts)):
+            writer.append(packed)
+            progress.advance(len(packed.rows))
+
+
+def _pieces(texts: Iterator[str]) -> Iterator[List[str]]:
+    while True:
+        piece = list(islice(texts, PIECE))
+        if not piece:
+            return
+        yield piece
+
+
+def _about(config: EmbedConfig, embedder: TextEmbedder, shape: VectorShape, sha256: str) -> dict:
+    return {
+        "format": VECTORS_FORMAT,
+        "fingerprint": embedder.fingerprint,
+        "count": shape.count,
+        "dim": shape.dim,
+        "dtype": shape.dtype,
+        "model": Path(config.model_path).name,
+        "max_seq_len": embedder.max_seq_len,
+        "computed_by": embedder.backend,
+        "texts": {"name": Path(config.input_file).name, "sha256": sha256},
+    }
+
+
+def _fill(draft: Path, writer: VectorWriter, about: dict) -> None:
+    writer.publish_into(draft)
+    files = {name: sha256_of_file(draft / name) for name in writer.shape.arrays}
+    content = json.dumps({**about, "files": files}, indent=2, ensure_ascii=False)
+    (draft / VECTORS_JSON).write_text(content + "\n", encoding="utf-8")

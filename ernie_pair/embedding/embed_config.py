@@ -1,0 +1,140 @@
+"""The flags of asking an embedding model: embed, evaluate-embedding, export-embedding."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, names_in, option, refuse_empty
+from data_tools.text.lines import ENCODINGS
+from ernie_pair.device.device import default_device
+from ernie_pair.embedding.open_embedder import EmbedderOptions
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.labels import parse_label_map
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
+
+MODEL_HELP = "an embedding model, trained or exported: its folder, or the OUT of a run for its best one"
+
+
+@dataclass(frozen=True)
+class EmbedderFlags(KernelFlags):
+    """How an embedding model is asked; a part of the commands."""
+
+    dim: int = option(
+        0,
+        help="numbers of a vector, one of the lengths that the model was trained for; 0: all",
+        group="model",
+        unit="numbers",
+        at_least=0,
+    )
+    pooling: Literal["auto", "mean", "first_token"] = option(
+        "auto", help="of a model without embedding.json, which is asked untrained; auto: mean", group="model"
+    )
+    max_seq_len: int = option(
+        0,
+        help="tokens per text of such a model; 0: as it says",
+        group="data",
+        unit="tokens",
+        at_least=0,
+    )
+    batch_size: int = option(64, help="texts in one forward pass", group="devices", unit="texts", at_least=1)
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+
+    @property
+    def options(self) -> EmbedderOptions:
+        """Return them as `open_embedder` takes them."""
+        pooling = "" if self.pooling == "auto" else self.pooling
+        return EmbedderOptions(self.dim, pooling, self.max_seq_len, batch_size=self.batch_size)
+
+
+@dataclass(frozen=True)
+class EmbedConfig(EmbedderFlags):
+    """Write the vectors of a file of texts, to be memory mapped."""
+
+    EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
+
+    model_path: str = option(help=MODEL_HELP, group="model")
+    input_file: str = option(help="a text in each line, plain, .gz or .zst", group="data")
+    output_dir: str = option(help="the folder to make: vectors.npy, vectors.json", group="data")
+    dtype: Literal["float16", "int8"] = option(
+        "float16", help="of the numbers that are stored; int8: with a scale for each text", group="precision"
+    )
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    engine: Literal["local", "ray"] = option(
+        "local",
+        help="this process computes, or the tasks of Ray (needs the extra [ray])",
+        group="devices",
+    )
+    workers: int = option(
+        1, help="tasks of Ray at a time, each with a model of its own", group="devices", at_least=1
+    )
+    ray_address: str = option("", help="HOST:PORT of a cluster; empty: a Ray of its own", group="devices")
+    overwrite: bool = option(False, help="replace other vectors that are there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+        if self.engine == "local" and (self.ray_address or self.workers > 1):
+            raise InputError("--ray_address and --workers are of --engine ray; pass it, or leave them out")
+        if self.engine == "ray" and self.device == "gpu":
+            raise InputError("--engine ray computes on CPUs; pass --device cpu, or --engine local")
+
+
+@dataclass(frozen=True)
+class EvaluateEmbeddingConfig(EmbedderFlags):
+    """Measure how well the texts of labelled pairs find their matches by their vectors."""
+
+    EXAMPLE = "--model_path output/best --input_file test.tsv --output_file metrics.json"
+
+    model_path: str = option(help=MODEL_HELP, group="model")
+    input_file: str = option(
+        help="labelled pairs: a file, or a set such as lcqmc (its dev part)", group="data"
+    )
+    output_file: str = option(
+        help="JSON goes here: recall, mrr, ndcg, spearman, of each length", group="data"
+    )
+    dims: str = option(
+        "",
+        help="lengths to be measured beside --dim, 64,128 for example; all: of training",
+        group="model",
+    )
+    text_a: str = option(
+        "", help="the column of the first text; empty: a known name, or the first column", group="data"
+    )
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    label_map: str = option(
+        "", help="what files call the labels: 0=different,1=same; 1 is that of a match", group="data"
+    )
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    overwrite: bool = option(False, help="replace another result that is there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
+        refuse_other_labels(self.label_map)
+        if self.dims != "all" and not all(word.isdecimal() for word in names_in(self.dims)):
+            raise InputError(f"--dims {self.dims} holds what is no length; write 64,128 for example, or all")
+
+
+@dataclass(frozen=True)
+class ExportEmbeddingConfig(Options):
+    """Make a folder that makes vectors without the training code, and prove that it does so alike."""
+
+    EXAMPLE = "--model_path output/best --output_dir exported"
+
+    model_path: str = option(
+        help="a trained embedding model: its folder, or the OUT of a run for its best one", group="model"
+    )
+    output_dir: str = option(help="the folder to make: model.onnx, embedding.json, vocab.txt", group="data")
+    overwrite: bool = option(False, help="replace another export that is there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")
+
+
+def refuse_other_labels(label_map: str) -> None:
+    """Raise InputError for --label_map of other than two classes."""
+    if label_map and sorted(set(parse_label_map(label_map).classes.values())) != [0, 1]:
+        raise InputError(f"--label_map {label_map} does not name two classes; write 0=different,1=same")

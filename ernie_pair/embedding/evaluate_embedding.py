@@ -1,0 +1,97 @@
+"""An embedding model measured on labelled pairs: how well their texts find each other."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+
+from data_tools.base.options import names_in
+from data_tools.base.progress import CountProgress
+from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig
+from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.labels import Labels, parse_label_map
+from ernie_pair.model_files.source import model_folder_of
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.evaluation.result_file import results_of
+from ernie_pair.processes.world import World
+
+CHUNK = 4096  # texts that are asked for at a time
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
+    """Write the metrics as JSON, and print them; see `measure_retrieval`.
+
+    Raises an ErniePairError for whatever the user can fix.
+    """
+    start_console(World())
+    if Path(config.model_path).is_dir():
+        config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    results = results_of("evaluate-embedding", config)
+    if results.are_done():
+        found = json.loads(Path(config.output_file).read_text(encoding="utf-8"))
+    else:
+        found = _measure(config)
+        with results.published() as (draft,):
+            draft.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print("  ".join(f"{name} {value:.4f}" for name, value in found["metrics"].items()))
+
+
+def _measure(config: EvaluateEmbeddingConfig) -> Dict[str, Any]:
+    asked = build_retrieval_set(_read(config), config.input_file)
+    kernels = KernelFlags(config.kernels, config.precision)
+    embedder = open_embedder(config.model_path, config.device, config.options, kernels)
+    lengths = _lengths(config, embedder)
+    vectors = _vectors_of(embedder, asked)
+    by_length = {
+        dim: measure_retrieval(unit_rows(vectors[:, :dim], config.model_path), asked) for dim in lengths
+    }
+    if embedder.num_cut:
+        logger.info("%s", describe_cut(embedder, len(asked.texts)))
+    return {
+        "metrics": by_length[embedder.dim],
+        "queries": len(asked.queries),
+        "corpus": len(asked.corpus),
+        "pairs": len(asked.labels),
+        "dims": {str(dim): metrics for dim, metrics in by_length.items()},
+        "fingerprint": embedder.fingerprint,
+        "computed_by": embedder.backend,
+    }
+
+
+def _lengths(config: EvaluateEmbeddingConfig, embedder: TextEmbedder) -> List[int]:
+    """Return the lengths to measure, ascending. Raises InputError for one that was not trained for."""
+    settings = embedder.settings
+    words = settings.dims if config.dims == "all" else map(int, names_in(config.dims))
+    chosen = {settings.chosen_dim(dim, config.model_path) for dim in words}
+    return sorted({embedder.dim, *(dim for dim in chosen if dim <= embedder.dim)})
+
+
+def _vectors_of(embedder: TextEmbedder, asked: RetrievalSet) -> np.ndarray:
+    parts = []
+    with CountProgress(len(asked.texts), "text") as progress:
+        for begin in range(0, len(asked.texts), CHUNK):
+            parts.append(embedder.embed(asked.texts[begin : begin + CHUNK]))
+            progress.advance(len(parts[-1]))
+    return np.concatenate(parts)
+
+
+def _read(config: EvaluateEmbeddingConfig) -> Pairs:
+    labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    columns = Columns(config.text_a, config.text_b, config.label)
+    source = PairSource("input_file", config.input_file, "dev", labels, columns, RowRules.of(config))
+    pairs = source.read()
+    tell_rejected(config.input_file, pairs.bad, len(pairs), Path(f"{config.output_file}{ENDING}"))
+    return pairs

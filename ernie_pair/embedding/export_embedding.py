@@ -1,0 +1,169 @@
+"""A trained embedding model as one of ONNX, and the proof that it answers alike."""
+
+import json
+import logging
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Dict, List, NamedTuple, Sequence
+
+import numpy as np
+from paddle import nn
+
+from data_tools.base.errors import InputError
+from data_tools.base.optional_import import import_optional
+from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.paddle_version import refuse_without_programs
+from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
+from ernie_pair.embedding.text_encoder import TextEncoder
+from ernie_pair.embedding.trained_model import load_text_encoder
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.embedder import VECTORS, VectorBackend, exported_parts
+from ernie_pair.inference.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
+from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
+from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.model_card import ModelCard, write_card
+from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
+from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.pair.export.export_parity import answers_of, largest_difference, random_texts
+from ernie_pair.pair.export.formats import write_onnx, write_paddle
+from ernie_pair.processes.world import World
+
+NUM_TEXTS, TEXTS_PER_BATCH = 24, 6
+COMMANDS = "ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors"
+PYTHON = """\
+from ernie_pair import open_embedder
+
+print(open_embedder(".").embed(["怎么开户", "如何开户"]))"""
+
+logger = logging.getLogger(__name__)
+
+
+class Trained(NamedTuple):
+    """The model to be exported."""
+
+    source: ModelSource
+    model: TextEncoder
+    settings: EmbeddingSettings
+    tokenizer: WordPiece
+
+
+def export_embedding(config: ExportEmbeddingConfig) -> None:
+    """Write ``output_dir`` and log the largest difference of a vector's numbers from the trained model.
+
+    Raises InputError for what cannot be exported or would be lost, CheckpointError where ONNX answers
+    otherwise than the model; then nothing is written.
+    """
+    start_console(World())
+    quiet_libraries()
+    refuse_without_programs("export-embedding")
+    if not Path(config.model_path).is_dir():
+        raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
+    config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
+    output_dir = Path(os.path.realpath(config.output_dir))
+    refuse_loss(output_dir, (*EXPORTED, EMBEDDING, README) if (output_dir / EMBEDDING).is_file() else ())
+    results = _results(config, output_dir)
+    if results.are_done():
+        return
+    import_optional("onnxruntime", "onnx")
+    start_device("cpu", World())
+    trained = _open(config)
+    publish_folder(
+        output_dir,
+        lambda draft: _fill(draft, trained),
+        results.about_folder,
+        may_be_lost=lambda folder: config.overwrite,
+    )
+    logger.info("%s is ready to ship: %s", config.model_path, config.output_dir)
+
+
+def _results(config: ExportEmbeddingConfig, output_dir: Path) -> Results:
+    inputs: Dict[str, Sequence[Path]] = {
+        "model_path": [path for path in files_of(config.model_path) if path.name != README]
+    }
+    outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
+    settings = settings_of(config, "model_path", "output_dir")
+    return Results("export-embedding", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)
+
+
+def _open(config: ExportEmbeddingConfig) -> Trained:
+    folder = Path(config.model_path)
+    settings = read_embedding(folder)
+    if settings is None:
+        raise InputError(f"{folder} holds no {EMBEDDING}; train one with ernie-pair train-embedding")
+    if settings.is_exported:
+        raise InputError(f"{folder} is an exported model already; give the trained one that it was made of")
+    source = open_model(str(folder), model_type="", from_scratch=False)
+    model, _ = load_text_encoder(source, settings, "cpu", KernelFlags(kernels="plain"))
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
+    return Trained(source, model, settings, tokenizer)
+
+
+def _fill(draft: Path, trained: Trained) -> None:
+    model, settings, folder = trained.model, trained.settings, trained.source.vocab_file.parent
+    model_sha256 = model.sha256(trained.tokenizer.sha256)
+    layer = UnitVectors(model)
+    batches = parity_texts(trained.tokenizer, settings.max_seq_len)
+    expected = answers_of(layer, batches)
+    shutil.copyfile(trained.source.vocab_file, draft / VOCAB)
+    content = json.dumps(model.spec.to_config(), indent=2, ensure_ascii=False)
+    (draft / CONFIG).write_text(f"{content}\n", encoding="utf-8")
+    if (folder / TOKENIZER).is_file():
+        shutil.copyfile(folder / TOKENIZER, draft / TOKENIZER)
+    write_paddle(model, draft, layer)
+    write_onnx(draft, VECTORS)
+    for name in PADDLE_FILES:
+        (draft / name).unlink()
+    files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+    settings = replace(settings, model_sha256=model_sha256, files=files)
+    backend = VectorBackend(exported_parts(draft, settings), cpu_threads())
+    difference = largest_difference(backend, batches, expected)
+    logger.info("largest difference of %s %.3g, of %d batches", ONNX_FILES[0], difference, len(batches))
+    facts = {"parity": {backend.name: difference}, "model": Path(trained.source.name).name}
+    (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
+    write_card(draft, _card_of(trained, difference))
+
+
+class UnitVectors(nn.Layer):
+    """The vectors of a model at length 1, which is what is exported."""
+
+    def __init__(self, model: TextEncoder):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, token_type_ids):
+        """Return vectors [B, D] of length 1, of ids and token types int64 [B, S]."""
+        vectors_BD = self.model(input_ids, token_type_ids)
+        return vectors_BD / (vectors_BD * vectors_BD).sum(axis=1, keepdim=True).sqrt()
+
+
+def parity_texts(tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
+    """Return batches of texts of random tokens, of all lengths, some longer than ``max_seq_len``."""
+    texts, more = random_texts(np.random.default_rng(0), tokenizer, 2 * max_seq_len, NUM_TEXTS // 2)
+    short = [text[: number + 1] for number, text in enumerate(more)]
+    rows = encode_single_texts([*texts, *short], tokenizer, max_seq_len)
+    return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, TEXTS_PER_BATCH)]
+
+
+def _card_of(trained: Trained, difference: float) -> ModelCard:
+    settings = trained.settings
+    return ModelCard(
+        title=f"An embedding model of the family {trained.model.family}, exported",
+        facts={
+            "exported from": Path(trained.source.name).name,
+            "numbers of a vector": ", ".join(map(str, settings.dims)),
+            "pooling": settings.pooling,
+            "tokens per text": str(settings.max_seq_len),
+            "largest difference": f"onnx {difference:.3g}",
+        },
+        commands=COMMANDS,
+        python=PYTHON,
+    )

@@ -1,0 +1,107 @@
+"""What vectors are judged by: queries that search their matches among many texts.
+
+The set comes from labelled pairs: the queries are the first texts that have a match (a row of label 1), the
+corpus is every second text, each once. For a query, a text of the corpus that equals it is left out, unless
+it is one of its matches: it is no answer that anybody would have to find. Q queries, C texts, D numbers.
+"""
+
+from typing import Dict, List, NamedTuple
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from ernie_pair.pair.data.pair_file import Pairs
+
+CUTOFFS, NDCG_AT = (1, 10, 100), 10
+METRICS = (*(f"recall_at_{k}" for k in CUTOFFS), "mrr", f"ndcg_at_{NDCG_AT}", "spearman")
+BLOCK = 256  # queries that are compared with the whole corpus at a time
+
+
+class RetrievalSet(NamedTuple):
+    """Texts, each once, and what is asked of them; all numbers are places in ``texts``.
+
+    ``queries`` int64 [Q]; ``matches[i]`` int64 are those of query i; ``corpus`` int64 [C], ascending.
+    ``left``, ``right`` and ``labels`` int64 [pairs] are the rows that it was made from.
+    """
+
+    texts: List[str]
+    queries: np.ndarray
+    matches: List[np.ndarray]
+    corpus: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    labels: np.ndarray
+
+
+def build_retrieval_set(pairs: Pairs, where: str) -> RetrievalSet:
+    """Build the set of labelled pairs, 1 for a match. Raises InputError where no row is one."""
+    places: Dict[str, int] = {}
+    left, right = (
+        np.array([places.setdefault(text, len(places)) for text in side], dtype=np.int64)
+        for side in (pairs.left, pairs.right)
+    )
+    labels = pairs.known_labels
+    matches: Dict[int, List[int]] = {}
+    for query, text in zip(left[labels == 1].tolist(), right[labels == 1].tolist()):
+        matches.setdefault(query, []).append(text)
+    if not matches:
+        raise InputError(f"{where} has no pair of label 1, so no query has a match; take another file")
+    queries = np.array(sorted(matches), dtype=np.int64)
+    found = [np.unique(np.array(matches[int(query)], dtype=np.int64)) for query in queries]
+    return RetrievalSet(list(places), queries, found, np.unique(right), left, right, labels)
+
+
+def measure_retrieval(vectors: np.ndarray, asked: RetrievalSet) -> Dict[str, float]:
+    """Return the METRICS of vectors float32 [texts, D] of length 1, in the order of METRICS.
+
+    ``recall_at_k`` is the mean share of a query's matches among its k best texts; ``mrr`` the mean of
+    1 / (rank of the best match); ``ndcg_at_10`` the discounted gain of matches among the 10 best, of what it
+    could be. Of texts with equal scores the matches stand last. ``spearman`` is the rank correlation of the
+    cosines of all pairs with their labels, 0 where either is constant.
+    """
+    ranks = match_ranks(vectors, asked)
+    counts = np.array([len(one) for one in ranks], dtype=np.float64)
+    gains = 1 / np.log2(np.arange(2, NDCG_AT + 2))
+    best = np.array([gains[: int(count)].sum() for count in counts])
+    found = np.array([(1 / np.log2(one[one <= NDCG_AT] + 1)).sum() for one in ranks])
+    values = {f"recall_at_{k}": np.mean([(one <= k).mean() for one in ranks]) for k in CUTOFFS}
+    values["mrr"] = np.mean([1 / one.min() for one in ranks])
+    values[f"ndcg_at_{NDCG_AT}"] = np.mean(found / best)
+    values["spearman"] = _spearman(vectors, asked)
+    return {name: float(values[name]) for name in METRICS}
+
+
+def match_ranks(vectors: np.ndarray, asked: RetrievalSet) -> List[np.ndarray]:
+    """Return the rank of each match among all texts of the corpus, int64 from 1 on, query by query."""
+    corpus = vectors[asked.corpus]
+    ranks: List[np.ndarray] = []
+    for begin in range(0, len(asked.queries), BLOCK):
+        queries = asked.queries[begin : begin + BLOCK]
+        scores = vectors[queries] @ corpus.T
+        for row, query, matches in zip(scores, queries, asked.matches[begin : begin + BLOCK]):
+            ranks.append(_ranks_of(row, int(query), np.searchsorted(asked.corpus, matches), asked.corpus))
+    return ranks
+
+
+def _ranks_of(scores: np.ndarray, query: int, matches: np.ndarray, corpus: np.ndarray) -> np.ndarray:
+    """Return the ranks of ``matches``, places in ``corpus``, by their ``scores`` float32 [C]."""
+    is_other = np.ones(len(corpus), dtype=bool)
+    is_other[matches] = False
+    is_other[corpus == query] = False
+    others, own = np.sort(scores[is_other]), np.sort(scores[matches])[::-1]
+    better = len(others) - np.searchsorted(others, own, side="left")  # equal ones stand before a match
+    return better + np.arange(1, len(own) + 1)
+
+
+def _spearman(vectors: np.ndarray, asked: RetrievalSet) -> float:
+    from scipy.stats import spearmanr
+
+    cosines = cosines_of(vectors, asked.left, asked.right)
+    if len(np.unique(asked.labels)) < 2 or len(np.unique(cosines)) < 2:
+        return 0.0
+    return float(spearmanr(cosines, asked.labels).correlation)
+
+
+def cosines_of(vectors: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return the cosines of rows ``left`` and ``right`` of vectors of length 1, float64 [pairs]."""
+    return np.einsum("nd,nd->n", vectors[left], vectors[right], dtype=np.float64)

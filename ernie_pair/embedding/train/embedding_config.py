@@ -1,0 +1,240 @@
+"""The flags of training an embedding model."""
+
+from dataclasses import dataclass
+from typing import Literal, Optional, Tuple
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import names_in, option
+from data_tools.text.lines import ENCODINGS
+from ernie_pair.checkpoint.retention_flags import RetentionFlags
+from ernie_pair.device.amp_flags import AmpFlags
+from ernie_pair.device.deterministic_flags import DeterministicFlags
+from ernie_pair.device.device import default_device
+from ernie_pair.embedding.retrieval import METRICS
+from ernie_pair.engine.lr_schedule import STYLES
+from ernie_pair.engine.report_flags import ReportFlags
+from ernie_pair.engine.warmup_flags import WarmupFlags
+from ernie_pair.inference.token_rows import SHORTEST_PAIR
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.config_json import FAMILIES
+from ernie_pair.model_files.labels import parse_label_map
+from ernie_pair.pair.config.layer_flags import LayerFlags
+from ernie_pair.pair.config.pair_config import LARGEST_SEED, OutputConfig
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
+
+
+@dataclass(frozen=True)
+class ContrastiveFlags(LayerFlags):
+    """What is learned, and of what; a part of `EmbeddingConfig`."""
+
+    objective: Literal["pairs", "simcse"] = option(
+        "pairs",
+        help="pairs: texts of label 1 belong together; simcse: a text and itself under another dropout",
+        group="optimisation",
+    )
+    pooling: Literal["mean", "first_token"] = option(
+        "mean", help="which hidden states make the vector", group="model"
+    )
+    dims: str = option(
+        "",
+        help="lengths at which vectors may be cut off (Matryoshka), 64,128 for example; empty: none",
+        group="model",
+    )
+    temperature: float = option(
+        0.05, help="what cosines are divided by before the softmax", group="optimisation", above=0
+    )
+    hard_negatives: int = option(
+        1,
+        help="of each pair that many texts of label 0, or of --negatives_file, are negatives of the step",
+        group="optimisation",
+        unit="texts",
+        at_least=0,
+    )
+    gradient_accumulation_steps: int = option(
+        1,
+        help="forward passes of --batch_size pairs in one step; the negatives are those of the whole step",
+        group="optimisation",
+        unit="batches",
+        at_least=1,
+    )
+    grad_clip: float = option(
+        0.0, help="largest global norm of the gradient; 0: no clipping", group="optimisation", at_least=0
+    )
+
+    @property
+    def chosen_dims(self) -> Tuple[int, ...]:
+        """Return the lengths in ``dims``, ascending, each once. Raises InputError for what is no length."""
+        words = names_in(self.dims)
+        if not all(word.isdecimal() and 0 < int(word) < 10**6 for word in words):
+            raise InputError(f"--dims {self.dims} holds what is no length; write 64,128,312 for example")
+        return tuple(sorted({int(word) for word in words}))
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig(
+    ContrastiveFlags,
+    WarmupFlags,
+    ReportFlags,
+    AmpFlags,
+    KernelFlags,
+    DeterministicFlags,
+    RetentionFlags,
+    OutputConfig,
+):
+    """The settings of training an embedding model; its data are those of the command or the trainer."""
+
+    model_type: Optional[str] = option(
+        None, help="the family of the model; none: as its config.json says", group="model", choices=FAMILIES
+    )
+    from_scratch: bool = option(
+        False, help="start from random weights: config.json and vocab.txt are enough", group="model"
+    )
+    dropout: float = option(
+        0.1, help="dropout of hidden states and attention weights", group="model", at_least=0, below=1
+    )
+    text_a: str = option(
+        "", help="the column of the first text; empty: a known name, or the first column", group="data"
+    )
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    label_map: str = option(
+        "", help="what files call the labels: 0=different,1=same; 1 is that of a match", group="data"
+    )
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
+    bucket: bool = option(True, help="batches of texts of like length, which pads little", group="data")
+    max_seq_len: int = option(
+        64,
+        help="tokens per text, [CLS] and [SEP] included",
+        group="data",
+        unit="tokens",
+        at_least=SHORTEST_PAIR,  # tokenizer_config.json remembers it, and may start pairs
+    )
+    epochs: int = option(
+        3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
+    )
+    max_steps: int = option(
+        0, help="steps in all; 0: as many as --epochs takes", group="optimisation", unit="steps", at_least=0
+    )
+    batch_size: int = option(
+        64, help="pairs per process in one forward pass", group="optimisation", unit="pairs", at_least=1
+    )
+    learning_rate: float = option(
+        5e-5, help="highest learning rate, at the end of warm-up", group="optimisation", above=0
+    )
+    lr_scheduler_type: str = option(
+        "linear",
+        help="what follows the warm-up: down to 0 along a line or a cosine, or no decay",
+        group="optimisation",
+        choices=STYLES,
+    )
+    weight_decay: float = option(
+        0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
+    )
+    seed: int = option(
+        1234,
+        help="of weights, data order and dropout",
+        group="optimisation",
+        at_least=0,
+        at_most=LARGEST_SEED,
+    )
+    eval_batch_size: int = option(
+        64, help="texts in one forward pass of an evaluation", group="evaluation", unit="texts", at_least=1
+    )
+    eval_freq: int = option(
+        100,
+        help="steps between evaluations; each epoch's end is evaluated as well",
+        group="evaluation",
+        unit="steps",
+        at_least=1,
+    )
+    logging_freq: int = option(
+        10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
+    )
+    checkpoint_steps: int = option(
+        500, help="steps between checkpoints", group="checkpoints", unit="steps", at_least=1
+    )
+    keep_best: int = option(
+        1,
+        help="that many best models are kept, the link best leads to the best of them",
+        group="checkpoints",
+        unit="models",
+        at_least=1,
+    )
+    best_metric: str = option(
+        "recall_at_10",
+        help="of the dev pairs; chooses the best model",
+        group="evaluation",
+        choices=METRICS,
+    )
+    early_stopping_patience: int = option(
+        0,
+        help="end after that many evaluations in a row without a better best_metric; 0: never",
+        group="evaluation",
+        unit="evaluations",
+        at_least=0,
+    )
+    early_stopping_min_delta: float = option(
+        0.0, help="what is better by no more than this is not", group="evaluation", at_least=0
+    )
+    fresh_start: bool = option(
+        False,
+        help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume",
+        group="checkpoints",
+    )
+    allow_change: str = option(
+        "", help="what may differ from the checkpoint's run: learning_rate,seed", group="checkpoints"
+    )
+    on_nan: Literal["stop", "skip"] = option(
+        "stop", help="a loss that is not finite ends the run, or its step is left out", group="optimisation"
+    )
+    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.refuse_half_precision_on(self.device)
+        self.refuse_narrow_sums(self.gradient_accumulation_steps, "batch_size")
+        assert self.chosen_dims is not None  # refused where they are none
+        if self.label_map and sorted(set(parse_label_map(self.label_map).classes.values())) != [0, 1]:
+            raise InputError(
+                f"--label_map {self.label_map} does not name two classes; write 0=different,1=same"
+            )
+        if self.objective == "simcse" and not self.dropout:
+            raise InputError(
+                "--objective simcse compares two passes that differ by their dropout, and --dropout 0.0 "
+                "leaves them equal; use --dropout 0.1"
+            )
+        if self.reduce_dtype == "half" and not self.narrows_weights:
+            raise InputError(
+                "--reduce_dtype half: with --amp_level O1 the gradients are in float32; leave it out, or use "
+                "O2"
+            )
+        if self.pairs_per_step(1) < 2:
+            raise InputError(
+                "--batch_size 1 leaves a pair no negatives in its step; use 2 or more, 64 for example"
+            )
+
+    def pairs_per_step(self, processes: int) -> int:
+        """Return the global batch size: the pairs of one step, of all ``processes``."""
+        return self.batch_size * self.gradient_accumulation_steps * processes
+
+
+@dataclass(frozen=True)
+class TrainEmbeddingConfig(EmbeddingConfig):
+    """Train an encoder to make vectors of texts that belong together alike. Start it again to resume."""
+
+    EXAMPLE = "--model_name_or_path ernie-gram-zh --train_file lcqmc --dev_file lcqmc --output_dir output"
+
+    model_name_or_path: str = option(
+        help="a built-in name (ernie-gram-zh, ernie-1.0) or a model folder", group="model"
+    )
+    train_file: str = option(
+        help="labelled pairs, a file or a set such as lcqmc; for simcse .txt with a text per line too",
+        group="data",
+    )
+    dev_file: str = option(
+        help="labelled pairs: the first texts search their matches among all second ones", group="data"
+    )
+    negatives_file: str = option(
+        "", help="pairs (a text of the training, a hard negative of it); labels are not read", group="data"
+    )

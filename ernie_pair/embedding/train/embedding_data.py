@@ -1,0 +1,177 @@
+"""What an embedding model learns from and is judged by: from files, sets or Python objects to batches."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from data_tools.base.errors import InputError
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.embedding.retrieval import build_retrieval_set
+from ernie_pair.embedding.text_file import is_text_file, read_texts
+from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps, StepRules
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_job import DevTexts
+from ernie_pair.embedding.train.training_texts import (
+    TrainingTexts,
+    sha256_of_texts,
+    texts_alone,
+    texts_of_pairs,
+)
+from ernie_pair.inference.token_rows import encode_single_texts, open_tokenizer
+from ernie_pair.model_files.labels import Labels, parse_label_map
+from ernie_pair.model_files.model_card import DataFile
+from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pair.audit.audit_warnings import warn_before_training
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.processes.world import World
+
+logger = logging.getLogger(__name__)
+
+Given = Union[str, Path, Iterable]  # a file or set, or what Python holds; see `PairTrainer`
+PARTS = {"train": "train", "dev": "dev", "negatives": "train"}  # of a set that a flag names
+
+
+class GivenData(NamedTuple):
+    """The data of a run as a user gives them; ``negatives`` None or empty: there are none besides."""
+
+    train: Given
+    dev: Given
+    negatives: Optional[Given] = None
+
+
+class EmbeddingData(NamedTuple):
+    """The data of a run. ``updates(consumed)`` are the steps of this rank from pair ``consumed`` on."""
+
+    updates: Callable[[int], Iterator[List[ContrastiveBatch]]]
+    num_rows: int
+    dev: DevTexts
+    hashes: Dict[str, str]  # {train_file: SHA-256, ...}, and of the vocabulary
+    files: Sequence[DataFile] = ()  # for the model card
+
+
+def open_embedding_data(
+    config: EmbeddingConfig, given: GivenData, source: ModelSource, world: World
+) -> EmbeddingData:
+    """Open the data of a run, and log a line about each part.
+
+    Raises InputError when a row, a label or a flag cannot be used.
+    """
+    tokenizer = open_tokenizer(source.vocab_file, source.spec, config.max_seq_len)
+    dev_source = source_of(config, "dev", given.dev, labelled=True)
+    dev = _open_dev(config, dev_source, tokenizer, world)
+    texts, hashes = _open_texts(config, given, world)
+    if config.objective == "pairs" and isinstance(dev_source, PairSource) and world.is_first:
+        train = source_of(config, "train", given.train, labelled=True)
+        if isinstance(train, PairSource):
+            warn_before_training(Path(config.output_dir) / "cache", {"train": train, "dev": dev_source})
+    rows = texts.encode(tokenizer, config.max_seq_len)
+    _describe(config, given, texts, rows.num_cut)
+    rules = StepRules(
+        config.seed,
+        config.batch_size,
+        config.gradient_accumulation_steps,
+        config.hard_negatives,
+        config.bucket,
+    )
+    steps = ContrastiveSteps(texts, rows, rules)
+    hashes["dev_file"] = dev_source.sha256()
+    counts = {"train_file": len(texts), "dev_file": len(dev.asked.labels), "negatives_file": None}
+    names = {"train_file": given.train, "dev_file": given.dev, "negatives_file": given.negatives}
+    files = [DataFile(flag, _name_of(names[flag]), hashes[flag], counts[flag]) for flag in hashes]
+    return EmbeddingData(
+        partial(steps.of_rank, world), len(texts), dev, {**hashes, "vocabulary": tokenizer.sha256}, files
+    )
+
+
+def _open_texts(config: EmbeddingConfig, given: GivenData, world: World):
+    """Return the training texts and {flag: SHA-256} of what they come from."""
+    name = _name_of(given.train)
+    if config.objective == "simcse":
+        if _is_given(given.negatives):
+            raise InputError("--negatives_file is of --objective pairs; leave one of them out")
+        texts, sha256 = read_any_texts(config, given.train)
+        return texts_alone(texts, name), {"train_file": sha256}
+    source = source_of(config, "train", given.train, labelled=True)
+    pairs = _read(config, "train", source, world)
+    if not _is_given(given.negatives):
+        return texts_of_pairs(pairs, None, name), {"train_file": source.sha256()}
+    assert given.negatives is not None
+    more = source_of(config, "negatives", given.negatives, labelled=False)
+    negatives = _read(config, "negatives", more, world)
+    hashes = {"train_file": source.sha256(), "negatives_file": more.sha256()}
+    return texts_of_pairs(pairs, negatives, name), hashes
+
+
+def read_any_texts(config: EmbeddingConfig, given: Given):
+    """Return texts and their SHA-256: of a text file, of both columns of pairs, or of a list of texts."""
+    if isinstance(given, (str, Path)) and is_text_file(str(given)):
+        path = Path(given)
+        found = list(read_texts(path, config.encoding, skips=config.on_bad_row == "skip"))
+        return found, sha256_of_file(path)
+    if not isinstance(given, (str, Path)) and not hasattr(given, "itertuples"):
+        given = list(given)
+        if given and all(isinstance(one, str) for one in given):
+            return given, sha256_of_texts(given)
+    source = source_of(config, "train", given, labelled=False)
+    pairs = source.read()
+    return [*pairs.left, *pairs.right], source.sha256()
+
+
+def source_of(config: EmbeddingConfig, part: str, given: Given, labelled: bool):
+    """Return a source of the pairs of ``part``, a key of PARTS; see `PairSource`. Raises InputError."""
+    labels = None
+    if labelled:
+        labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)
+    columns = Columns(config.text_a, config.text_b, config.label)
+    rules = RowRules.of(config)
+    if isinstance(given, (str, Path)):
+        if is_text_file(str(given)) and Path(given).is_file():
+            raise InputError(
+                f"--{part}_file {given} has a text in each line, and pairs are needed; give a .tsv, .csv or "
+                ".jsonl file, or pass --objective simcse to train on texts alone"
+            )
+        return PairSource(f"{part}_file", str(given), PARTS[part], labels, columns, rules)
+    return GivenPairs(f"{part}_file", given, labels, columns, rules)
+
+
+def _open_dev(config: EmbeddingConfig, source, tokenizer: WordPiece, world: World) -> DevTexts:
+    asked = build_retrieval_set(_read(config, "dev", source, world), source.name)
+    rows = encode_single_texts(asked.texts, tokenizer, config.max_seq_len)
+    logger.info("%s: %d queries search %d texts", source.name, len(asked.queries), len(asked.corpus))
+    return DevTexts(asked, rows)
+
+
+def _read(config: EmbeddingConfig, part: str, source, world: World):
+    pairs = source.read()
+    path = Path(config.output_dir) / f"{part}{ENDING}" if world.is_first else None
+    tell_rejected(source.name, pairs.bad, len(pairs), path)
+    return pairs
+
+
+def _describe(config: EmbeddingConfig, given: GivenData, texts: TrainingTexts, num_cut: int) -> None:
+    name, count = _name_of(given.train), len(texts)
+    if texts.is_augmented:
+        logger.info("%s: %d texts, each its own match", name, count)
+    else:
+        with_negatives = sum(int(anchor) in texts.negatives for anchor in texts.anchors)
+        used = "" if config.hard_negatives else ", which --hard_negatives 0 leaves out"
+        logger.info(
+            "%s: %d pairs that belong together, of %d texts; %d of them have hard negatives%s",
+            *(name, count, len(texts.texts), with_negatives, used),
+        )
+    if num_cut:
+        logger.info("%s: %d texts are longer than --max_seq_len and are cut", name, num_cut)
+
+
+def _is_given(given: Optional[Given]) -> bool:
+    return given is not None and not (isinstance(given, str) and not given)
+
+
+def _name_of(given: Optional[Given]) -> str:
+    return str(given) if isinstance(given, (str, Path)) else "given from Python"

@@ -1,0 +1,133 @@
+"""Training an embedding model from Python; the engine is that of the command."""
+
+import logging
+from pathlib import Path
+from typing import Dict, NamedTuple, Optional, Sequence, Union
+
+import numpy as np
+
+from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.device.deterministic import set_deterministic
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_data import Given, GivenData, open_embedding_data, source_of
+from ernie_pair.embedding.train.train_embedding import EmbeddingRun, open_initial_encoder
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.pair.data.in_memory_pairs import held
+from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
+from ernie_pair.processes.world import launched_world
+
+
+class EmbeddingResult(NamedTuple):
+    """How a run ended: its last step, and its best model with the metrics of that one."""
+
+    step: int
+    metrics: Dict[str, float]
+    best_metric: Optional[float]
+    best_model: Optional[Path]
+    is_done: bool  # False: stopped early
+
+
+class EmbeddingTrainer:
+    """An encoder that learns from ``train_dataset`` to make vectors, and is chosen by ``eval_dataset``.
+
+        from ernie_pair import EmbeddingConfig, EmbeddingTrainer
+
+        config = EmbeddingConfig("output", temperature=0.05, dims="64,128")
+        trainer = EmbeddingTrainer("ernie-gram-zh", config, "train.tsv", "dev.tsv")
+        print(trainer.train().metrics["recall_at_10"])
+        print(trainer.embed(["怎么开户", "如何开户"]).shape)
+
+    ``model``: a name or a folder as the command takes it. A dataset: labelled pairs, 1 for texts that belong
+    together, as a file, a set, a list of (text, text, label) or of dictionaries, a Hugging Face dataset or a
+    DataFrame; with ``objective="simcse"`` a list of texts, or a file of them, does for training.
+    ``negatives``: (text, hard negative of it). In a process of `paddle.distributed.launch` all make the same
+    calls. Whatever the user can fix raises an ErniePairError such as InputError.
+    """
+
+    def __init__(
+        self,
+        model: Union[str, Path],
+        config: EmbeddingConfig,
+        train_dataset: Optional[Given] = None,
+        eval_dataset: Optional[Given] = None,
+        *,
+        negatives: Optional[Given] = None,
+    ):
+        if not isinstance(model, (str, Path)) or not isinstance(config, EmbeddingConfig):
+            raise InputError(
+                "EmbeddingTrainer takes a model's name or folder, and an EmbeddingConfig; give these"
+            )
+        self.config, self._model, self._negatives = config, str(model), held(negatives)
+        self.train_dataset, self.eval_dataset = held(train_dataset), held(eval_dataset)
+        self.world = launched_world()
+        if not logging.getLogger("ernie_pair").handlers:
+            start_console(self.world)
+        quiet_libraries()
+        self._device = start_device(config.device, self.world, config)
+        set_deterministic(config.deterministic, config.device)
+        self._folder = Path(self._model)
+        self._embedder: Optional[TextEmbedder] = None
+
+    def train(self) -> EmbeddingResult:
+        """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing, if that is done.
+
+        Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
+        """
+        return call_with_signals(self._train, is_launched=self.world.size > 1)
+
+    def _train(self, signals: StopSignals) -> EmbeddingResult:
+        if self.train_dataset is None or self.eval_dataset is None:
+            raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
+        start = open_initial_encoder(self.config, self._model)
+        given = GivenData(self.train_dataset, self.eval_dataset, self._negatives)
+        data = open_embedding_data(self.config, given, start.source, self.world)
+        run = EmbeddingRun(self.config, start, data, self.world, self._device)
+        return self._result(run, run.train(signals))
+
+    def _result(self, run: EmbeddingRun, state: TrainState) -> EmbeddingResult:
+        best = run.hooks.best.folder()
+        metrics = run.hooks.best_metrics
+        if best is not None:
+            self._folder, self._embedder = best, None
+            metrics = metrics or self.evaluate()
+        return EmbeddingResult(
+            state.step, metrics, state.best_metric, best, state.step == run.job.total_steps
+        )
+
+    @property
+    def embedder(self) -> TextEmbedder:
+        """Return what makes vectors: after `train` the best model, before it the one that was given."""
+        if self._embedder is None:
+            config = self.config
+            kernels = KernelFlags(config.kernels, config.precision if config.device == "cpu" else "fp32")
+            options = EmbedderOptions(batch_size=config.eval_batch_size)
+            if not (self._folder / "embedding.json").is_file():  # untrained: as it would be trained
+                options = EmbedderOptions(
+                    pooling=config.pooling,
+                    max_seq_len=config.max_seq_len,
+                    batch_size=config.eval_batch_size,
+                )
+            self._embedder = open_embedder(self._folder, config.device, options, kernels)
+        return self._embedder
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of ``texts``, float32 [N, D], each of length 1; see `TextEmbedder.embed`."""
+        return self.embedder.embed(texts)
+
+    def evaluate(self, eval_dataset: Optional[Given] = None) -> Dict[str, float]:
+        """Return how well the texts of labelled pairs find their matches; see `measure_retrieval`.
+
+        Each process computes it by itself.
+        """
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if given is None:
+            raise InputError("there is no eval_dataset; give it to EmbeddingTrainer")
+        source = source_of(self.config, "dev", given, labelled=True)
+        asked = build_retrieval_set(source.read(), source.name)
+        return measure_retrieval(self.embed(asked.texts), asked)

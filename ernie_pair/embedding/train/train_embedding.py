@@ -1,0 +1,243 @@
+"""One run of training an embedding model, for the command and for `EmbeddingTrainer`."""
+
+import logging
+import math
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Dict, NamedTuple, Tuple
+
+from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.device.deterministic import set_deterministic
+from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.malloc import keep_freed_memory
+from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
+from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
+from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_of, topology_of
+from ernie_pair.embedding.train.embedding_job import EmbeddingJob
+from ernie_pair.engine.hooks import Hooks
+from ernie_pair.engine.run import Processes, RunSettings, run_training
+from ernie_pair.engine.run_log import start_console
+from ernie_pair.engine.schedule import Schedule
+from ernie_pair.inference.embedding_json import EmbeddingSettings
+from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags, write_card
+from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
+from ernie_pair.model_files.spec import ModelSpec
+from ernie_pair.pair.model.kernel_path import choose_path
+from ernie_pair.pair.process_group import join_process_group
+from ernie_pair.pair.step.freezing import freeze, num_frozen_layers
+from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.pair.train.best_checkpoint import BestModel
+from ernie_pair.pair.train.early_stopping import EarlyStopping
+from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
+from ernie_pair.processes.world import World, launched_world
+
+logger = logging.getLogger(__name__)
+
+COMMANDS = """\
+ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors
+ernie-pair evaluate-embedding --model_path . --input_file pairs.tsv --output_file metrics.json"""
+PYTHON = """\
+from ernie_pair import open_embedder
+
+print(open_embedder(".").embed(["怎么开户", "如何开户"]))"""
+# Told elsewhere in the card, or of no effect on the model.
+NOT_SHOWN = (
+    *("model_name_or_path", "train_file", "dev_file", "negatives_file", "output_dir", "fresh_start"),
+)
+
+
+class InitialEncoder(NamedTuple):
+    """The encoder that a run begins with; ``beginning`` says in words what its weights are."""
+
+    model: TextEncoder
+    source: ModelSource
+    beginning: str
+    settings: EmbeddingSettings
+
+
+def train_embedding(config: TrainEmbeddingConfig) -> None:
+    """Train from the newest checkpoint of ``output_dir``, or from the model that is named.
+
+    Raises an ErniePairError for whatever the user can fix.
+    """
+    world = launched_world()
+    start_console(world)
+    with StopSignals() as stop:
+        if world.size > 1:
+            stop_with_the_launcher()
+        quiet_libraries()
+        device = start_device(config.device, world, config)
+        set_deterministic(config.deterministic, config.device)
+        start = open_initial_encoder(config, config.model_name_or_path)
+        if start.model.fused_state is not None:
+            keep_freed_memory()
+        given = GivenData(config.train_file, config.dev_file, config.negatives_file)
+        data = open_embedding_data(config, given, start.source, world)
+        EmbeddingRun(config, start, data, world, device).train(stop)
+
+
+def open_initial_encoder(config: EmbeddingConfig, name_or_path: str) -> InitialEncoder:
+    """Open the model that ``name_or_path`` names, with its initial weights.
+
+    Raises InputError when the flags and the model do not fit, CheckpointError when the weights do not.
+    """
+    source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
+    refuse_no_family(source, NAME_FAMILY)
+    settings = EmbeddingSettings(
+        config.pooling, *_dims_of(config, source.spec), config.max_seq_len, config.temperature
+    )
+    model = build_text_encoder(source, config.seed, config.dropout, config.pooling)
+    num_frozen_layers(config, len(model.layers()))  # refused before any data are read
+    choose_path(model, config, config.device)  # the same
+    return InitialEncoder(model, source, load_text_weights(model, source), settings)
+
+
+def _dims_of(config: EmbeddingConfig, spec: ModelSpec) -> Tuple[int, Tuple[int, ...]]:
+    """Return the length of a vector, and those at which it may be cut off."""
+    whole, chosen = spec.hidden_size, config.chosen_dims
+    if chosen and chosen[-1] > whole:
+        raise InputError(
+            f"--dims {config.dims}: the vectors of this model have {whole} numbers; give none above that"
+        )
+    return whole, tuple(sorted({*chosen, whole}))
+
+
+class EmbeddingRun:
+    """One training run, opened; made and trained by every rank alike."""
+
+    def __init__(
+        self, config: EmbeddingConfig, start: InitialEncoder, data: EmbeddingData, world: World, device: str
+    ):
+        self.config, self.start, self.data, self.world = config, start, data, world
+        self.process_group = group = join_process_group(world)
+        group.barrier()  # reading and tokenising take each process its own time
+        logger.info("on %s, %d process(es)", device, world.size)
+        logger.info("%s", freeze(start.model, config))
+        self.kernels = choose_path(start.model, config, config.device, group.size, group.all_reduce)
+        if config.device == "cpu":
+            logger.info("%s", self.kernels.describe())
+        recompute_layers(start.model, config.use_recompute)
+        total = config.max_steps or math.ceil(config.epochs * data.num_rows / self._pairs_per_step)
+        self.job = EmbeddingJob(
+            config,
+            start.model,
+            data.dev,
+            total,
+            group,
+            start.settings,
+            vocab_file=start.source.vocab_file,
+            beginning=start.beginning,
+        )
+        self.hooks = EmbeddingHooks(self)
+
+    @property
+    def _pairs_per_step(self) -> int:
+        return self.config.pairs_per_step(self.world.size)
+
+    def train(self, stop: StopSignals) -> TrainState:
+        """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
+        processes = Processes(self.world, self.world, self.process_group.all_reduce)
+        state = run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
+        if state.best_metric is not None:
+            self.hooks.best.tell(state)
+        return state
+
+    def _settings(self) -> RunSettings:
+        config, job = self.config, self.job
+        schedule = Schedule(
+            max_steps=job.total_steps,
+            global_batch_size=self._pairs_per_step,
+            logging_freq=config.logging_freq,
+            eval_freq=config.eval_freq,
+            checkpoint_steps=config.checkpoint_steps,
+            samples_per_epoch=self.data.num_rows,
+            sync_freq=config.sync_freq_on(config.device),
+        )
+        return RunSettings(
+            flags=config,
+            output_dir=Path(config.output_dir),
+            schedule=schedule,
+            rates=job.rates,
+            fingerprint=fingerprint_of(config, self.start.source, self.data.hashes, job, self.world),
+            topology=topology_of(config, self.kernels.name, self.world),
+            rules=RULES,
+            allow_change=config.allow_change,
+            fresh_start=config.fresh_start,
+            retention=config.retention,
+            samples_per_epoch=self.data.num_rows,
+            product_rate=product_rate(config, config.device, cpu_threads()) * self.world.size,
+            report_to=config.reporters,
+            device=config.device,
+        )
+
+
+class EmbeddingHooks(Hooks):
+    """The hooks of this training: keep the best model, and stop early."""
+
+    def __init__(self, run: EmbeddingRun):
+        super().__init__()
+        self.run, config = run, run.config
+        self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
+        self._judged: Tuple[int, Dict[str, float]] = (0, {})
+        self.best = BestModel(
+            Path(config.output_dir),
+            self._write_best,
+            run.world,
+            run.process_group.all_reduce,
+            metric=config.best_metric,
+            keep=config.keep_best,
+        )
+        self.stopping = EarlyStopping(config.early_stopping_patience, config.early_stopping_min_delta)
+
+    def on_start(self, state: TrainState, log) -> None:
+        """Restore the link OUT/best of a resumed run."""
+        self.best.restore_link()
+
+    def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Keep the best model, and count towards early stopping."""
+        self._judged = state.step, metrics
+        if self.best.judge(state, metrics):
+            self.best_metrics = metrics
+        self.stopping.judge(state, metrics[self.run.config.best_metric])
+
+    def should_stop(self, state: TrainState) -> bool:
+        """Return whether the run is to end early."""
+        return self.stopping.is_due(state)
+
+    def on_end(self, state: TrainState) -> None:
+        """Log why the run ended, if it did so early."""
+        if self.stopping.is_due(state) and state.step < self.run.job.total_steps:
+            self.stopping.tell(state, self.run.config.best_metric)
+
+    def _write_best(self, draft: Path) -> None:
+        start = self.run.start
+        start.model.write_embedding(draft, start.source.vocab_file, start.settings)
+        write_card(draft, _card_of(self.run, *self._judged))
+
+
+def _card_of(run: EmbeddingRun, step: int, metrics: Dict[str, float]) -> ModelCard:
+    config, start, asked = run.config, run.start, run.data.dev.asked
+    defaults = {item.name: item.default for item in fields(config) if item.default is not MISSING}
+    told_elsewhere = {name: getattr(config, name, None) for name in NOT_SHOWN}
+    return ModelCard(
+        title=f"An embedding model of the family {start.model.family}",
+        facts={
+            "base model": start.source.name,
+            "beginning": start.beginning,
+            "numbers of a vector": ", ".join(map(str, start.settings.dims)),
+            "pooling": start.settings.pooling,
+            "tokens per text": str(config.max_seq_len),
+            "computed by": run.kernels.describe(),
+            "chosen": f"step {step}, the best {config.best_metric} so far",
+        },
+        data=run.data.files,
+        flags=changed_flags(asdict(config), {**defaults, **told_elsewhere}),
+        metrics={name: Measured(value) for name, value in metrics.items()},
+        measured_on=f"Of the dev pairs: {len(asked.queries)} queries search {len(asked.corpus)} texts.",
+        commands=COMMANDS,
+        python=PYTHON,
+    )

@@ -1,0 +1,18 @@
+r"""Teach an encoder to make vectors of texts; start it again to resume.
+
+python scripts/train_embedding.py --model_name_or_path ernie-gram-zh --output_dir output \
+    --train_file train.tsv --dev_file dev.tsv
+python -m ernie_pair.launcher --gpus 0,1 scripts/train_embedding.py ...        (on CPU: --nproc_per_node 2)
+"""
+
+from data_tools.base.cli import run_command
+from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.embedding.train.train_embedding import train_embedding
+
+
+def main() -> None:
+    run_command(train_embedding, TrainEmbeddingConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""An exported embedding model: the same vectors and fingerprint, without Paddle, and refused when changed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from places import ROOT
+from tiny_embedding import write_matches
+from tiny_ship import write_trained
+
+from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.embedding import export_embedding as exporting
+from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig, ExportEmbeddingConfig
+from ernie_pair.embedding.evaluate_embedding import evaluate_embedding
+from ernie_pair.embedding.export_embedding import export_embedding
+from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
+from ernie_pair.inference.embedder import open_exported_embedder
+from ernie_pair.inference.embedding_json import EmbeddingSettings
+
+pytest.importorskip("paddle2onnx")
+pytest.importorskip("onnxruntime")
+
+TEXTS = ["今天气很好", "我", "", "你她它" * 30]
+WITHOUT_PADDLE = """
+import sys
+from ernie_pair import open_embedder
+
+print(open_embedder(sys.argv[1]).embed(["今天"]).shape, "paddle" in sys.modules)
+"""
+
+
+def write_embedding(folder, family="ernie", pooling="mean"):
+    write_trained(folder, family)
+    (folder / "embedding.json").write_text(EmbeddingSettings(pooling, 32, (8, 32), 24, 0.05).to_json())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    write_embedding(folder / "model")
+    export_embedding(ExportEmbeddingConfig(str(folder / "model"), str(folder / "ship")))
+    return folder
+
+
+@pytest.mark.parametrize("family, pooling", [("ernie_gram", "first_token"), ("distilbert", "mean")])
+def test_any_family_is_exported_with_its_proof(tmp_path, family, pooling):
+    model = write_embedding(tmp_path / "model", family, pooling)
+    export_embedding(ExportEmbeddingConfig(str(model), str(tmp_path / "ship")))
+    trained, exported = (open_embedder(tmp_path / name) for name in ("model", "ship"))
+    assert np.abs(trained.embed(TEXTS) - exported.embed(TEXTS)).max() < 1e-5
+    assert json.loads((tmp_path / "ship" / "embedding.json").read_text())["parity"]["onnx"] < 1e-4
+
+
+@pytest.mark.parametrize("dim", [0, 8])
+def test_the_exported_model_makes_the_same_vectors(folder, dim):
+    trained, exported = (
+        open_embedder(folder / name, options=EmbedderOptions(dim=dim)) for name in ("model", "ship")
+    )
+    assert exported.backend == "onnx" and trained.dim == exported.dim == (dim or 32)
+    assert np.abs(trained.embed(TEXTS) - exported.embed(TEXTS)).max() < 1e-5
+    assert trained.fingerprint == exported.fingerprint
+
+
+def test_fewer_numbers_are_the_first_ones_at_length_1(folder):
+    whole, short = (open_exported_embedder(folder / "ship", dim=dim).embed(TEXTS) for dim in (0, 8))
+    cut = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
+    assert np.abs(short - cut).max() < 1e-6
+    fingerprints = {open_exported_embedder(folder / "ship", dim=dim).fingerprint for dim in (0, 8)}
+    assert len(fingerprints) == 2
+
+
+def test_no_paddle_is_loaded_for_an_exported_model(folder):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PADDLE, str(folder / "ship")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.stdout.strip() == "(1, 32) False", done.stderr
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "vocab.txt", "config.json"])
+def test_a_changed_file_is_refused(folder, tmp_path, name):
+    ship = shutil.copytree(folder / "ship", tmp_path / "ship")
+    with open(ship / name, "ab") as file:
+        file.write(b"\n")
+    with pytest.raises(CheckpointError, match="is not the file that was exported"):
+        open_embedder(ship)
+
+
+def test_another_answer_exports_nothing(folder, tmp_path, monkeypatch):
+    class Wrong(exporting.VectorBackend):
+        def logits(self, input_ids, token_type_ids):
+            return super().logits(input_ids, token_type_ids) + 1e-3
+
+    monkeypatch.setattr(exporting, "VectorBackend", Wrong)
+    with pytest.raises(CheckpointError, match="differs from the trained one by 0.001"):
+        export_embedding(ExportEmbeddingConfig(str(folder / "model"), str(tmp_path / "ship")))
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_one_line(folder, tmp_path, capfd):
+    export_embedding(ExportEmbeddingConfig(str(folder / "model"), str(folder / "ship")))
+    assert "nothing to do" in capfd.readouterr().err
+    with pytest.raises(InputError, match="is an exported model already"):
+        export_embedding(ExportEmbeddingConfig(str(folder / "ship"), str(tmp_path / "again")))
+    bare = write_trained(tmp_path / "bare")
+    with pytest.raises(InputError, match="holds no embedding.json"):
+        export_embedding(ExportEmbeddingConfig(str(bare), str(tmp_path / "again")))
+    with pytest.raises(InputError, match="asked on a CPU"):
+        open_embedder(folder / "ship", "gpu")
+    with pytest.raises(InputError, match="its vectors would be others"):
+        open_embedder(folder / "ship", options=EmbedderOptions(pooling="first_token"))
+    with pytest.raises(InputError, match="is no exported embedding model"):
+        open_exported_embedder(bare)
+
+
+def test_both_are_measured_alike_at_every_length(folder, tmp_path):
+    pairs = write_matches(tmp_path / "dev.tsv", 30)
+    found = {}
+    for name in ("model", "ship"):
+        output = tmp_path / f"{name}.json"
+        flags = {"input_file": str(pairs), "output_file": str(output), "dims": "all", "device": "cpu"}
+        evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(folder / name), **flags))
+        found[name] = json.loads(output.read_text())
+    assert found["model"]["dims"] == found["ship"]["dims"]
+    assert list(found["ship"]["dims"]) == ["8", "32"] and found["ship"]["queries"] == 30
+    assert found["ship"]["metrics"] == found["ship"]["dims"]["32"]
+    with pytest.raises(InputError, match="was trained for vectors of 8, 32 numbers"):
+        flags = {"input_file": str(pairs), "output_file": str(tmp_path / "x.json"), "dims": "16"}
+        evaluate_embedding(EvaluateEmbeddingConfig(model_path=str(folder / "ship"), **flags, device="cpu"))

@@ -1,0 +1,135 @@
+"""Which texts a step compares, which of them it hides, and that any layout has the same ones."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from tiny_pair import VOCAB
+
+from data_tools.base.errors import InputError
+from data_tools.text.wordpiece import WordPiece
+from ernie_pair.embedding.train.contrastive_batch import ContrastiveSteps, StepRules, describe_step
+from ernie_pair.embedding.train.training_texts import texts_alone, texts_of_pairs
+from ernie_pair.pair.data.pair_file import Pairs
+from ernie_pair.processes.world import World
+
+ROWS = [
+    ("我", "你", 1),
+    ("我", "他", 1),
+    ("我", "她", 0),
+    ("天", "气", 1),
+    ("今", "你", 1),
+    ("我", "你", 0),  # contradicts the first: no negative
+    ("明", "昨", 0),  # its text has no match
+    ("上", "下", 1),
+]
+
+
+def pairs_of(rows):
+    left, right, labels = zip(*rows)
+    return Pairs(list(left), list(right), np.array(labels), "", path="negatives.tsv")
+
+
+def texts_of(rows=ROWS, negatives=None):
+    return texts_of_pairs(pairs_of(rows), negatives and pairs_of(negatives), "train.tsv")
+
+
+def negatives_in(texts):
+    return {texts.texts[text]: [texts.texts[one] for one in found] for text, found in texts.negatives.items()}
+
+
+def test_rows_of_label_1_belong_together_and_others_are_hard():
+    texts = texts_of()
+    found = [(texts.texts[a], texts.texts[b]) for a, b in zip(texts.anchors, texts.positives)]
+    assert found == [(left, right) for left, right, label in ROWS if label == 1]
+    assert negatives_in(texts) == {"我": ["她"]}
+
+
+def test_a_file_of_negatives_adds_to_those_of_label_0():
+    texts = texts_of(
+        negatives=[("我", "太", None), ("我", "他", None), ("谁", "好", None), ("天", "地", None)]
+    )
+    assert negatives_in(texts) == {"我": ["她", "太"], "天": ["地"]}
+
+
+def test_negatives_of_other_texts_are_refused():
+    with pytest.raises(InputError, match="negatives.tsv: none of its first texts"):
+        texts_of(negatives=[("谁", "好", None)])
+
+
+def test_the_epochs_take_hard_negatives_in_turn():
+    texts = texts_of([("我", "你", 1), *(("我", other, 0) for other in "他她它")])
+    taken = [[texts.texts[one] for one in texts.negatives_of(0, epoch, 2)] for epoch in range(3)]
+    assert taken == [["他", "她"], ["它", "他"], ["她", "它"]]
+    assert texts.negatives_of(0, 0, 0).size == 0
+
+
+def test_what_belongs_to_an_anchor_is_no_negative_of_it():
+    texts = texts_of()
+    step = describe_step(texts, np.arange(5), [np.array([texts.texts.index("她")]), *[np.zeros(0, int)] * 4])
+    hidden = {
+        (texts.texts[step.numbers[row]], texts.texts[step.numbers[5 + column]])
+        for row, column in zip(*np.nonzero(step.is_hidden))
+    }
+    # 今 shares its match with 我, so what belongs to one of them may belong to the other.
+    assert hidden == {("我", "他"), ("我", "你"), ("今", "你")}
+    assert not step.is_hidden[np.arange(5), np.arange(5)].any()
+    assert not step.is_hidden[:, 5].any()  # the hard negative
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("".join(f"{token}\n" for token in VOCAB), encoding="utf-8")
+    return WordPiece.from_file(path, True)
+
+
+def steps_of(tokenizer, texts, world, batch_size, accumulation_steps=1, consumed=0, bucket=True):
+    rows = texts.encode(tokenizer, 16)
+    rules = StepRules(7, batch_size, accumulation_steps, 2, bucket)
+    steps = ContrastiveSteps(texts, rows, rules)
+    return steps.of_rank(world, consumed)
+
+
+def rows_of_step(batches):
+    """{place in the step: ids without padding}, over the micro-batches of all ranks."""
+    found = {}
+    for batch in batches:
+        for place, ids in zip(batch.places.tolist(), batch.input_ids):
+            found[place] = [int(one) for one in ids if one]
+    return found
+
+
+@pytest.mark.parametrize("bucket", [True, False])
+def test_any_layout_makes_the_same_steps(tokenizer, bucket):
+    rng = np.random.default_rng(0)
+    left, right = (
+        ["".join(rng.choice(list(used), 3)) for _ in range(40)] for used in ("我你他她", "天气今明")
+    )
+    rows = [(*texts, 1) for texts in zip(left, right)]
+    rows += [(left, "昨", 0) for left, _, _ in rows[::3]]
+    texts = texts_of(rows)
+    whole = islice(steps_of(tokenizer, texts, World(), 8, bucket=bucket), 12)
+    ranks = [steps_of(tokenizer, texts, World(rank, 2), 2, 2, bucket=bucket) for rank in (0, 1)]
+    for (one,) in whole:
+        batches = [batch for rank in ranks for batch in next(rank)]
+        assert len(batches) == 4
+        assert rows_of_step(batches) == rows_of_step([one])
+        assert sorted(rows_of_step([one])) == list(range(len(one.step.numbers)))
+        assert all(np.array_equal(batch.step.is_hidden, one.step.is_hidden) for batch in batches)
+
+
+def test_a_resumed_run_takes_the_next_step(tokenizer):
+    texts = texts_of([(a, b, 1) for a, b in zip("我你他她它们", "天气今明昨真")])
+    (fourth,) = next(islice(steps_of(tokenizer, texts, World(), 4), 3, None))
+    (resumed,) = next(steps_of(tokenizer, texts, World(), 4, consumed=12))
+    assert np.array_equal(fourth.input_ids, resumed.input_ids)
+
+
+def test_texts_alone_belong_to_themselves_each_once():
+    texts = texts_alone(["我", "你", "我"], "texts.txt")
+    assert texts.is_augmented and len(texts) == 2
+    step = describe_step(texts, np.arange(2), [np.zeros(0, int)] * 2)
+    assert not step.is_hidden.any()
+    with pytest.raises(InputError, match="texts.txt has 1 text"):
+        texts_alone(["我"], "texts.txt")

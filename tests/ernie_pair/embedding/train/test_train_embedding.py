@@ -1,0 +1,188 @@
+"""Training an embedding model, by command and from Python: learns, resumes, and leaves an ordinary folder."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from places import ROOT
+from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_texts
+
+from data_tools.base.errors import InputError
+from ernie_pair.embedding.open_embedder import open_embedder
+from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
+from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
+from ernie_pair.embedding.train.train_embedding import train_embedding
+from ernie_pair.inference.embedding_json import read_embedding
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pair.model.classifier import build_classifier
+from ernie_pair.pair.model.classifier_weights import load_initial_weights
+
+RUN = {"epochs": 4, "eval_freq": 1000, "logging_freq": 5, "dims": "8,16", "best_metric": "mrr"}
+# Ends without a word after a step, as kill -9 does, once that step is saved.
+KILLED = """
+import json, os, sys
+from ernie_pair.embedding.train import train_embedding as run
+from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
+
+class Job(run.EmbeddingJob):
+    def step(self, batches, number, stop):
+        if number == 18:
+            os._exit(9)
+        return super().step(batches, number, stop)
+
+run.EmbeddingJob = Job
+run.train_embedding(TrainEmbeddingConfig(**json.loads(sys.argv[1])))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("train"))
+
+
+@pytest.fixture(scope="module")
+def trained(folder):
+    train_embedding(embedding_config(folder, **RUN))
+    return folder / "out"
+
+
+def events_of(output_dir, split):
+    lines = (output_dir / "metrics.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event.get("split") == split]
+
+
+def test_a_trained_model_finds_what_an_untrained_one_does_not(trained):
+    first, *_, last = events_of(trained, "valid")
+    assert last["mrr"] > first["mrr"] + 0.2 and last["spearman"] > first["spearman"]
+
+
+def test_the_best_folder_is_an_ordinary_one_with_settings(trained):
+    settings = read_embedding(trained / "best")
+    assert (settings.dims, settings.pooling, settings.max_seq_len) == ((8, 16, 32), "mean", 16)
+    from paddlenlp.transformers import AutoModel
+
+    model = AutoModel.from_pretrained(str(trained / "best"))
+    ours = open_model(str(trained / "best"), model_type="", from_scratch=False).read_weights()
+    table = model.state_dict()["embeddings.word_embeddings.weight"].numpy()
+    assert np.array_equal(table, ours["ernie.embeddings.word_embeddings.weight"])
+    card = (trained / "best" / "README.md").read_text(encoding="utf-8")
+    assert "temperature" not in card and "ernie-pair embed --model_path ." in card and "mrr" in card
+
+
+def test_a_pair_classifier_starts_from_the_folder(trained):
+    source = open_model(str(trained / "best"), model_type="", from_scratch=False)
+    classifier = build_classifier(source, seed=1, dropout=0.1)
+    assert "the classifier is new" in load_initial_weights(classifier, source)
+
+
+def test_a_checkpoint_makes_the_vectors_of_its_settings(trained):
+    newest = open_embedder(trained / "model_last")
+    assert newest.settings == open_embedder(trained).settings
+    assert newest.embed(["今天"]).shape == (1, 32)
+
+
+def test_a_killed_run_goes_on_to_the_same_weights(folder, trained):
+    config = embedding_config(folder, **RUN, output_dir=str(folder / "cut"), checkpoint_steps=7)
+    flags = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, json.dumps(flags)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 9, done.stderr
+    train_embedding(config)
+    name = "best/model_state.pdparams"
+    assert (folder / "cut" / name).read_bytes() == (trained / name).read_bytes()
+    last = "model_last/model.safetensors"
+    assert (folder / "cut" / last).read_bytes() == (trained / last).read_bytes()
+
+
+def test_another_temperature_is_another_run(folder, trained):
+    with pytest.raises(InputError, match="temperature was 0.05 and is now 0.1"):
+        train_embedding(embedding_config(folder, **RUN, temperature=0.1))
+
+
+def test_texts_alone_teach_by_dropout(folder, tmp_path):
+    texts = write_texts(tmp_path / "texts.txt", 80)
+    flags = {"objective": "simcse", "train_file": str(texts), "output_dir": str(tmp_path / "out")}
+    train_embedding(embedding_config(folder, **flags, epochs=3, eval_freq=1000, logging_freq=5))
+    losses = [event["loss"] for event in events_of(tmp_path / "out", "train")]
+    assert losses[-1] < losses[0]
+
+
+def test_python_trains_evaluates_and_makes_vectors(folder, tmp_path):
+    config = EmbeddingConfig(
+        str(tmp_path / "out"),
+        **{"model_type": "ernie", "from_scratch": True, "batch_size": 16, "learning_rate": 5e-3, "epochs": 2},
+        **{"device": "cpu", "max_seq_len": 16, "best_metric": "mrr", "eval_freq": 1000},
+    )
+    rows = list(toy_matches(80, seed=0))
+    negatives = [(rows[0][0], random_text(np.random.default_rng(1)))]
+    trainer = EmbeddingTrainer(
+        folder / "model", config, iter(rows), list(toy_matches(20, seed=1)), negatives=negatives
+    )
+    result = trainer.train()
+    assert result.is_done and result.best_model.is_dir() and result.best_metric == result.metrics["mrr"]
+    assert trainer.evaluate()["mrr"] == pytest.approx(result.metrics["mrr"], abs=1e-6)
+    vectors = trainer.embed(["今天", "明天"])
+    assert vectors.shape == (2, 32) and np.allclose(np.linalg.norm(vectors, axis=1), 1)
+    assert trainer.train().step == result.step  # there is nothing left to do
+
+
+BAD_ROWS = {
+    "a third label": ("我\t你\t1\n我\t他\t2\n", {}, "train.tsv:2: label"),
+    "no match": ("我\t你\t0\n", {}, "train.tsv has no pair of label 1"),
+    "an empty text": ("我\t\t1\n", {}, "train.tsv:1"),
+    "a text": ("", {"train_file": "texts.txt"}, "pass --objective simcse to train on texts alone"),
+    "negatives of texts alone": (
+        *("我\t你\t1\n", {"objective": "simcse", "negatives_file": "dev.tsv"}),
+        "--negatives_file is of --objective pairs",
+    ),
+    "an empty line": ("", {"objective": "simcse", "train_file": "gap.txt"}, "gap.txt:2: an empty line"),
+    "one text": ("", {"objective": "simcse", "train_file": "one.txt"}, "has 1 text"),
+    "no file": ("", {"train_file": "absent.tsv"}, "absent.tsv"),
+}
+
+
+@pytest.mark.parametrize("rows, flags, reason", BAD_ROWS.values(), ids=BAD_ROWS)
+def test_bad_rows_are_named_and_nothing_is_left(folder, tmp_path, rows, flags, reason):
+    (tmp_path / "train.tsv").write_text(rows, encoding="utf-8")
+    (tmp_path / "texts.txt").write_text("我\n你\n", encoding="utf-8")
+    (tmp_path / "gap.txt").write_text("我\n\n你\n", encoding="utf-8")
+    (tmp_path / "one.txt").write_text("我\n", encoding="utf-8")
+    named = {"train_file": "train.tsv", **flags}
+    named = {key: str(tmp_path / value) if key == "train_file" else value for key, value in named.items()}
+    if "negatives_file" in named:
+        named["negatives_file"] = str(folder / named["negatives_file"])
+    config = embedding_config(folder, **named, output_dir=str(tmp_path / "out"))
+    with pytest.raises(InputError) as found:
+        train_embedding(config)
+    assert reason in found.value.message and "\n" not in found.value.message
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+BAD_FLAGS = {
+    "no dropout": ({"objective": "simcse", "dropout": 0.0}, "--objective simcse compares two passes"),
+    "no length": ({"dims": "8,x"}, "--dims 8,x holds what is no length"),
+    "one pair": ({"batch_size": 1}, "--batch_size 1 leaves a pair no negatives"),
+    "three labels": ({"label_map": "a,b,c"}, "does not name two classes"),
+    "an unknown metric": ({"best_metric": "accuracy"}, "accuracy"),
+    "half precision": ({"use_amp": True, "amp_dtype": "float16"}, "needs a GPU"),
+}
+
+
+@pytest.mark.parametrize("flags, reason", BAD_FLAGS.values(), ids=BAD_FLAGS)
+def test_flags_that_cannot_be_followed_are_refused(tmp_path, flags, reason):
+    with pytest.raises(InputError) as found:
+        embedding_config(tmp_path, **flags)
+    assert reason in found.value.message
+
+
+def test_vectors_longer_than_the_model_makes_are_refused(folder):
+    with pytest.raises(InputError) as found:
+        train_embedding(embedding_config(folder, dims="64"))
+    assert "--dims 64: the vectors of this model have 32 numbers" in found.value.message

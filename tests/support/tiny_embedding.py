@@ -1,0 +1,111 @@
+"""A toy task for vectors: the match of a text is that text in another alphabet, one character for each."""
+
+from pathlib import Path
+from typing import Dict
+
+import numpy as np
+from tiny_pair import CHARACTERS, write_model
+
+from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
+from ernie_pair.embedding.train.embedding_data import GivenData, open_embedding_data
+from ernie_pair.embedding.train.embedding_job import EmbeddingJob
+from ernie_pair.embedding.train.train_embedding import open_initial_encoder
+from ernie_pair.engine.hooks import NoStop
+from ernie_pair.pair.model.kernel_path import choose_path
+from ernie_pair.pair.process_group import SingleProcess
+from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.processes.world import World
+
+LETTERS = list(CHARACTERS)
+OTHER = dict(zip(LETTERS, np.random.default_rng(9).permutation(LETTERS)))
+SETTINGS = {"batch_size": 16, "learning_rate": 5e-3, "device": "cpu", "logging_freq": 1, "max_seq_len": 16}
+
+
+def random_text(rng, least=3, most=7) -> str:
+    return "".join(rng.choice(LETTERS, rng.integers(least, most)))
+
+
+def toy_matches(count: int, seed: int):
+    """(text, match, 1), and for every other text (text, another text, 0)."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        text = random_text(rng)
+        yield text, "".join(OTHER[letter] for letter in text), 1
+        if number % 2:
+            yield text, random_text(rng), 0
+
+
+def write_matches(path: Path, count: int, seed: int = 0) -> Path:
+    lines = ("\t".join(map(str, row)) for row in toy_matches(count, seed))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_texts(path: Path, count: int, seed: int = 0) -> Path:
+    rng = np.random.default_rng(seed)
+    path.write_text("".join(f"{random_text(rng, 1, 20)}\n" for _ in range(count)), encoding="utf-8")
+    return path
+
+
+def write_files(folder: Path, spread: float = 0.02) -> Path:
+    """What ``embedding_config`` names; a larger ``spread`` of the weights lays texts far from each other."""
+    write_model(folder / "model", initializer_range=spread)
+    write_matches(folder / "train.tsv", 120, seed=0)
+    write_matches(folder / "dev.tsv", 40, seed=1)
+    return folder
+
+
+def embedding_config(folder: Path, **changes) -> TrainEmbeddingConfig:
+    """A run of a tiny ERNIE into ``folder``/out; `write_files` wrote the rest."""
+    flags = {
+        "model_name_or_path": str(folder / "model"),
+        "model_type": "ernie",
+        "from_scratch": True,
+        "train_file": str(folder / "train.tsv"),
+        "dev_file": str(folder / "dev.tsv"),
+        "output_dir": str(folder / "out"),
+    }
+    return TrainEmbeddingConfig(**{**flags, **SETTINGS, **changes})
+
+
+def embedding_job(folder: Path, process_group=None, consumed: int = 0, **flags):
+    """A job of 20 steps, and its steps from ``consumed`` on."""
+    config, group = embedding_config(folder, **flags), process_group or SingleProcess()
+    start = open_initial_encoder(config, config.model_name_or_path)
+    given = GivenData(config.train_file, config.dev_file, config.negatives_file)
+    data = open_embedding_data(config, given, start.source, World(group.rank, group.size))
+    choose_path(start.model, config, "cpu")
+    recompute_layers(start.model, config.use_recompute)
+    vocab_file = start.source.vocab_file
+    job = EmbeddingJob(config, start.model, data.dev, 20, group, start.settings, vocab_file=vocab_file)
+    return job, data.updates(consumed)
+
+
+def run_steps(job: EmbeddingJob, updates, last: int, first: int = 1):
+    """The metrics of steps ``first`` to ``last``."""
+    return [dict(job.step(next(updates), number, NoStop())) for number in range(first, last + 1)]
+
+
+def gradients_of_next(job: EmbeddingJob, updates, number: int = 1) -> Dict[str, np.ndarray]:
+    """The gradient by which the next step moves the weights, as a share of its largest number."""
+    found: Dict[str, np.ndarray] = {}
+    move = job.parallel.step
+
+    def spy(*given):
+        trained = {name: p for name, p in job.model.named_parameters() if p.grad is not None}
+        found.update({name: parameter.grad.numpy() for name, parameter in trained.items()})
+        move(*given)
+
+    job.parallel.step = spy
+    run_steps(job, updates, number, first=number)
+    job.parallel.step = move
+    largest = max(float(np.abs(gradient).max()) for gradient in found.values())
+    return {name: gradient / largest for name, gradient in found.items()}
+
+
+def weights_of(job: EmbeddingJob) -> Dict[str, np.ndarray]:
+    return {name: parameter.numpy() for name, parameter in job.model.named_parameters()}
+
+
+def largest_difference(first, second) -> float:
+    return max(float(np.abs(first[name] - second[name]).max()) for name in first)
