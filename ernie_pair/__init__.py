@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pair.train.user_metrics import EvalPrediction
-    from ernie_pair.search.searcher import PairSearcher
     from ernie_pair.pretrain.filling.mask_filler import MaskFiller
+    from ernie_pair.search.searcher import PairSearcher
 
 __all__ = [
     "CrossValidateConfig",

@@ -137,6 +137,18 @@ COMMANDS = {
         "PredictConfig",
         "its labels for pairs",
     ),
+    "mine": (
+        "ernie_pair.pair.mining.mine_pairs",
+        "mine_pairs",
+        "MineConfig",
+        "new training pairs of labelled ones",
+    ),
+    "pseudo-label": (
+        "ernie_pair.pair.mining.pseudo_label",
+        "pseudo_label",
+        "PseudoLabelConfig",
+        "labels for pairs, where a classifier is sure",
+    ),
     "train-embedding": (
         "ernie_pair.embedding.train.train_embedding",
         "train_embedding",
@@ -155,18 +167,6 @@ COMMANDS = {
         "export_embedding",
         "ExportEmbeddingConfig",
         "a folder that makes vectors without training",
-    ),
-    "mine": (
-        "ernie_pair.pair.mining.mine_pairs",
-        "mine_pairs",
-        "MineConfig",
-        "new training pairs of labelled ones",
-    ),
-    "pseudo-label": (
-        "ernie_pair.pair.mining.pseudo_label",
-        "pseudo_label",
-        "PseudoLabelConfig",
-        "labels for pairs, where a classifier is sure",
     ),
     "compare-starts": (
         "ernie_pair.pair.compare.compare_starts",

@@ -75,7 +75,7 @@ BELOW = {
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),
     "ernie_pair/pair/distill": ("ernie_pair/pair/train", "ernie_pair/pair/export"),
     "ernie_pair/pair/ensemble": ("ernie_pair/pair/series", "ernie_pair/pair/export"),
-    "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/train", "ernie_pair/pair/export"),
+    "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/export"),
     "ernie_pair/embedding/train": ("ernie_pair/embedding", "ernie_pair/pair/train"),
     "ernie_pair/pair/mining": ("ernie_pair/embedding", "ernie_pair/pair/evaluation"),
     "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),

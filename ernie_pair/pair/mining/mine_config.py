@@ -87,6 +87,11 @@ class MineConfig(Options):
         refuse_unknown_names("kinds", names_in(self.kinds), KINDS, fault)
         if not self.chosen_kinds:
             raise InputError(f"--kinds names none; name some of {', '.join(KINDS)}")
+        if self.embedding and "near" not in self.chosen_kinds:
+            raise InputError(
+                f"--embedding {self.embedding} tells what is near, and --kinds does not name near; "
+                "leave one out"
+            )
         if self.min_similarity > self.max_similarity:
             raise InputError(
                 f"--min_similarity {self.min_similarity} is above --max_similarity {self.max_similarity}: no "

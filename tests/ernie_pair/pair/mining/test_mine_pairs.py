@@ -235,6 +235,7 @@ def test_a_damaged_block_is_computed_again(tmp_path):
         ({"min_similarity": 0.9, "max_similarity": 0.5}, "min_similarity=0.9 is above"),
         ({"label_map": "a,b,c"}, "mining needs two classes"),
         ({"same": "equal"}, "same equal is not one of 0, 1"),
+        ({"embedding": "model", "kinds": "implied"}, "and kinds does not name near"),
         ({"embedding": "/nowhere"}, "/nowhere is not a folder"),
         ({"output": "out.txt"}, "name a file that ends with"),
     ],
