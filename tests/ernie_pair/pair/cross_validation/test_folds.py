@@ -89,7 +89,7 @@ def test_folds_that_cannot_be_made_say_why(rows, reason):
         make_folds(pairs_of(rows), 4, "text", seed=0)
 
 
-def test_the_rows_that_choose_a_model_are_whole_groups_of_the_others():
+def test_rows_that_choose_a_model_are_whole_groups_of_others():
     pairs = chained(400, 1600)
     folds = make_folds(pairs, 4, "text", seed=0)
     for number in range(4):
