@@ -42,7 +42,7 @@ def cells_of(path):
     return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_every_row_is_predicted_once_by_the_fold_that_has_not_seen_it(config, tmp_path, capsys):
+def test_every_row_is_predicted_once_by_a_fold_that_is_unseen(config, tmp_path, capsys):
     found = cross_validate(config)
     out = tmp_path / "out"
     header, *rows = cells_of(out / "predictions.tsv")

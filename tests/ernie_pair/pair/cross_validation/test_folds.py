@@ -51,7 +51,7 @@ def test_folds_follow_from_the_seed_alone():
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
-def test_a_large_group_fills_its_fold_and_the_others_share_the_rest():
+def test_a_large_group_fills_its_fold_others_share_the_rest():
     group = np.array([0] * 40 + list(range(1, 61)))
     fold = deal_groups(group, np.arange(100) % 2, 4, seed=0)
     assert sorted(np.bincount(fold)) == [20, 20, 20, 40] and len(set(fold[:40])) == 1
@@ -89,7 +89,7 @@ def test_folds_that_cannot_be_made_say_why(rows, reason):
         make_folds(pairs_of(rows), 4, "text", seed=0)
 
 
-def test_the_rows_that_choose_a_model_are_whole_groups_of_the_others():
+def test_rows_that_choose_a_model_are_whole_groups_of_others():
     pairs = chained(400, 1600)
     folds = make_folds(pairs, 4, "text", seed=0)
     for number in range(4):

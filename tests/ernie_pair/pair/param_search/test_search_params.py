@@ -150,7 +150,7 @@ def test_a_killed_search_goes_on_to_the_same_trials(config, tmp_path, place):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_trial_killed_while_it_was_drawn_has_the_same_values(config, tmp_path):
+def test_a_trial_killed_while_drawn_has_the_same_values(config, tmp_path):
     """Each value follows from the seed and its place, whenever it is drawn."""
     space = space_of(config)
     for name in ("whole", "killed"):
@@ -161,7 +161,7 @@ def test_a_trial_killed_while_it_was_drawn_has_the_same_values(config, tmp_path)
     assert killed.number == whole.number == 1 and killed.params == whole.params
 
 
-def test_a_pruned_trial_that_was_not_noted_is_not_trained_again(config, runs, tmp_path, monkeypatch):
+def test_a_pruned_trial_not_yet_noted_is_not_trained_again(config, runs, tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -222,7 +222,7 @@ def test_without_optuna_the_command_says_how_to_get_it(config, monkeypatch, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_the_trials_have_the_flags_of_train_beside_their_own(config, runs):
+def test_trials_have_the_flags_of_train_beside_their_own(config, runs):
     search_params(replace(config, trials=2, weight_decay=0.3, max_steps=10, evaluations=4))
     assert {run.weight_decay for run in runs} == {0.3} and {run.eval_freq for run in runs} == {3}
     assert [run.output_dir[-10:] for run in runs] == ["trial-0001", "trial-0002"]
