@@ -9,7 +9,8 @@ from data_tools.base.errors import InputError, NumbersError
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import read_exported
-from ernie_pair.inference.softmax import decide, refuse_threshold
+from ernie_pair.inference.scores import scores_of
+from ernie_pair.inference.softmax import decide, probabilities, refuse_threshold
 from ernie_pair.inference.token_rows import (
     Batch,
     EncodedPairs,
@@ -51,7 +52,7 @@ class PairPredictor:
     1; None: the one that was exported, if there is one, otherwise the likelier class. ``symmetric``: average
     scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. ``precision``: fp32,
     bf16 or fp16, and ``device``: cpu or gpu, see ``open_backend``. Raises an ErniePairError for a folder that
-    cannot be used so.
+    cannot be used so. A model without classes answers ``score`` in place of ``predict``.
     """
 
     def __init__(
@@ -91,12 +92,28 @@ class PairPredictor:
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
 
-        Raises InputError for what is no pair of texts, NumbersError for logits that are not finite.
+        Raises InputError for what is no pair of texts and for a model without classes, NumbersError for
+        logits that are not finite.
         """
+        if not self.exported.has_classes:
+            raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; ask its `score`")
         logits = self.logits(pairs)
-        classes, probabilities = decide(logits, self.exported.temperature, self.threshold)
+        classes, shares = decide(logits, self.exported.temperature, self.threshold)
         names = [self.class_names[number] for number in classes]
-        return Prediction(classes, names, probabilities.astype(np.float32))
+        return Prediction(classes, names, shares.astype(np.float32))
+
+    def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
+        """Return a number for every pair, float64 [N], in the order of ``pairs``.
+
+        Of a model for regression it is the score, of two classes the probability of class 1. Raises
+        InputError for more classes, and whatever ``logits`` raises.
+        """
+        if len(self.class_names) > 2:
+            raise InputError(f"{self.exported.folder} has {len(self.class_names)} classes; ask its `predict`")
+        logits, exported = self.logits(pairs), self.exported
+        if exported.has_classes:
+            return probabilities(logits, exported.temperature)[:, 1]
+        return scores_of(logits, exported.label_range)
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:
         """Return the logits of the pairs before temperature and softmax, float32 [N, C].

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
-from ernie_pair.server.batcher import Batching, BusyError, MicroBatcher
+from ernie_pair.server.batcher import Answer, Batching, BusyError, MicroBatcher, answer_function
 from ernie_pair.server.documentation import PREDICT_DOCUMENTATION, ROUTE_DOCUMENTATION
 from ernie_pair.server.hosts import ANY, HostCheck
 from ernie_pair.server.metrics import CONTENT_TYPE, Numbers
@@ -36,12 +36,13 @@ class Service:
 
     def __init__(self, predictor: PairPredictor, batching: Batching, limits: Limits):
         self.predictor, self.limits, self.numbers = predictor, limits, Numbers()
-        self.batcher = MicroBatcher(predictor.predict, batching, self.numbers.called)
+        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)
 
     async def predict(self, request: Request) -> JSONResponse:
         """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
 
-        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}.
+        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
+        model without classes {"scores": [...], "milliseconds": ...}.
         """
         started, status = time.perf_counter(), 500
         pairs: List[TextPair] = []
@@ -63,7 +64,7 @@ class Service:
         self.numbers.answered(status, len(pairs), time.perf_counter() - started)
         return JSONResponse(content, status, {"Retry-After": "1"} if status == 503 else None)
 
-    async def _unless_left(self, request: Request, answer: Awaitable[Prediction]) -> Prediction:
+    async def _unless_left(self, request: Request, answer: Awaitable[Answer]) -> Answer:
         """Wait for ``answer``. Raises ClientDisconnect, and gives the answer up, when the client leaves."""
         waiting, leaving = asyncio.ensure_future(answer), asyncio.ensure_future(_left(request))
         try:
@@ -82,6 +83,8 @@ class Service:
             "status": "ok" if alive else "stopping",
             "backend": self.predictor.backend,
             "precision": self.predictor.precision,
+            "target": exported.target,
+            "label_range": exported.label_range,
             "labels": list(exported.labels),
             "max_seq_len": exported.max_seq_len,
             "temperature": exported.temperature,
@@ -135,7 +138,9 @@ async def _refuse_route(request: Request, error: HTTPException) -> JSONResponse:
     return JSONResponse(_error(error.detail), error.status_code, error.headers)
 
 
-def _content_of(answer: Prediction, seconds: float) -> Dict[str, object]:
+def _content_of(answer: Answer, seconds: float) -> Dict[str, object]:
+    if not isinstance(answer, Prediction):
+        return {"scores": answer.round(6).tolist(), "milliseconds": round(seconds * 1000, 2)}
     scores = [[round(share, 6) for share in row] for row in answer.probabilities.tolist()]
     classes = [int(number) for number in answer.classes]
     content = {"labels": answer.labels, "classes": classes, "scores": scores}

@@ -11,9 +11,18 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Callable, Deque, List, Optional, Sequence
+from typing import Callable, Deque, List, Optional, Sequence, Union
 
-from ernie_pair.inference.predictor import Prediction, TextPair
+import numpy as np
+
+from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
+
+Answer = Union[Prediction, np.ndarray]  # of a model without classes the scores float64 [pairs]
+
+
+def answer_function(predictor: PairPredictor) -> Callable[[List[TextPair]], Answer]:
+    """Return the method of ``predictor`` that answers pairs: classes, or of a model without them scores."""
+    return predictor.predict if predictor.exported.has_classes else predictor.score
 
 
 class BusyError(Exception):
@@ -41,7 +50,7 @@ class MicroBatcher:
 
     def __init__(
         self,
-        predict: Callable[[List[TextPair]], Prediction],
+        predict: Callable[[List[TextPair]], Answer],
         batching: Batching,
         called: Callable[[int], None] = lambda pairs: None,
     ):
@@ -78,7 +87,7 @@ class MicroBatcher:
         """Return the number of pairs in the queue."""
         return sum(len(request.pairs) for request in self._requests)
 
-    async def ask(self, pairs: Sequence[TextPair]) -> Prediction:
+    async def ask(self, pairs: Sequence[TextPair]) -> Answer:
         """Wait for the prediction of these pairs. Raises BusyError, or what the model raised."""
         if self._turning_away or self.waiting + len(pairs) > self._batching.max_waiting:
             raise BusyError
@@ -150,12 +159,17 @@ class MicroBatcher:
         first = 0
         for request in requests:
             mine = slice(first, first + len(request.pairs))
-            part = Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
-            _settle(request.answer, part)
+            _settle(request.answer, _part_of(answer, mine))
             first = mine.stop
 
 
-def _settle(waiting: asyncio.Future, answer: Optional[Prediction] = None, error=None) -> None:
+def _part_of(answer: Answer, mine: slice) -> Answer:
+    if isinstance(answer, Prediction):
+        return Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
+    return answer[mine]
+
+
+def _settle(waiting: asyncio.Future, answer: Optional[Answer] = None, error=None) -> None:
     if waiting.done():  # cancelled: nobody waits for it
         return
     if error is None:

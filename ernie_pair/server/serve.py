@@ -15,6 +15,7 @@ from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.processes.world import World
+from ernie_pair.server.batcher import answer_function
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
 MODEL_SECONDS = 5  # for the call of the model that is in work when the time to stop is over
@@ -134,7 +135,9 @@ def serve(config: ServeConfig) -> None:
             precision=config.precision,
             device=config.device,
         )
-        predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
+        answer_function(predictor)(
+            [("你好", "您好")]
+        )  # the first pass is slow; no request has to wait for it
         _serve(config, predictor, listener)
 
 
@@ -171,7 +174,9 @@ def _serve(config: ServeConfig, predictor: PairPredictor, listener: socket.socke
     address = _address_of(listener)
     if config.host not in LOOPBACK:
         logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
-    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
+    if predictor.exported.has_classes:
+        is_saved = config.threshold is None
+        logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
     logger.info("%s by %s at %s", config.model, predictor.describe(), address)
     logger.info("try it: %s", curl_line(address))
     server.run(sockets=[listener])

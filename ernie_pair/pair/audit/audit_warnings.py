@@ -35,7 +35,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     labels = train.labels
     assert labels is not None  # training reads them
     contents = {split: source.sha256() for split, source in sources.items()}
-    read_as = [str(train.columns), str(train.rules), sorted(labels.classes.items())]
+    read_as = [str(train.columns), str(train.rules), labels.read_as]
     key = {"version": VERSION, "contents": contents, "read as": read_as}
     cache: KeyedCache[List[str]] = KeyedCache(cache_dir, key, _note_of, _load, kind="audit-")
     warnings = cache.get(partial(_find_warnings, sources), LOCK_SECONDS)

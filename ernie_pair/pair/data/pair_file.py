@@ -12,25 +12,25 @@ the rules say so, bad rows are left out and told.
 
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.model_files.labels import EXAMPLE, Labels
+from ernie_pair.model_files.labels import EXAMPLE, Labels, Scores
 from ernie_pair.pair.data.pair_cells import Cells, read_cells, shown
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import BadRecord, RowRules
 
 
 class Pair(NamedTuple):
-    """A pair in line ``number``; ``label`` is its class, or None when nobody asked for it."""
+    """A pair in line ``number``; ``label``: its class, an int, or its score, a float; None: not asked for."""
 
     number: int
     left: str
     right: str
-    label: Optional[int]
+    label: Union[int, float, None]
 
 
 class BadRow(NamedTuple):
@@ -50,8 +50,9 @@ Reject = Callable[[BadRow], None]
 
 
 class Pairs(NamedTuple):
-    """The pairs of a file in their order. ``labels`` int64 [rows] is None when they were not asked for.
+    """The pairs of a file in their order.
 
+    ``labels`` [rows] are classes, int64, or scores, float64; None when they were not asked for.
     ``numbers`` int64 [rows] are the lines that they begin in; without it they lie in consecutive lines from
     ``first_line`` on. ``bad``: the rows that were left out.
     """
@@ -123,7 +124,7 @@ def refuse_changed(path: Path, stamp: Tuple[int, int]) -> None:
 
 
 def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
-    """Collect rows into `Pairs`, with labels and line numbers as int64 [rows].
+    """Collect rows into `Pairs`, with labels and line numbers as arrays [rows].
 
     ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.
     """
@@ -133,9 +134,14 @@ def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: s
         left.append(row.left)
         right.append(row.right)
         classes.append(row.label)
-    labels = np.array(classes, dtype=np.int64) if labelled else None
+    labels = labels_array(classes) if labelled else None
     lines = np.array(numbers, dtype=np.int64)
     return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad))
+
+
+def labels_array(labels: Sequence[Union[int, float, None]]) -> np.ndarray:
+    """Return the labels of rows that have them: classes int64 [rows], scores float64 [rows]."""
+    return np.array(labels, dtype=np.float64 if isinstance(labels[0], float) else np.int64)
 
 
 def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
@@ -222,7 +228,7 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
     left, right, label = cells
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
         raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
-    return Pair(number, left, right, None if labels is None else _class_of(where, label, labels))
+    return Pair(number, left, right, None if labels is None else _value_of(where, label, labels))
 
 
 def _is_bad(text: object) -> bool:
@@ -234,23 +240,33 @@ def _bad_text(where: str, name: str, text: object) -> InputError:
     return InputError(f"{where}: {name} {found}; fill it in or remove the row")
 
 
-def _class_of(where: str, label: object, labels: Labels) -> int:
+def _value_of(where: str, label: object, labels: Labels) -> Union[int, float]:
     if label is None:
-        raise InputError(
-            f"{where}: no label; each row needs one of {labels.allowed} (name its column with --label)"
-        )
-    found = labels.class_of(label)
+        needed = f"one of {labels.allowed}" if labels.has_classes else labels.allowed
+        raise InputError(f"{where}: no label; each row needs {needed} (name its column with --label)")
+    found = labels.value_of(label)
     if found is None:
         raise InputError(f"{where}: {_bad_label(label, labels)}")
     return found
 
 
 def _bad_label(label: object, labels: Labels) -> str:
+    if not labels.has_classes:
+        return (
+            f"label {shown(label)} is not {labels.allowed}, as this model learns it; correct "
+            "it, or train with another --label_range, or with --target classification"
+        )
     if isinstance(label, (list, tuple, dict)):
         return f"label {shown(label)} is no single value; write one of {labels.allowed}"
     if isinstance(label, (bool, np.bool_)):
         return f"label {label} is a boolean; name the classes so with --label_map 0=False,1=True"
     return (
         f"label {shown(label)} is not one of {labels.allowed}; correct it, or name the classes with "
-        f"--label_map {EXAMPLE} (a header line reads text_a<TAB>text_b<TAB>label)"
+        f"--label_map {EXAMPLE} (a header line reads text_a<TAB>text_b<TAB>label){_told_of_scores(label)}"
     )
+
+
+def _told_of_scores(label: object) -> str:
+    """Return what to do with a label that is no whole number: a classifier is given a file of scores."""
+    is_score = Scores.within().value_of(label) is not None
+    return "; a file of scores is for --target regression" if is_score else ""

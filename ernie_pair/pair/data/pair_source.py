@@ -116,7 +116,8 @@ class PairSource:
             named = any(self.columns.by_role.values())
             labels = None if self.labels is None else _with_spellings(self.labels, found.labels)
             columns = self.columns if named else found.columns
-            yield from map(_without_class, rows_of(found.path, labels, columns, RowRules()))
+            rows = rows_of(found.path, labels, columns, RowRules())
+            yield from map(_without_class, rows) if labels is None or labels.has_classes else rows
             return
         keys = None
         for number, example in enumerate(found, start=1):

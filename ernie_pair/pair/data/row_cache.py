@@ -43,7 +43,7 @@ def cached_rows(
 ) -> List[EncodedPairs]:
     """Return the pairs of each source as token ids, memory mapped; encode those not in ``cache_dir``.
 
-    ``check`` is given the labels of each, int64 [rows] or None, before anything is written. Any number of
+    ``check`` is given the labels of each, [rows] or None, before anything is written. Any number of
     processes may ask at once: one tokenises while it holds a lock, the others wait, and the next one does it
     when the first dies. Raises InputError for a bad row of any source, before anything is written;
     MachineError when the disk does not keep what is written.
@@ -85,10 +85,16 @@ def key_of(source: PairSource, tokenizer: WordPiece, max_seq_len: int) -> Dict[s
         "ending": ending_of(Path(source.name)) if source.is_file else "",
         "columns": asdict(source.columns),
         "rules": asdict(source.rules),
-        "labels": source.labels.classes if source.labels else None,
+        "labels": _labels_of(source),
         "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,
     }
+
+
+def _labels_of(source: PairSource) -> Optional[object]:
+    if source.labels is None or source.labels.has_classes:
+        return source.labels.classes if source.labels else None
+    return source.labels.read_as
 
 
 def _cache_of(cache_dir: Path, key: Dict[str, object], pad_id: int) -> KeyedCache[EncodedPairs]:
@@ -114,7 +120,8 @@ def _write_table(path: Path, rows: EncodedPairs) -> None:
     }
     kinds = {"input_ids": ListOf(Value("int32")), "head": Value("int32")}
     if rows.labels is not None:
-        columns["label"], kinds["label"] = pa.array(rows.labels, pa.int64()), Value("int64")
+        kind = rows.labels.dtype.name  # int64 of classes, float64 of scores
+        columns["label"], kinds["label"] = pa.array(rows.labels, kind), Value(kind)
     with ArrowWriter(path=str(path), features=Features(kinds)) as writer:
         writer.write_table(pa.table(columns), writer_batch_size=len(rows))
         writer.finalize()

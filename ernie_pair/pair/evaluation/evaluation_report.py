@@ -9,9 +9,10 @@ import numpy as np
 
 from ernie_pair.inference.softmax import are_names
 from ernie_pair.pair.evaluation.evaluation import Answers
-from ernie_pair.pair.evaluation.prediction_file import ESCAPES
 from ernie_pair.pair.evaluation.report_charts import charts_of
 from ernie_pair.pair.metrics import describe_single_class
+from ernie_pair.pair.report.page import percent, render_page, shown_number, shown_range
+from ernie_pair.pair.report.table import table_line
 
 FILES = ("report.json", "errors.tsv", "report.html")
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -60,22 +61,16 @@ def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
 
 
 def _lines(rows: List[Dict[str, object]]):
-    yield "\t".join(COLUMNS) + "\n"
+    yield table_line(COLUMNS)
     for row in rows:
         shown = {**row, "loss": f"{row['loss']:.6g}", "probability": f"{row['probability']:.6g}"}
-        yield "\t".join(str(shown[name]).translate(ESCAPES) for name in COLUMNS) + "\n"
+        yield table_line(str(shown[name]) for name in COLUMNS)
 
 
 def page_of(evaluation: Dict[str, object], answers: Answers, worst: List[Dict[str, object]]) -> str:
     """Return the report as one HTML page that needs no other file."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(number=_number, percent=_percent)
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(
+    return render_page(
+        TEMPLATE,
         evaluation=evaluation,
         cards=_cards(evaluation),
         charts=charts_of(answers, evaluation),
@@ -93,36 +88,24 @@ def _single_class(evaluation: Dict[str, Any]) -> str:
     return "" if name is None else describe_single_class(name, evaluation["rows"])
 
 
-def _number(value, digits: int = 4) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _percent(value) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
-
-
 def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, object]]:
     """Return the numbers at the top of the page: name, value, and what stands below it."""
     ranges, calibration = evaluation.get("intervals", {}), evaluation["calibration"]
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
     cards: List[Dict[str, object]] = [
-        {"name": shown, "value": _number(evaluation[name]), "below": _range(ranges.get(name))}
+        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
         for name, shown in names.items()
     ]
     for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
-        after = f"{_number(calibration[name + '_calibrated'])} with temperature "
+        after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
         after += f"{calibration['temperature']:.3g}"
-        cards.append({"name": shown, "value": _number(calibration[name]), "below": after})
+        cards.append({"name": shown, "value": shown_number(calibration[name]), "below": after})
     if "swap" in evaluation:
         swap = evaluation["swap"]
-        below = f"mean difference {_number(swap['mean_difference'])}"
-        cards.append({"name": "Flipped by swapping", "value": _percent(swap["flip_rate"]), "below": below})
+        below = f"mean difference {shown_number(swap['mean_difference'])}"
+        cards.append({"name": "Flipped by swapping", "value": percent(swap["flip_rate"]), "below": below})
     return cards
-
-
-def _range(interval) -> str:
-    return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
 
 
 def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, List[Dict[str, object]]]:

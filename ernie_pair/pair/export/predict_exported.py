@@ -3,14 +3,15 @@
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, Literal, Optional
+from typing import Callable, Iterator, List, Literal, Optional, TypeVar
 
+from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.progress import CountProgress
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
-from ernie_pair.inference.predictor import PairPredictor
+from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.inference.softmax import Decisions
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
@@ -18,11 +19,13 @@ from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
 from ernie_pair.pair.data.pair_source import FileSource
 from ernie_pair.pair.data.rejected import ENDING
-from ernie_pair.pair.evaluation.prediction_file import prediction_lines
+from ernie_pair.pair.evaluation.prediction_file import prediction_lines, score_lines
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.processes.world import World
 
 CHUNK = 4096  # pairs asked at a time
+
+Answer = TypeVar("Answer")
 
 logger = logging.getLogger(__name__)
 
@@ -96,20 +99,33 @@ def predict_exported(config: RunConfig) -> None:
         precision=config.precision,
         device=config.device,
     )
+    exported = predictor.exported
+    if config.scores and not exported.has_classes:
+        raise InputError(
+            f"--scores true adds the probability of each class, and {config.model} is a model for "
+            f"{exported.target}; leave it out"
+        )
     columns = Columns(config.text_a, config.text_b)
     source = FileSource("input_file", config.input_file, "test", None, columns, RowRules.of(config))
     pairs = CheckedPairs(source, Path(config.output_file + ENDING))
-    lines = prediction_lines(_ask(predictor, pairs), predictor.class_names, config.scores, pairs.left_out)
+    if exported.has_classes:
+        parts = _ask(predictor.predict, pairs)
+        decided = (Decisions(part.classes, part.probabilities) for part in parts)
+        lines = prediction_lines(decided, predictor.class_names, config.scores, pairs.left_out)
+    else:
+        lines = score_lines(_ask(predictor.score, pairs), pairs.left_out)
     with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
         file.writelines(lines)
-    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
+    if exported.has_classes:
+        is_saved = config.threshold is None
+        logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
     logger.info("%d predictions by %s: %s", pairs.count, predictor.describe(), config.output_file)
 
 
-def _ask(predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[Decisions]:
-    """Yield classes int64 [N] and probabilities float32 [N, C] of the pairs, up to CHUNK at a time."""
+def _ask(answer: Callable[[List[TextPair]], Answer], pairs: CheckedPairs) -> Iterator[Answer]:
+    """Yield what ``answer`` says of the pairs, up to CHUNK at a time."""
     with CountProgress(pairs.count, "pair") as progress:
         for window in pairs.windows(CHUNK):
-            answer = predictor.predict(list(zip(window.left, window.right)))
+            found = answer(list(zip(window.left, window.right)))
             progress.advance(len(window))
-            yield Decisions(answer.classes, answer.probabilities)
+            yield found

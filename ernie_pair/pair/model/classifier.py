@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Dict, List, Optional, Tuple, Type
 
+import numpy as np
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
@@ -65,6 +66,7 @@ class PairClassifier(nn.Layer):
         self.add_sublayer(self.attribute, new_encoder(self.spec))
         self.dropout = nn.Dropout(_head_dropout(self.spec, self.encoder.config))
         self._add_head()
+        self._centre_scores()
         for name, parameter in self.named_parameters():
             parameter.stop_gradient = self.is_unused(name)
         self.frozen_modules: List[nn.Layer] = []  # what stays in evaluation mode
@@ -96,6 +98,15 @@ class PairClassifier(nn.Layer):
         )
         init_like(self.encoder, linear)
         self.classifier = linear
+
+    def _centre_scores(self) -> None:
+        """Let a new model for regression begin in the middle of its range, rather than at 0."""
+        limits = self.spec.labels.label_range if self.num_classes == 1 else None
+        if limits is None:
+            return
+        for name, parameter in self.classifier.named_parameters():
+            if name.endswith("bias") and parameter.shape == [1]:
+                parameter.set_value(np.array([sum(limits) / 2], np.float32))
 
     def head_names(self) -> Tuple[str, ...]:
         """Return the names of the parameters beside the encoder: the head, and what a subclass adds."""

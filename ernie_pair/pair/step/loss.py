@@ -21,12 +21,17 @@ class LossParts(NamedTuple):
     """The loss of one micro-batch as a tensor with its graph, and numbers for the log, on the device."""
 
     loss: paddle.Tensor  # its mean over the rows, each counted by its weight
-    numbers: paddle.Tensor  # float32 [3]: loss, divergence, rows that were predicted right
+    numbers: paddle.Tensor  # float32 [3]: loss, divergence, rows that were predicted right; see `metric`
     rows: int  # that were asked, with R-Drop each pair twice
 
 
 class PairLoss:
-    """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same."""
+    """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same.
+
+    ``metric`` names what the third of its numbers is, divided by the rows.
+    """
+
+    metric = "accuracy"
 
     def __init__(self, rdrop_alpha: float = 0.0, class_weights: Optional[np.ndarray] = None):
         self.rdrop_alpha, self.class_weights = rdrop_alpha, class_weights
@@ -44,7 +49,10 @@ class PairLoss:
         copies = 2 if self.rdrop_alpha else 1
         assert batch.labels is not None  # training reads them
         ids_BS, types_BS, labels_B = (np.concatenate([a] * copies) if copies > 1 else a for a in batch)
-        logits_BC, answers_B = _wide(forward(to_device(ids_BS), to_device(types_BS))), to_device(labels_B)
+        logits_BC, answers_B = (
+            wide_logits(forward(to_device(ids_BS), to_device(types_BS))),
+            to_device(labels_B),
+        )
         loss = self._mean_entropy(logits_BC, answers_B, labels_B)
         divergence = None
         if self.rdrop_alpha:
@@ -74,7 +82,8 @@ def _sum(weights: np.ndarray) -> float:
     return float(weights.sum(dtype=np.float64))
 
 
-def _wide(logits: paddle.Tensor) -> paddle.Tensor:
+def wide_logits(logits: paddle.Tensor) -> paddle.Tensor:
+    """Return the logits in float32, whatever they were computed in."""
     return logits if logits.dtype == paddle.float32 else logits.astype("float32")
 
 

@@ -24,7 +24,7 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
-from ernie_pair.pair.metrics import refuse_undefined
+from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
 from ernie_pair.processes.world import World
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def _hold(
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     in_order = [sources["train"], sources["dev"]]
-    check = partial(_refuse_labels, config, len(labels.names), in_order)
+    check = partial(_refuse_labels, config, labels, in_order)
     train, dev = cached_rows(cache_dir, in_order, tokenizer, config.max_seq_len, check)
     for (split, source), rows in zip(sources.items(), (train, dev)):
         _describe(source, rows, labels)
@@ -113,7 +113,7 @@ def _stream(
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
-    check = partial(_refuse_labels, config, len(labels.names), [dev])
+    check = partial(_refuse_labels, config, labels, [dev])
     weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
     (dev_rows,) = cached_rows(cache_dir, [dev], tokenizer, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
@@ -139,14 +139,14 @@ def _stream(
 
 def _refuse_labels(
     config: PairConfig,
-    num_classes: int,
+    labels: Labels,
     sources: List[PairSource],
-    labels: List[np.ndarray],
+    found: List[np.ndarray],
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
-    refuse_undefined(config.best_metric, labels[-1], num_classes, sources[-1].name)
+    refuse_unmeasurable(config.best_metric, found[-1], labels, sources[-1].name)
     if len(sources) > 1:
-        class_weights_of(config.class_weights, num_classes, labels[0], sources[0].name)
+        class_weights_of(config.class_weights, len(labels.names), found[0], sources[0].name)
 
 
 def _rejected(config: PairConfig, split: str) -> Path:
@@ -154,11 +154,19 @@ def _rejected(config: PairConfig, split: str) -> Path:
 
 
 def _describe(source: PairSource, rows: EncodedPairs, labels: Labels) -> None:
-    counts = np.bincount(rows.known_labels, minlength=len(labels.names)).tolist()
-    shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    shares = _shares(rows.known_labels, labels)
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
     if rows.num_cut:
         logger.info("%s: %d pairs are longer than --max_seq_len and are cut", source.name, rows.num_cut)
+
+
+def _shares(found: np.ndarray, labels: Labels) -> str:
+    """Return what the labels [N] of a file are, in words."""
+    if labels.has_classes:
+        counts = np.bincount(found, minlength=len(labels.names)).tolist()
+        return ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    low, high = float(found.min()), float(found.max())
+    return f"labels from {low:.4g} to {high:.4g}, {found.mean():.4g} in the mean"
 
 
 def _shown(labels: Labels) -> List[str]:

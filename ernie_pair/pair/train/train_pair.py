@@ -22,6 +22,7 @@ from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
 from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.pair.targets.target_metrics import measure_of
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.callbacks import (
@@ -32,7 +33,7 @@ from ernie_pair.pair.train.callbacks import (
 )
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
 from ernie_pair.pair.train.early_stopping import EarlyStopping
-from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
+from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
@@ -57,6 +58,7 @@ def train_pair(config: TrainConfig) -> None:
         device = start_device(config.device, world, config)
         set_deterministic(config.deterministic, config.device)
         start = open_initial_model(config, config.model_name_or_path)
+        config = with_best_metric(config, start)
         if start.model.fused_state is not None:
             keep_freed_memory()
         PairRun(config, start, open_pair_data(config, start.source, world), world, device).train(stop)
@@ -107,7 +109,10 @@ class PairRun:
             data.dev,
             total_steps(config, data.num_rows, world),
             self.process_group,
-            measure=UserMetrics(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
+            measure=UserMetrics(
+                measure_of(start.model.spec.labels),
+                *(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
+            ),
             class_weights=data.class_weights,
             beginning=start.beginning,
             vocab_file=start.source.vocab_file,

@@ -29,6 +29,7 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
 from ernie_pair.inference.token_rows import WINDOW
 from ernie_pair.model_files.pair_symmetry import score_pairs
@@ -42,16 +43,16 @@ from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import tell_rejected
-from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
+from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
-from ernie_pair.pair.train.initial_model import open_initial_model, wrap_model
+from ernie_pair.pair.train.initial_model import open_initial_model, with_best_metric, wrap_model
 from ernie_pair.pair.train.parts import TrainingParts, open_parts
 from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
@@ -123,6 +124,7 @@ class PairTrainer:
         set_deterministic(config.deterministic, config.device)
         self._open = partial(_start_of, model, config, vocab_file)
         self._start = self._open()
+        self.config = with_best_metric(self.config, self._start, compute_metrics is not None)
         self._has_begun = False
         self._casting: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
@@ -202,7 +204,7 @@ class PairTrainer:
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
     ) -> Predictions:
-        """Predict the class of every pair; labels are used if the first row has one that is a class.
+        """Predict the class, or the score, of every pair; labels are used if the first row has one.
 
         ``threshold``: of two classes, the probability from which on a pair is of class 1; None: that of
         calibration.json in the folder of the model, if there is one, otherwise the likelier class.
@@ -218,9 +220,12 @@ class PairTrainer:
         labelled = _is_labelled(self._pairs_of("test", first))
         logits, labels, bad = self._ask(self._pairs_of("test", dataset, labelled), chosen)
         metrics = {} if labels is None else self._measure()(logits, labels)
+        meant = self._start.source.spec.labels
+        if not meant.has_classes:
+            scores = scores_of(logits, meant.label_range)
+            return Predictions.of_scores(logits, labels, metrics, scores).with_bad_rows(bad)
         decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
-        every = self._start.source.spec.labels.names
-        names = [every[number] for number in decided.classes]
+        names = [meant.names[number] for number in decided.classes]
         found = Predictions(logits, labels, metrics, decided.classes, names, decided.probabilities)
         return found.with_bad_rows(bad)
 
@@ -241,7 +246,7 @@ class PairTrainer:
             "dev": self._pairs_of("dev", self.eval_dataset),
         }
         if self.compute_metrics is None:
-            refuse_unknown(self.config.best_metric, METRICS)
+            refuse_unknown(self.config.best_metric, OF_TARGET[self.model.spec.target].names)
         return open_pairs(self.config, sources, self._start.source, self.world)
 
     def _train(self, signals: StopSignals) -> TrainResult:
@@ -282,7 +287,7 @@ class PairTrainer:
         return GivenPairs(name, given, labels, columns, rules)
 
     def _ask(self, source, symmetric: str) -> Tuple[np.ndarray, Optional[np.ndarray], List[BadRow]]:
-        """Return logits float32 [N, C], labels int64 [N] or None, and the bad rows, read window by window."""
+        """Return logits float32 [N, C], labels [N] or None, and the bad rows, read window by window."""
         bad: List[BadRow] = []
         logits, labels = [], []
         for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
@@ -308,7 +313,8 @@ class PairTrainer:
 
     def _measure(self) -> UserMetrics:
         all_reduce = join_process_group(self.world).all_reduce
-        return UserMetrics(self.compute_metrics, self.config.best_metric, self.world, all_reduce)
+        measure = measure_of(self._start.source.spec.labels)
+        return UserMetrics(measure, self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
 
 def _refuse_wrong_types(model, config, compute_metrics) -> None:
@@ -337,7 +343,7 @@ def _start_of(model, config: PairConfig, vocab_file):
         return open_initial_model(config, str(model))
     if vocab_file is None:
         raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
-    return wrap_model(model, Path(vocab_file))
+    return wrap_model(model, Path(vocab_file), config)
 
 
 def _first_of(dataset: PairDataset):
