@@ -8,6 +8,7 @@ config.json keeps them as id2label (the names) and label2id (all spellings). A m
 output there, as transformers writes it, and the range of its labels:
 
     {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
+    {"num_labels": 1, "problem_type": "regression", "pair_target": "ranking"}      that ranks candidates
 """
 
 import math
@@ -18,9 +19,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from data_tools.base.errors import InputError
 
-CLASSIFICATION, REGRESSION = "classification", "regression"
-TARGETS = (CLASSIFICATION, REGRESSION)  # what a model is for
-RANGE, PROBLEM = "label_range", "problem_type"
+CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
+TARGETS = (CLASSIFICATION, REGRESSION, RANKING)  # what a model is for
+RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
 RANGE_EXAMPLE = "0,5"
 SCORE = "score"  # what the output of a model without classes is called
@@ -154,6 +155,30 @@ class Scores(Labels):
         return "a number" if self.limits is None else "a number from {:g} to {:g}".format(*self.limits)
 
 
+@dataclass(frozen=True)
+class Relevance(Labels):
+    """The labels of a model that ranks the candidates of a query: 1 of a relevant one, 0 of another."""
+
+    @classmethod
+    def of_candidates(cls) -> "Relevance":
+        """Return the labels of candidates."""
+        return cls((SCORE,), {"0": 0, "1": 1})
+
+    @property
+    def target(self) -> str:
+        """Return RANKING."""
+        return RANKING
+
+    @property
+    def read_as(self) -> List[Any]:
+        """Return what the labels of a file become depends on, as JSON can hold it."""
+        return [self.target]
+
+    def to_config(self) -> Dict[str, Any]:
+        """Return the keys of a config.json that keep these labels."""
+        return {"num_labels": 1, PROBLEM: REGRESSION, TARGET: RANKING}
+
+
 def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
     """Return the lowest and the highest label that --label_range names; None where it is empty.
 
@@ -178,12 +203,15 @@ def parse_label_map(text: str) -> Labels:
 
 
 def labels_in(config: Mapping[str, Any]) -> Labels:
-    """Return the labels of a config.json: scores of a model for regression, else classes.
+    """Return the labels of a config.json: scores of a model for regression or ranking, else classes.
 
     Those are called by their numbers where it has no names. Raises InputError when the names do not fit the
     number of classes.
     """
-    if target_in(config) == REGRESSION:
+    target = target_in(config)
+    if target == RANKING:
+        return Relevance.of_candidates()
+    if target == REGRESSION:
         limits = config.get(RANGE)
         return Scores.within(None if limits is None else (float(limits[0]), float(limits[1])))
     count, names = num_labels_in(config), config.get("id2label")
@@ -198,11 +226,11 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
 
 
 def num_labels_in(config: Mapping[str, Any]) -> int:
-    """Return how many classes a config.json gives a classifier, 2 unless it says so; 1 of regression.
+    """Return how many classes a config.json gives a classifier, 2 unless it says so; 1 where it gives scores.
 
     Raises InputError below 2 of a classifier.
     """
-    if target_in(config) == REGRESSION:
+    if target_in(config) != CLASSIFICATION:
         return 1
     value = config.get("num_labels", config.get("num_classes", 2))
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
@@ -212,13 +240,14 @@ def num_labels_in(config: Mapping[str, Any]) -> int:
 
 def target_in(config: Mapping[str, Any]) -> str:
     """Return what the model of a config.json is for, one of TARGETS; regression as transformers tells it."""
-    is_regression = config.get("num_labels") == 1 and config.get(PROBLEM) == REGRESSION
-    return REGRESSION if is_regression else CLASSIFICATION
+    if config.get("num_labels") != 1 or config.get(PROBLEM) != REGRESSION:
+        return CLASSIFICATION
+    return RANKING if config.get(TARGET) == RANKING else REGRESSION
 
 
 def without_labels(config: Mapping[str, Any]) -> Dict[str, Any]:
     """Return a config.json without what tells of its labels, for others to be written there."""
-    gone = {"id2label", "label2id", "num_labels", "num_classes", RANGE}
+    gone = {"id2label", "label2id", "num_labels", "num_classes", RANGE, TARGET}
     gone |= {PROBLEM} if config.get(PROBLEM) == REGRESSION else set()
     return {key: value for key, value in config.items() if key not in gone}
 

@@ -21,7 +21,7 @@ from ernie_pair.weights.weight_files import Arrays
 # By which a folder that transformers wrote, and that holds an ErnieGram as a BERT, is known again.
 OWN_FAMILY = "paddle_model_type"
 PROBLEM, REGRESSION = "problem_type", "regression"  # what transformers calls a model with one output
-OF_SCORES = ("num_labels", PROBLEM, "label_range")  # the keys of such a model; see `labels`
+OF_SCORES = ("num_labels", PROBLEM, "label_range", "pair_target")  # the keys of such a model; see `labels`
 CARRIED = (  # under one name and with one meaning in both
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
     *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings"),

@@ -12,16 +12,17 @@ the rules say so, bad rows are left out and told.
 
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.model_files.labels import EXAMPLE, Labels, Scores
+from ernie_pair.model_files.labels import EXAMPLE, RANKING, REGRESSION, Labels, Scores
 from ernie_pair.pair.data.pair_cells import Cells, read_cells, shown
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import BadRecord, RowRules
+from ernie_pair.pair.targets.groups import groups_of, rows_without_positive
 
 
 class Pair(NamedTuple):
@@ -31,6 +32,7 @@ class Pair(NamedTuple):
     left: str
     right: str
     label: Union[int, float, None]
+    query: str = ""  # of what it is a candidate; empty: of its first text
 
 
 class BadRow(NamedTuple):
@@ -54,7 +56,8 @@ class Pairs(NamedTuple):
 
     ``labels`` [rows] are classes, int64, or scores, float64; None when they were not asked for.
     ``numbers`` int64 [rows] are the lines that they begin in; without it they lie in consecutive lines from
-    ``first_line`` on. ``bad``: the rows that were left out.
+    ``first_line`` on. ``bad``: the rows that were left out. ``queries`` are there where --query names their
+    column, ``groups`` int64 [rows], the number of the query of each row, where candidates are ranked.
     """
 
     left: List[str]
@@ -65,9 +68,15 @@ class Pairs(NamedTuple):
     first_line: int = 1
     numbers: Optional[np.ndarray] = None
     bad: Tuple[BadRow, ...] = ()
+    queries: Optional[List[str]] = None
+    groups: Optional[np.ndarray] = None
 
     def __len__(self) -> int:
         return len(self.left)
+
+    def changed(self, **fields: Any) -> "Pairs":
+        """Return these pairs with other ``fields``: `_replace` takes the rows for the fields."""
+        return Pairs(**{**dict(zip(self._fields, self)), **fields})
 
     @property
     def known_labels(self) -> np.ndarray:
@@ -128,15 +137,63 @@ def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: s
 
     ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.
     """
-    numbers, left, right, classes = [], [], [], []
+    numbers, left, right, classes, queries = [], [], [], [], []
     for row in found:
         numbers.append(row.number)
         left.append(row.left)
         right.append(row.right)
         classes.append(row.label)
+        queries.append(row.query)
     labels = labels_array(classes) if labelled else None
     lines = np.array(numbers, dtype=np.int64)
-    return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad))
+    named = queries if queries[0] else None
+    return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad), named)
+
+
+def in_groups(pairs: Pairs, labels: Optional[Labels], rules: RowRules) -> Pairs:
+    """Return ``pairs`` with the query of each row, where ``labels`` are of candidates.
+
+    Queries without a relevant candidate are left out where bad rows are. Raises InputError naming the first
+    row of one otherwise.
+    """
+    if labels is None or labels.target != RANKING:
+        return pairs
+    queries = pairs.left if pairs.queries is None else pairs.queries
+    groups, found = groups_of(queries), pairs.known_labels
+    hopeless = rows_without_positive(groups, found)
+    if not len(hopeless):
+        return pairs.changed(groups=groups)
+    row = int(hopeless[0])
+    reason = (
+        f"{pairs.where(row)}: no candidate of the query {shown(queries[row])} has the label 1; give it one, "
+        "or leave such queries out with --on_bad_row skip"
+    )
+    if not rules.skips:
+        raise InputError(reason)
+    kept = np.setdiff1d(np.arange(len(pairs)), hopeless)
+    if not len(kept):
+        raise InputError(f"{pairs.path}: no query in it has a relevant candidate; {reason}")
+    return _without(pairs, kept, hopeless, queries).changed(groups=groups_of([queries[i] for i in kept]))
+
+
+def _without(pairs: Pairs, kept: np.ndarray, gone: np.ndarray, queries: List[str]) -> Pairs:
+    """Return the ``kept`` rows of pairs; those ``gone`` are bad ones, for their query has none relevant."""
+    places = np.setdiff1d(np.arange(len(pairs) + len(pairs.bad)), [row.place for row in pairs.bad])
+    bad = [
+        BadRow(pairs.number(row), f"no candidate of the query {shown(queries[row])} has the label 1", place)
+        for row, place in zip(gone.tolist(), places[gone].tolist())
+    ]
+    left, right = ([texts[row] for row in kept] for texts in (pairs.left, pairs.right))
+    numbers = None if pairs.numbers is None else pairs.numbers[kept]
+    return pairs.changed(
+        left=left,
+        right=right,
+        labels=pairs.known_labels[kept],
+        first_line=pairs.number(int(kept[0])),
+        numbers=numbers,
+        bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)),
+        queries=None if pairs.queries is None else [pairs.queries[row] for row in kept],
+    )
 
 
 def labels_array(labels: Sequence[Union[int, float, None]]) -> np.ndarray:
@@ -225,10 +282,13 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
 
     Raises InputError when a text is missing or blank, or the label is none of ``labels``.
     """
-    left, right, label = cells
+    left, right, label, query = cells
+    if query is not None and not str(query).strip():
+        raise InputError(f"{where}: no query; fill in the column that --query names, or remove the row")
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
         raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
-    return Pair(number, left, right, None if labels is None else _value_of(where, label, labels))
+    value = None if labels is None else _value_of(where, label, labels)
+    return Pair(number, left, right, value, "" if query is None else str(query))
 
 
 def _is_bad(text: object) -> bool:
@@ -252,9 +312,10 @@ def _value_of(where: str, label: object, labels: Labels) -> Union[int, float]:
 
 def _bad_label(label: object, labels: Labels) -> str:
     if not labels.has_classes:
+        other = "another --label_range, or with " if labels.target == REGRESSION else ""
         return (
-            f"label {shown(label)} is not {labels.allowed}, as this model learns it; correct "
-            "it, or train with another --label_range, or with --target classification"
+            f"label {shown(label)} is not {labels.allowed}, as a model for {labels.target} takes it; correct "
+            f"it, or train with {other}--target classification"
         )
     if isinstance(label, (list, tuple, dict)):
         return f"label {shown(label)} is no single value; write one of {labels.allowed}"

@@ -9,17 +9,19 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.model_files.labels import CLASSIFICATION
+from ernie_pair.model_files.labels import CLASSIFICATION, RANKING
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import CALIBRATION, Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
-from ernie_pair.pair.config.target_flags import refuse_class_flags
+from ernie_pair.pair.config.target_flags import refuse_class_flags, refuse_query
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.result_file import results_of
+from ernie_pair.pair.evaluation.scores.ranking_evaluation import ranking_evaluation_of
+from ernie_pair.pair.evaluation.scores.ranking_report import write_ranking_report
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers, score_evaluation_of
 from ernie_pair.pair.evaluation.scores.score_report import write_score_report
 from ernie_pair.pair.evaluation.slices import slices_of
@@ -51,6 +53,7 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         return
     trained = InferenceModel(config)
     refuse_class_flags(config, trained.labels, config.model_path)
+    refuse_query(config.query, trained.labels)
     if not trained.labels.has_classes:
         _evaluate_scores(trained, config, results)
         return
@@ -83,12 +86,18 @@ def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: R
         symmetric,
     )
     if trained.world.is_first:
-        evaluation = score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
+        is_ranking = trained.labels.target == RANKING
+        evaluation = (
+            ranking_evaluation_of(answers, config)
+            if is_ranking
+            else score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
+        )
         evaluation["kernels"] = trained.kernels.describe()
         with results.published() as (numbers, *report):
             numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             if report:
-                write_score_report(report, evaluation, answers, config.worst_rows)
+                write = write_ranking_report if is_ranking else write_score_report
+                write(report, evaluation, answers, config.worst_rows)
         if config.report:
             logger.info("report: %s", Path(config.report) / "report.html")
         _print_metrics(evaluation)

@@ -5,11 +5,12 @@ from typing import Dict, Optional
 
 import numpy as np
 
-from ernie_pair.model_files.labels import Labels
+from ernie_pair.model_files.labels import RANKING, Labels
 from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.evaluation.intervals import intervals
 from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
+from ernie_pair.pair.targets.ranking_metrics import CountedQueries
 from ernie_pair.pair.targets.regression_metrics import CountedScores
 from ernie_pair.pair.targets.target_metrics import OF_TARGET
 from ernie_pair.pair.train.datasets import PairData
@@ -73,15 +74,21 @@ def _meaning_of(labels: Labels) -> Dict[str, str]:
     """Return what the answers of the model are, in words."""
     if labels.has_classes:
         return {"classes": ", ".join(labels.names)}
+    if labels.target == RANKING:
+        return {"scores": "of the candidates of a query: the higher, the better"}
     limits = labels.label_range
     return {"scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits)}
 
 
 def _intervals(evaluated: Evaluated, labels: Labels, seed: int) -> Dict[str, list]:
     if not labels.has_classes:
-        counted = CountedScores(evaluated.logits, evaluated.labels, labels.label_range)
-        names, num_rows = OF_TARGET[labels.target].names, len(evaluated.labels)
-        return bootstrap_intervals(counted.measure, names, num_rows, RESAMPLES, seed)
+        names = OF_TARGET[labels.target].names
+        if labels.target == RANKING:
+            assert evaluated.groups is not None  # the dev pairs are read with their queries
+            queries = CountedQueries(evaluated.logits, evaluated.labels, evaluated.groups)
+            return bootstrap_intervals(queries.measure, names, queries.num_queries, RESAMPLES, seed)
+        scores = CountedScores(evaluated.logits, evaluated.labels, labels.label_range)
+        return bootstrap_intervals(scores.measure, names, len(evaluated.labels), RESAMPLES, seed)
     return intervals(np.asarray(evaluated.logits), evaluated.labels, RESAMPLES, seed)
 
 

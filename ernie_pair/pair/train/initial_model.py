@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.config.pair_config import PairConfig
-from ernie_pair.pair.config.target_flags import chosen_labels, refuse_class_flags
+from ernie_pair.pair.config.target_flags import chosen_labels, refuse_unfit_flags
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
@@ -32,7 +32,7 @@ def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
     source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
     refuse_no_family(source, NAME_FAMILY)
     labels, before = chosen_labels(config, source.spec), source.spec
-    refuse_class_flags(config, labels, "this")
+    refuse_unfit_flags(config, labels)
     if config.label_map or labels != before.labels:
         source = replace(source, spec=before.with_labels(labels))
     own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)
@@ -67,7 +67,7 @@ def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> I
     labels = model.spec.labels
     if config.target not in ("auto", labels.target):
         raise InputError(f"--target {config.target}: the model is one for {labels.target}; leave it out")
-    refuse_class_flags(config, labels, "this")
+    refuse_unfit_flags(config, labels)
     return InitialModel(
         model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
     )

@@ -40,6 +40,7 @@ class Evaluated(NamedTuple):
 
     logits: np.ndarray
     labels: np.ndarray
+    groups: Optional[np.ndarray] = None  # int64 [N], the query of each row, where candidates are ranked
 
 
 class PairJob:
@@ -66,7 +67,7 @@ class PairJob:
         vocab_file: Optional[Path] = None,
     ):
         self.config, self.model, self.process_group = config, model, process_group
-        self.measure = measure or measure_of(model.spec.labels)
+        self.measure = measure or measure_of(model.spec.labels, valid.groups)
         self.total_steps, self.splits = total_steps, {"valid": valid}
         self.rates = rates_of(config, total_steps)
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
@@ -76,7 +77,7 @@ class PairJob:
         if compiled is not None:
             self.parallel.forward = compiled
         self.is_compiled = compiled is not None
-        self.loss = loss_of(model.spec.labels, config.rdrop_alpha, class_weights)
+        self.loss = loss_of(model.spec.labels, config, class_weights)
         self.fgm = _fgm(config, model, process_group)
         self.operations = StepOperations(config, model)
         self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
@@ -255,7 +256,7 @@ class PairJob:
         rows = self.splits[split]
         with self.precision.casting():
             logits = logits_of(self.model, rows, self.config.batch_size, self.process_group)
-        self.evaluated = Evaluated(logits, rows.known_labels)
+        self.evaluated = Evaluated(logits, rows.known_labels, rows.groups)
         if self.model.spec.labels.has_classes:
             self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)

@@ -110,7 +110,7 @@ class PairRun:
             total_steps(config, data.num_rows, world),
             self.process_group,
             measure=UserMetrics(
-                measure_of(start.model.spec.labels),
+                measure_of(start.model.spec.labels, data.dev.groups),
                 *(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
             ),
             class_weights=data.class_weights,

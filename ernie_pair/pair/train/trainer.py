@@ -17,7 +17,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
     Type,
     Union,
 )
@@ -32,6 +31,7 @@ from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
 from ernie_pair.inference.token_rows import WINDOW
+from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.source import model_folder_of, open_model
 from ernie_pair.model_files.temperature import Calibration, read_calibration
@@ -49,6 +49,7 @@ from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
+from ernie_pair.pair.targets.groups import groups_of
 from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
@@ -74,6 +75,15 @@ class TrainResult(NamedTuple):
     best_metric: Optional[float]
     best_model: Optional[Path]
     is_done: bool  # False: stopped early, or by a callback
+
+
+class _Asked(NamedTuple):
+    """Logits float32 [N, C], labels [N] or None, the bad rows, and the queries int64 [N] of candidates."""
+
+    logits: np.ndarray
+    labels: Optional[np.ndarray]
+    bad: List[BadRow]
+    groups: Optional[np.ndarray] = None
 
 
 class PairTrainer:
@@ -197,9 +207,9 @@ class PairTrainer:
         return self._evaluate(self.eval_dataset if eval_dataset is None else eval_dataset, chosen)
 
     def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
-        logits, labels, _ = self._ask(self._pairs_of("dev", dataset), symmetric)
-        assert labels is not None  # the source is read with them
-        return self._measure()(logits, labels)
+        found = self._ask(self._pairs_of("dev", dataset), symmetric)
+        assert found.labels is not None  # the source is read with them
+        return self._measure(found.groups)(found.logits, found.labels)
 
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
@@ -218,8 +228,8 @@ class PairTrainer:
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
         first, dataset = _first_of(dataset)
         labelled = _is_labelled(self._pairs_of("test", first))
-        logits, labels, bad = self._ask(self._pairs_of("test", dataset, labelled), chosen)
-        metrics = {} if labels is None else self._measure()(logits, labels)
+        logits, labels, bad, groups = self._ask(self._pairs_of("test", dataset, labelled), chosen)
+        metrics = {} if labels is None else self._measure(groups)(logits, labels)
         meant = self._start.source.spec.labels
         if not meant.has_classes:
             scores = scores_of(logits, meant.label_range)
@@ -279,24 +289,29 @@ class PairTrainer:
             raise InputError(f"there is no {name}; give it to PairTrainer")
         config = self.config
         labels = self._start.source.spec.labels if labelled else None
-        columns = Columns(config.text_a, config.text_b, config.label)
+        columns = Columns(config.text_a, config.text_b, config.label, config.query)
         rules = RowRules.of(config)
         if isinstance(given, (str, Path)):
             return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
         name = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}[split]
         return GivenPairs(name, given, labels, columns, rules)
 
-    def _ask(self, source, symmetric: str) -> Tuple[np.ndarray, Optional[np.ndarray], List[BadRow]]:
-        """Return logits float32 [N, C], labels [N] or None, and the bad rows, read window by window."""
+    def _ask(self, source, symmetric: str) -> _Asked:
+        """Return what the model says of all pairs, which are read window by window."""
         bad: List[BadRow] = []
         logits, labels = [], []
+        queries: List[str] = []
         for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
             logits.append(self._logits_of(pairs, symmetric))
             if pairs.labels is not None:
                 labels.append(pairs.labels)
+                queries += pairs.queries or pairs.left
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
-        labelled = source.labels is not None
-        return np.concatenate(logits), np.concatenate(labels) if labelled else None, bad
+        if source.labels is None:
+            return _Asked(np.concatenate(logits), None, bad)
+        is_ranked = source.labels.target == RANKING
+        groups = groups_of(queries) if is_ranked else None
+        return _Asked(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
@@ -311,9 +326,9 @@ class PairTrainer:
         with self._casting():
             return logits_of(self.model, rows, self.config.batch_size, group)
 
-    def _measure(self) -> UserMetrics:
+    def _measure(self, groups: Optional[np.ndarray]) -> UserMetrics:
         all_reduce = join_process_group(self.world).all_reduce
-        measure = measure_of(self._start.source.spec.labels)
+        measure = measure_of(self._start.source.spec.labels, groups)
         return UserMetrics(measure, self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
 

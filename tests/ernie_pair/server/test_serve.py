@@ -293,6 +293,8 @@ def test_health_says_what_is_served(model):
     facts = {
         "backend": "onnx",
         "precision": "fp32",
+        "target": "classification",
+        "label_range": None,
         "labels": ["odd", "even"],
         "max_seq_len": 128,
         "waiting_pairs": 0,

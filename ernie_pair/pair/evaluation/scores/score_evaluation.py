@@ -35,8 +35,14 @@ class ScoreAnswers(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        """Return the labels of the rows, float64 [N]."""
+        """Return the labels of the rows: scores float64 [N], or the relevance of candidates int64 [N]."""
         return self.pairs.known_labels
+
+    @property
+    def known_groups(self) -> np.ndarray:
+        """Return the query of each row, int64 [N], of candidates that are ranked."""
+        assert self.pairs.groups is not None  # they are read with it
+        return self.pairs.groups
 
     @property
     def scores(self) -> np.ndarray:
