@@ -22,6 +22,7 @@ from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
 from ernie_pair.model_files.hugging_face.folder import ModelParts, write_their_folder
 from ernie_pair.model_files.hugging_face.settings import refuse_other_model
+from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.source import (
     VOCAB,
     ModelSource,
@@ -102,11 +103,15 @@ class PairClassifier(nn.Layer):
     def _centre_scores(self) -> None:
         """Let a new model for regression begin in the middle of its range, rather than at 0."""
         limits = self.spec.labels.label_range if self.num_classes == 1 else None
-        if limits is None:
-            return
-        for name, parameter in self.classifier.named_parameters():
-            if name.endswith("bias") and parameter.shape == [1]:
-                parameter.set_value(np.array([sum(limits) / 2], np.float32))
+        if limits is not None:
+            dict(self.named_parameters())[self._output_bias()].set_value(
+                np.array([sum(limits) / 2], np.float32)
+            )
+
+    def _output_bias(self) -> str:
+        """Return the name of the number that is added to the output of a model without classes."""
+        named = (f"classifier.{name}" for name, p in self.classifier.named_parameters() if p.shape == [1])
+        return next(name for name in named if name.endswith("bias"))
 
     def head_names(self) -> Tuple[str, ...]:
         """Return the names of the parameters beside the encoder: the head, and what a subclass adds."""
@@ -114,7 +119,12 @@ class PairClassifier(nn.Layer):
         return tuple(name for name in names if not name.startswith(f"{self.attribute}."))
 
     def is_unused(self, name: str) -> bool:
-        """Return whether the parameter of this name is unused: no logit depends on it."""
+        """Return whether the parameter of this name is unused: no logit, or no order, depends on it.
+
+        What is added to all scores of a query has a gradient of rounding alone, which AdamW would enlarge.
+        """
+        if self.spec.target == RANKING and name == self._output_bias():
+            return True
         unused = self.way.idle + (("pooler.",) if self.pooling == "mean" else ())
         return name.startswith(tuple(f"{self.attribute}.{part}" for part in unused))
 
