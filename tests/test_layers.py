@@ -51,7 +51,7 @@ BELOW = {
     "ernie_pair/pair": ("ernie_pair/processes", "ernie_pair/device/paddle_patches"),
     "ernie_pair/pair/report": (),
     "ernie_pair/pair/targets": ("ernie_pair/inference", "ernie_pair/pair"),
-    "ernie_pair/pair/data": ("ernie_pair/inference",),
+    "ernie_pair/pair/data": ("ernie_pair/pair/targets",),
     "ernie_pair/pair/audit": ("ernie_pair/pair/data", "data_tools/audit"),
     "ernie_pair/pair/config": ("ernie_pair/engine", "ernie_pair/pair/targets", "ernie_pair/pair/data"),
     "ernie_pair/pair/model": ("ernie_pair/pair/data",),

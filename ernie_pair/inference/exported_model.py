@@ -26,7 +26,7 @@ from data_tools.files.json_file import is_texts, is_whole_number, read_json_obje
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.model_files.config_checks import SHORTEST_PAIR, is_range
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
-from ernie_pair.model_files.labels import CLASSIFICATION, TARGETS
+from ernie_pair.model_files.labels import CLASSIFICATION, REGRESSION, TARGETS
 from ernie_pair.model_files.pair_symmetry import SYMMETRIES
 from ernie_pair.model_files.temperature import Calibration, is_temperature, is_threshold
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
@@ -107,7 +107,7 @@ def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
     target, limits = manifest.get("target", CLASSIFICATION), manifest.get("label_range")
     is_sound = {
         "target": target in TARGETS,
-        "label_range": limits is None or is_range(limits),
+        "label_range": limits is None or (target == REGRESSION and is_range(limits)),
         "labels": is_texts(labels) and (len(labels) > 1) == (target == CLASSIFICATION),
         "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
         "max_seq_len": is_whole_number(max_seq_len, SHORTEST_PAIR, 1 << 20),

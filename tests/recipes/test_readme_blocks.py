@@ -18,6 +18,7 @@ import test_quickstart
 import test_readme
 import tiny_pair
 import tiny_pretrain
+import tiny_targets
 import yaml
 from pages import PAGES, ROOT, blocks, text_of
 
@@ -57,6 +58,8 @@ CHANGES = [
     ("train_pair.py", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
     ("ernie-pair config", {"ernie-pair": "printf '%s\\n' $ANSWERS | ernie-pair"}, ""),
     ("ernie-pair launch", {}, "--max_steps 2"),
+    ("--target re", {}, "--max_steps 2"),
+    ("--target ra", {}, "--max_steps 2"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
     ("2.6.2.post120", {'".[': f'"{ROOT}[', f" && pip {POST120}": ""}, DRY),  # no index but PyPI is asked
     ("paddlepaddle==3.3.1", {" && pip install --no-deps paddlepaddle==3.3.1": ""}, ""),  # 200 MB
@@ -111,6 +114,9 @@ def write_texts(here):
     for row in (0, 14, 28):  # labels that no model gets right: there is something to calibrate
         lines[row] = lines[row].replace("\t0\n", "\t1\n")
     (here / "dev.tsv").write_text("".join(lines), encoding="utf-8")
+    for number, name in enumerate(("", "_dev")):
+        tiny_targets.write_rows(here / f"sts{name}.tsv", tiny_targets.score_rows(33, number))
+        tiny_targets.write_rows(here / f"faq{name}.tsv", tiny_targets.candidate_rows(12, number))
     flags = {
         "model_type": "ernie",
         "train_file": "train.tsv",

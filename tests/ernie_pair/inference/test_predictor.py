@@ -296,7 +296,6 @@ def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, exported, name
     [
         {"format": 5},
         {"target": "translation"},
-        {"target": "regression"},
         {"label_range": [0, 5]},
         {"label_range": [5, 0]},
         {"labels": ["0"]},

@@ -29,7 +29,7 @@ def test_regression_lowers_the_mean_squared_error():
     assert gradient == pytest.approx(2 * errors / 5)
 
 
-def test_listwise_is_the_cross_entropy_over_the_candidates_of_a_query():
+def test_listwise_is_cross_entropy_over_the_candidates():
     answer, gradient = ask(ListwiseLoss(), QUERIES)
     first = logsumexp(SCORES[:2]) - 0.5
     second = logsumexp(SCORES[2:]) - (0.0 + 3.0) / 2
@@ -38,7 +38,7 @@ def test_listwise_is_the_cross_entropy_over_the_candidates_of_a_query():
     assert np.isfinite(gradient).all() and gradient[:2].sum() == pytest.approx(0, abs=1e-6)
 
 
-def test_margin_counts_what_is_missing_between_relevant_and_others():
+def test_margin_counts_what_is_missing_between_two():
     answer, gradient = ask(MarginLoss(1.25), QUERIES)
     # 0.5 is 1.5 above -1; 0 lacks 3.25 to stand 1.25 above 2, and 3 lacks 0.25.
     assert float(answer.loss) == pytest.approx((0.0 + (3.25 + 0.25) / 2) / 2)

@@ -39,14 +39,14 @@ def test_what_is_shown_lies_in_the_range_and_is_measured_so():
     assert found["spearman"] == pytest.approx(spearmanr(clipped, LABELS)[0], abs=1e-12)
 
 
-def test_counted_rows_are_measured_as_rows_that_stand_so_often():
+def test_counted_rows_are_rows_that_stand_so_often():
     counted = CountedScores(OUTPUTS, LABELS, (0, 5))
     for counts in resamples(len(LABELS), 4, seed=1):
         rows = np.repeat(np.arange(len(LABELS)), counts)
         assert counted.measure(counts) == pytest.approx(measure_scores(OUTPUTS[rows], LABELS[rows], (0, 5)))
 
 
-def test_equal_scores_have_no_correlation_and_equal_labels_none_at_all():
+def test_equal_scores_have_no_correlation_equal_labels_nan():
     found = measure_scores(np.full((4, 1), 0.1, np.float32), np.array([0.0, 1.0, 2.0, 3.0]))
     assert found["pearson"] == found["spearman"] == 0.0
     assert np.isnan(measure_scores(OUTPUTS[:4], np.full(4, 0.3))["pearson"])
@@ -90,7 +90,7 @@ def test_a_model_that_tells_nothing_apart_ranks_nothing_first():
     assert found["loss"] == pytest.approx(np.log(3))
 
 
-def test_counted_queries_are_measured_as_queries_that_stand_so_often():
+def test_counted_queries_are_queries_that_stand_so_often():
     outputs, labels, groups = queries(8)
     counted = CountedQueries(outputs, labels, groups)
     counts = next(resamples(counted.num_queries, 1, seed=2))
@@ -131,7 +131,7 @@ def test_a_query_with_many_relevant_ones_stays_below_the_limit():
     assert set(np.concatenate(found).tolist()) == set(range(9))
 
 
-def test_classes_are_measured_one_by_one_as_scikit_learn_does():
+def test_each_class_is_measured_as_scikit_learn_does():
     labels, predictions = RNG.integers(0, 3, 50), RNG.integers(0, 4, 50)
     confusion = confusion_matrix(labels, predictions, labels=range(5))
     table = class_table(confusion, list("abcde"))

@@ -268,14 +268,14 @@ def test_a_bad_score_is_named_by_its_line(tmp_path, case):
     assert not list((tmp_path / "out").glob("**/*.arrow"))
 
 
-def test_scores_given_to_a_classifier_are_told_of_the_target(tmp_path):
+def test_a_classifier_given_scores_names_the_target(tmp_path):
     config = train_config(tmp_path)
     write_rows(tmp_path / "train.tsv", [("左", "右", "3.5"), ("左", "右", "1")])
     with pytest.raises(InputError, match=r"train\.tsv:1: label '3.5' is not one of 0, 1.*target regression"):
         train_pair(config)
 
 
-def test_queries_without_a_relevant_candidate_are_refused_or_left_out(tmp_path):
+def test_queries_with_nothing_relevant_are_refused_or_left_out(tmp_path):
     config = target_config(tmp_path, "ranking", max_steps=1)
     rows = [*candidate_rows(11, 0), ("无", "左", 0), ("无", "右", 0)]
     write_rows(tmp_path / "train.tsv", rows)
