@@ -111,6 +111,11 @@ class EvaluateConfig(AskConfig):
         unit="resamples",
         at_least=0,
     )
+    query: str = option(
+        "",
+        help="of a model that ranks: the column that says of which query a row is; empty: the first text",
+        group="data",
+    )
     swap: bool = option(
         True, help="score every pair the other way round too, to see what flips", group="evaluation"
     )

@@ -17,9 +17,10 @@ from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.config.encoder_flags import EncoderFlags
 from ernie_pair.pair.config.step_flags import StepFlags
+from ernie_pair.pair.config.target_flags import TargetFlags
 from ernie_pair.pair.data.class_weights import BALANCED
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
-from ernie_pair.pair.metrics import LOWER_IS_BETTER, METRICS
+from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
 
 LARGEST_SEED = 2**31 - 1
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
@@ -40,6 +41,7 @@ class OutputConfig(Options):
 
 @dataclass(frozen=True)
 class PairConfig(
+    TargetFlags,
     EncoderFlags,
     WarmupFlags,
     ReportFlags,
@@ -144,11 +146,13 @@ class PairConfig(
         at_most=LARGEST_SEED,
     )
     best_metric: str = option(
-        "accuracy", help="a metric of the dev pairs, which chooses the best model", group="evaluation"
+        AUTO,
+        help="a metric of the dev pairs, chooses the best model; auto: accuracy, of regression mse",
+        group="evaluation",
     )
     greater_is_better: Optional[bool] = option(
         None,
-        help="is a best_metric that is greater better? none: yes, unless it is the loss",
+        help="is a best_metric that is greater better? none: yes, unless it is the loss or an error",
         group="evaluation",
     )
     early_stopping_patience: int = option(
@@ -241,5 +245,8 @@ class TrainConfig(PairConfig):
     )
     dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")
     best_metric: str = option(
-        "accuracy", help="of the dev file; chooses the best model", group="evaluation", choices=METRICS
+        AUTO,
+        help="of the dev file; chooses the best model; auto: accuracy, of regression mse",
+        group="evaluation",
+        choices=(*ALL_METRICS, AUTO),
     )
