@@ -4,23 +4,24 @@ import json
 import logging
 import socket
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.progress import CountProgress
-from data_tools.base.ray_pool import ray_map, require_ray
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.lines import LineRules
+from data_tools.text.named_texts import read_texts
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
-from ernie_pair.embedding.text_file import read_texts
 from ernie_pair.embedding.vector_writer import VectorShape, VectorWriter, part_folder
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut
+from ernie_pair.inference.ray_flags import refuse_unseen
 from ernie_pair.inference.vector_files import (
     SCALES_FILE,
     VECTORS_FILE,
@@ -71,11 +72,7 @@ class PieceMaker:
 def _embedder_of(
     model_path: str, device: str, options: EmbedderOptions, kernels: KernelFlags
 ) -> TextEmbedder:
-    if not Path(model_path).exists():
-        raise MachineError(
-            f"{model_path}: not seen by {socket.gethostname()}; put it where all machines of the "
-            "cluster see it"
-        )
+    refuse_unseen(model_path)
     return open_embedder(model_path, device, options, kernels)
 
 
@@ -91,8 +88,7 @@ def embed(config: EmbedConfig) -> None:
     results = _results(config, output_dir)
     if results.are_done():
         return
-    if config.engine == "ray":
-        require_ray(config.ray_address)
+    config.refuse_no_ray()
     texts = _count_texts(config)
     embedder = _embedder_of(*_asked_of(config))
     logger.info(
@@ -130,10 +126,15 @@ def _count_texts(config: EmbedConfig) -> _Texts:
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")
     stamp = stamp_of(path)
-    count = sum(1 for _ in read_texts(path, config.encoding))
+    count = sum(1 for _ in _texts_of(config))
     if not count:
         raise InputError(f"{path} holds no text; give a file with a text in each line")
     return _Texts(count, sha256_of_file(path), stamp)
+
+
+def _texts_of(config: EmbedConfig) -> Iterator[str]:
+    rules = LineRules(encoding=config.encoding, has_flag=True)
+    return (row.text for row in read_texts(Path(config.input_file), rules=rules))
 
 
 def _asked_of(config: EmbedConfig) -> Tuple[str, str, EmbedderOptions, KernelFlags]:
@@ -166,12 +167,9 @@ def _write(config: EmbedConfig, embedder: TextEmbedder, writer: VectorWriter) ->
     shape, done = writer.shape, writer.done * PIECE
     if writer.done:
         logger.info("an earlier run has left %d of %d vectors: going on", min(done, shape.count), shape.count)
-    texts = islice(read_texts(Path(config.input_file), config.encoding), done, None)
-    run = map
-    if config.engine == "ray":
-        run = partial(ray_map, workers=config.workers, address=config.ray_address)  # type: ignore[assignment]
+    texts = islice(_texts_of(config), done, None)
     with CountProgress(shape.count - min(done, shape.count), "text") as progress:
-        for packed in run(maker, _pieces(texts)):
+        for packed in config.mapped(maker, _pieces(texts)):
             writer.append(packed)
             progress.advance(len(packed.rows))
 

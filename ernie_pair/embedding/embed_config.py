@@ -8,6 +8,7 @@ from data_tools.base.options import Options, names_in, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
 from ernie_pair.embedding.open_embedder import EmbedderOptions
+from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
@@ -47,36 +48,26 @@ class EmbedderFlags(KernelFlags):
 
 
 @dataclass(frozen=True)
-class EmbedConfig(EmbedderFlags):
+class EmbedConfig(RayFlags, EmbedderFlags):
     """Write the vectors of a file of texts, to be memory mapped."""
 
     EXAMPLE = "--model_path output/best --input_file texts.txt --output_dir vectors"
 
     model_path: str = option(help=MODEL_HELP, group="model")
-    input_file: str = option(help="a text in each line, plain, .gz or .zst", group="data")
+    input_file: str = option(
+        help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
+        group="data",
+    )
     output_dir: str = option(help="the folder to make: vectors.npy, vectors.json", group="data")
     dtype: Literal["float16", "int8"] = option(
         "float16", help="of the numbers that are stored; int8: with a scale for each text", group="precision"
     )
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    engine: Literal["local", "ray"] = option(
-        "local",
-        help="this process computes, or the tasks of Ray (needs the extra [ray])",
-        group="devices",
-    )
-    workers: int = option(
-        1, help="tasks of Ray at a time, each with a model of its own", group="devices", at_least=1
-    )
-    ray_address: str = option("", help="HOST:PORT of a cluster; empty: a Ray of its own", group="devices")
     overwrite: bool = option(False, help="replace other vectors that are there", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if self.engine == "local" and (self.ray_address or self.workers > 1):
-            raise InputError("--ray_address and --workers are of --engine ray; pass it, or leave them out")
-        if self.engine == "ray" and self.device == "gpu":
-            raise InputError("--engine ray computes on CPUs; pass --device cpu, or --engine local")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.progress import CountProgress, Progress
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.embedder import describe_cut
@@ -33,7 +34,6 @@ from ernie_pair.search.faiss_index import (
 )
 from ernie_pair.search.index_folder import IDS, INDEX_FILE, INDEX_MANIFEST, TEXTS, WRITTEN, IndexManifest
 from ernie_pair.search.models import open_embedding_model
-from ernie_pair.search.text_source import LeftOut, format_of, read_texts, refuse_repeated_ids
 from ernie_pair.search.text_table import TextTable, TextTableWriter
 from ernie_pair.search.vector_chunks import (
     CHUNK,
@@ -55,14 +55,14 @@ logger = logging.getLogger(__name__)
 class IndexConfig(Options):
     """Make an index of texts, in which `ernie-pair search` finds those that match a query."""
 
-    EXAMPLE = "--texts_file faq.tsv --model embedder --output_dir faq.index"
+    EXAMPLE = "--texts_file faq.tsv --model_path embedder --output_dir faq.index"
 
     texts_file: str = option(
         help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
         group="data",
     )
     output_dir: str = option(help="the folder to make", group="data")
-    model: str = option("", help="an embedding model, trained or exported", group="model")
+    model_path: str = option("", help="an embedding model, trained or exported: its folder", group="model")
     vectors: str = option(
         "", help="in place of a model: the vectors that ernie-pair embed made of these texts", group="data"
     )
@@ -100,15 +100,14 @@ class IndexConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_dir")
-        if bool(self.model) == bool(self.vectors):
-            raise InputError("give either --model or --vectors: what makes the vectors, or where they are")
-        if self.vectors and format_of(Path(self.texts_file)) != "text":
+        if bool(self.model_path) == bool(self.vectors):
             raise InputError(
-                f"--vectors {self.vectors} are of a file with a text in each line, and --texts_file "
-                f"{self.texts_file} is none; give --model"
+                "give either --model_path or --vectors: what makes the vectors, or where they are"
             )
         if self.vectors and self.dim:
-            raise InputError(f"--dim {self.dim} is of --model; --vectors have the length they were made with")
+            raise InputError(
+                f"--dim {self.dim} is of --model_path; --vectors have the length they were made with"
+            )
         for name, kind in (("lists", "ivf"), ("links", "hnsw"), ("ef_construction", "hnsw")):
             value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
             if value != usual and self.kind != kind:
@@ -153,7 +152,7 @@ def make_index(config: IndexConfig) -> None:
 def _results(config: IndexConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
         "texts_file": files_of(config.texts_file),
-        "model": [path for path in files_of(config.model) if path.name != README],
+        "model_path": [path for path in files_of(config.model_path) if path.name != README],
         "vectors": files_of(config.vectors),
     }
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
@@ -193,7 +192,7 @@ def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:
         stored = StoredVectors(Path(config.vectors), Path(config.texts_file), len(table))
         return Vectors(stored, stored.dim, stored.fingerprint, stored.max_seq_len)
     embedder = open_embedding_model(
-        config.model, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
+        config.model_path, config.dim, config.device, config.threads or cpu_threads(), config.batch_size
     )
     refuse_little_memory(config.shape, len(table), embedder.dim)
     chunks = VectorChunks(

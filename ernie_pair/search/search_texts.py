@@ -18,13 +18,13 @@ from data_tools.base.options import Options, option
 from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.text.named_texts import NamedText, read_texts
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP
 from ernie_pair.search.hits import Hit
 from ernie_pair.search.index_folder import INDEX_MANIFEST
 from ernie_pair.search.searcher import RECALL_K, PairSearcher
-from ernie_pair.search.text_source import IndexedText, read_texts
 
 DIGITS, PROMPT = 6, "> "
 BREADTH_HELP = "of ivf the lists that are looked through, of hnsw the candidates; 0: 64"
@@ -37,10 +37,10 @@ logger = logging.getLogger(__name__)
 class SearchConfig(Options):
     """Find the texts of an index that match a query; without one, queries are read from standard input."""
 
-    EXAMPLE = "--index faq.index --model embedder --reranker ship --query 怎么开户"
+    EXAMPLE = "--index faq.index --model_path embedder --reranker ship --query 怎么开户"
 
     index: str = option(help="the folder that ernie-pair index made", group="data")
-    model: str = option(help="the embedding model that the index was made with", group="model")
+    model_path: str = option(help="the embedding model that the index was made with", group="model")
     reranker: str = option(
         "",
         help="a pair classifier that orders what is found, trained or exported; empty: none",
@@ -100,7 +100,7 @@ def search_texts(config: SearchConfig) -> None:
             raise InputError(f"{config.queries_file} holds no query; give one on every line")
     searcher = PairSearcher(
         config.index,
-        config.model,
+        config.model_path,
         config.reranker,
         config.recall_k,
         config.threshold,
@@ -122,7 +122,7 @@ def _results(config: SearchConfig) -> Optional[Results]:
         return None
     inputs: Dict[str, Sequence[Path]] = {
         name: [path for path in files_of(getattr(config, name)) if path.name != README]
-        for name in ("model", "reranker", "queries_file")
+        for name in ("model_path", "reranker", "queries_file")
     }
     inputs["index"] = files_of(os.path.join(config.index, INDEX_MANIFEST))  # which has the hash of each file
     settings = settings_of(config, *inputs, "answers_file")
@@ -149,7 +149,7 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
         if not is_person:
             searcher.refuse_query(text, f"standard input:{number}: ")
             hits = searcher.search(text, config.top_k)
-            sys.stdout.write(_line_of(IndexedText(str(number - 1), text, number), hits))
+            sys.stdout.write(_line_of(NamedText(str(number - 1), text, number), hits))
             sys.stdout.flush()
             continue
         try:
@@ -175,7 +175,7 @@ def _typed(lines: TextIO, prompt: str) -> Iterator:
             yield number, line.strip("\r\n")
 
 
-def _line_of(row: IndexedText, hits: List[Hit]) -> str:
+def _line_of(row: NamedText, hits: List[Hit]) -> str:
     content = {"id": row.id, "query": row.text, "hits": [hit.content(DIGITS) for hit in hits]}
     return json.dumps(content, ensure_ascii=False) + "\n"
 

@@ -84,12 +84,12 @@ class PairSearcher:
     """An index with the two models that search it, opened once. Not for several threads at a time.
 
     >>> from ernie_pair import PairSearcher
-    >>> searcher = PairSearcher("faq.index", model="embedder", reranker="ship")
+    >>> searcher = PairSearcher("faq.index", model_path="embedder", reranker="ship")
     >>> hits = searcher.search("怎么开户", top_k=3)
     >>> len(hits) <= 3 and all(0 <= hit.score <= 1 for hit in hits)
     True
 
-    ``index``: what `ernie-pair index` made, and ``model`` the embedding model that it was made with.
+    ``index``: what `ernie-pair index` made, and ``model_path`` the embedding model that it was made with.
     ``reranker``: a pair classifier of two classes, exported or trained, that scores the ``recall_k`` nearest
     texts; without one their similarity is the score. ``threshold``: hits with a lower score are left out.
     ``cuts``: queries that are longer than the model are cut, not refused. ``breadth``: see `VectorIndex`.
@@ -99,7 +99,7 @@ class PairSearcher:
     def __init__(
         self,
         index: Union[str, Path],
-        model: Union[str, Path],
+        model_path: Union[str, Path],
         reranker: Union[str, Path, None] = None,
         recall_k: int = RECALL_K,
         threshold: Optional[float] = None,
@@ -111,7 +111,7 @@ class PairSearcher:
         if recall_k < 1:
             raise InputError(f"--recall_k {recall_k} is below 1; use {RECALL_K}, for example")
         folder = open_index_folder(Path(index))
-        embedder = open_embedding_model(str(model), 0, device, threads)
+        embedder = open_embedding_model(str(model_path), 0, device, threads)
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
         self.threshold, self.cuts = threshold, cuts
         self._scorer: Optional[Scorer] = open_scorer(str(reranker), device, threads) if reranker else None

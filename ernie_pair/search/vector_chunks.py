@@ -1,22 +1,22 @@
 """The vectors of many texts, chunk by chunk on disk: a run that is killed takes up those that it has.
 
 .NAME.vectors/vectors-HASH.npy    float32 [n, D]; HASH is of the embedding model and the texts of the chunk
-.NAME.vectors/vectors-HASH.json   its hash, see `keyed_cache`
+.NAME.vectors/vectors-HASH.json   its hash, see `array_cache`
 .NAME.vectors/run.lock            held by the run that works there
 
 They lie beside the folder NAME that is being made, and are gone once that is there.
 """
 
 import hashlib
-import re
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Sequence
 
 import numpy as np
 
 from data_tools.base.errors import InputError, NumbersError
+from data_tools.files.array_cache import ENDING, ArrayKind, array_cache, remove_arrays
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import is_whole_number, read_json_object
@@ -26,9 +26,8 @@ from ernie_pair.inference.embedder import unit_rows
 from ernie_pair.inference.vector_files import CURE, VECTORS_JSON, open_vectors
 
 CHUNK = 8192  # texts
-KIND, LOCK, ENDING = "vectors-", "run.lock", ".npy"
+KIND, LOCK = "vectors-", "run.lock"
 LOCK_SECONDS = 3600.0
-_OWN = re.compile(r"vectors-[0-9a-f]{32}\.(npy|json|lock)")
 LONGEST_ERROR = 1e-3  # of the length of a vector, which is to be 1
 
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -59,9 +58,8 @@ def remove_chunks(folder: Path) -> None:
     """Remove what `VectorChunks` wrote in ``folder``, and the folder where nothing else is in it."""
     if not folder.is_dir():
         return
-    for path in folder.iterdir():
-        if _OWN.fullmatch(path.name) or path.name == LOCK:
-            path.unlink()
+    remove_arrays(folder, KIND)
+    (folder / LOCK).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()
 
@@ -114,10 +112,8 @@ class VectorChunks:
 
     def _cache_of(self, texts: Sequence[str]) -> KeyedCache:
         key: Dict[str, object] = {"format": 1, "model": self.fingerprint, "texts": _hash_of(texts)}
-        shape = (len(texts), self.dim)
-        return KeyedCache(
-            self._folder, key, _write, lambda note, path: _load(path, shape), kind=KIND, ending=ENDING
-        )
+        wanted = ArrayKind(np.dtype(np.float32), (len(texts), self.dim))
+        return array_cache(self._folder, key, KIND, wanted)
 
 
 class StoredVectors:
@@ -171,14 +167,3 @@ def _hash_of(texts: Sequence[str]) -> str:
         digest.update(len(content).to_bytes(8, "little"))
         digest.update(content)
     return digest.hexdigest()
-
-
-def _write(vectors: np.ndarray, draft: Path) -> Dict[str, object]:
-    with open(draft, "wb") as file:
-        np.save(file, np.ascontiguousarray(vectors, dtype=np.float32), allow_pickle=False)
-    return {"sha256": sha256_of_file(draft)}
-
-
-def _load(path: Path, shape) -> Optional[np.ndarray]:
-    vectors = np.load(path, mmap_mode="r", allow_pickle=False)
-    return vectors if vectors.shape == shape and vectors.dtype == np.float32 else None

@@ -5,13 +5,10 @@ from typing import Literal, Optional, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import names_in, option
-from data_tools.text.lines import ENCODINGS
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.device.deterministic_flags import DeterministicFlags
-from ernie_pair.device.device import default_device
 from ernie_pair.embedding.retrieval import METRICS
-from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
@@ -19,8 +16,8 @@ from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.config.layer_flags import LayerFlags
-from ernie_pair.pair.config.pair_config import LARGEST_SEED, OutputConfig
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
+from ernie_pair.pair.config.pair_config import OutputConfig
+from ernie_pair.pair.config.run_flags import RunFlags
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,7 @@ class EmbeddingConfig(
     KernelFlags,
     DeterministicFlags,
     RetentionFlags,
+    RunFlags,
     OutputConfig,
 ):
     """The settings of training an embedding model; its data are those of the command or the trainer."""
@@ -86,22 +84,12 @@ class EmbeddingConfig(
     model_type: Optional[str] = option(
         None, help="the family of the model; none: as its config.json says", group="model", choices=FAMILIES
     )
-    from_scratch: bool = option(
-        False, help="start from random weights: config.json and vocab.txt are enough", group="model"
-    )
     dropout: float = option(
         0.1, help="dropout of hidden states and attention weights", group="model", at_least=0, below=1
     )
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first column", group="data"
-    )
-    text_b: str = option("", help="the column of the second text", group="data")
-    label: str = option("", help="the column of the label", group="data")
     label_map: str = option(
         "", help="what files call the labels: 0=different,1=same; 1 is that of a match", group="data"
     )
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
     bucket: bool = option(True, help="batches of texts of like length, which pads little", group="data")
     max_seq_len: int = option(
         64,
@@ -110,56 +98,8 @@ class EmbeddingConfig(
         unit="tokens",
         at_least=SHORTEST_PAIR,  # tokenizer_config.json remembers it, and may start pairs
     )
-    epochs: int = option(
-        3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
-    )
-    max_steps: int = option(
-        0, help="steps in all; 0: as many as --epochs takes", group="optimisation", unit="steps", at_least=0
-    )
-    batch_size: int = option(
-        64, help="pairs per process in one forward pass", group="optimisation", unit="pairs", at_least=1
-    )
-    learning_rate: float = option(
-        5e-5, help="highest learning rate, at the end of warm-up", group="optimisation", above=0
-    )
-    lr_scheduler_type: str = option(
-        "linear",
-        help="what follows the warm-up: down to 0 along a line or a cosine, or no decay",
-        group="optimisation",
-        choices=STYLES,
-    )
-    weight_decay: float = option(
-        0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
-    )
-    seed: int = option(
-        1234,
-        help="of weights, data order and dropout",
-        group="optimisation",
-        at_least=0,
-        at_most=LARGEST_SEED,
-    )
     eval_batch_size: int = option(
         64, help="texts in one forward pass of an evaluation", group="evaluation", unit="texts", at_least=1
-    )
-    eval_freq: int = option(
-        100,
-        help="steps between evaluations; each epoch's end is evaluated as well",
-        group="evaluation",
-        unit="steps",
-        at_least=1,
-    )
-    logging_freq: int = option(
-        10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
-    )
-    checkpoint_steps: int = option(
-        500, help="steps between checkpoints", group="checkpoints", unit="steps", at_least=1
-    )
-    keep_best: int = option(
-        1,
-        help="that many best models are kept, the link best leads to the best of them",
-        group="checkpoints",
-        unit="models",
-        at_least=1,
     )
     best_metric: str = option(
         "recall_at_10",
@@ -167,28 +107,6 @@ class EmbeddingConfig(
         group="evaluation",
         choices=METRICS,
     )
-    early_stopping_patience: int = option(
-        0,
-        help="end after that many evaluations in a row without a better best_metric; 0: never",
-        group="evaluation",
-        unit="evaluations",
-        at_least=0,
-    )
-    early_stopping_min_delta: float = option(
-        0.0, help="what is better by no more than this is not", group="evaluation", at_least=0
-    )
-    fresh_start: bool = option(
-        False,
-        help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume",
-        group="checkpoints",
-    )
-    allow_change: str = option(
-        "", help="what may differ from the checkpoint's run: learning_rate,seed", group="checkpoints"
-    )
-    on_nan: Literal["stop", "skip"] = option(
-        "stop", help="a loss that is not finite ends the run, or its step is left out", group="optimisation"
-    )
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
         super().__post_init__()

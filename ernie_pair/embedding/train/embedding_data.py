@@ -7,9 +7,10 @@ from typing import Callable, Dict, Iterable, Iterator, List, NamedTuple, Optiona
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
+from data_tools.text.lines import LineRules
+from data_tools.text.named_texts import LeftOut, is_text_file, read_texts
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.embedding.retrieval import build_retrieval_set
-from ernie_pair.embedding.text_file import is_text_file, read_texts
 from ernie_pair.embedding.train.contrastive_batch import ContrastiveBatch, ContrastiveSteps, StepRules
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_job import DevTexts
@@ -112,8 +113,9 @@ def read_any_texts(config: EmbeddingConfig, given: Given):
     """Return texts and their SHA-256: of a text file, of both columns of pairs, or of a list of texts."""
     if isinstance(given, (str, Path)) and is_text_file(str(given)):
         path = Path(given)
-        found = list(read_texts(path, config.encoding, skips=config.on_bad_row == "skip"))
-        return found, sha256_of_file(path)
+        left_out = LeftOut() if config.on_bad_row == "skip" else None
+        rows = read_texts(path, left_out, rules=LineRules(encoding=config.encoding, has_flag=True))
+        return [row.text.strip() for row in rows], sha256_of_file(path)
     if not isinstance(given, (str, Path)) and not hasattr(given, "itertuples"):
         given = list(given)
         if given and all(isinstance(one, str) for one in given):

@@ -13,7 +13,7 @@ from ernie_pair.processes.world import World
 STEPS = "steps in all"
 # No --allow_change makes the weights, or the best metric so far, fit these.
 FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze", "dims", "max_seq_len")
-OF_PAIRS_ALONE = ("class_weights", "rdrop_alpha", "fgm_epsilon")
+OF_PAIRS_ALONE = ("class_weights", "rdrop_alpha", "fgm_epsilon", "symmetric")
 FLAGS = (
     *("seed", "max_seq_len", "learning_rate", "lr_scheduler_type", "weight_decay", "dropout"),
     *("text_a", "text_b", "label", "label_map", "encoding", "layer_decay", "freeze", "freeze_layers"),

@@ -6,23 +6,19 @@ from typing import Literal, Optional
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
-from data_tools.text.lines import ENCODINGS
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.deterministic_flags import DeterministicFlags
-from ernie_pair.device.device import default_device
-from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.config.encoder_flags import EncoderFlags
+from ernie_pair.pair.config.run_flags import RunFlags
 from ernie_pair.pair.config.step_flags import StepFlags
 from ernie_pair.pair.config.target_flags import TargetFlags
 from ernie_pair.pair.data.class_weights import BALANCED
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
 
-LARGEST_SEED = 2**31 - 1
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
@@ -49,20 +45,11 @@ class PairConfig(
     KernelFlags,
     DeterministicFlags,
     RetentionFlags,
+    RunFlags,
     OutputConfig,
 ):
     """The settings of training a pair classifier; its data are those of `TrainConfig` or `PairTrainer`."""
 
-    from_scratch: bool = option(
-        False, help="start from random weights: config.json and vocab.txt are enough", group="model"
-    )
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first column", group="data"
-    )
-    text_b: str = option("", help="the column of the second text", group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")
     label_map: str = option(
         "", help="names of the classes: 0=different,1=same; empty: as the model says", group="data"
     )
@@ -78,33 +65,12 @@ class PairConfig(
         at_least=1,
     )
     bucket: bool = option(True, help="batches of pairs of like length, which pads little", group="data")
-    epochs: int = option(
-        3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
-    )
-    max_steps: int = option(
-        0, help="steps in all; 0: as many as --epochs takes", group="optimisation", unit="steps", at_least=0
-    )
-    batch_size: int = option(
-        64, help="pairs per process in one forward pass", group="optimisation", unit="pairs", at_least=1
-    )
     max_seq_len: int = option(
         128,
         help="tokens per pair, [CLS] and [SEP] included",
         group="data",
         unit="tokens",
         at_least=SHORTEST_PAIR,
-    )
-    learning_rate: float = option(
-        5e-5, help="highest learning rate, at the end of warm-up", group="optimisation", above=0
-    )
-    lr_scheduler_type: str = option(
-        "linear",
-        help="what follows the warm-up: down to 0 along a line or a cosine, or no decay",
-        group="optimisation",
-        choices=STYLES,
-    )
-    weight_decay: float = option(
-        0.01, help="decay of every weight except biases and norms", group="optimisation", at_least=0
     )
     dropout: float = option(
         0.1,
@@ -113,37 +79,10 @@ class PairConfig(
         at_least=0,
         below=1,
     )
-    eval_freq: int = option(
-        100,
-        help="steps between evaluations; each epoch's end is evaluated as well",
-        group="evaluation",
-        unit="steps",
-        at_least=1,
-    )
-    logging_freq: int = option(
-        10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
-    )
-    checkpoint_steps: int = option(
-        500, help="steps between checkpoints", group="checkpoints", unit="steps", at_least=1
-    )
     save_format: Literal["paddle", "hf", "both"] = option(
         "paddle",
         help="files of the best model: for PaddleNLP, for transformers (hf), or both (hf in hugging_face/)",
         group="checkpoints",
-    )
-    keep_best: int = option(
-        1,
-        help="that many best models are kept, the link best leads to the best of them",
-        group="checkpoints",
-        unit="models",
-        at_least=1,
-    )
-    seed: int = option(
-        1234,
-        help="of weights, data order and dropout",
-        group="optimisation",
-        at_least=0,
-        at_most=LARGEST_SEED,
     )
     best_metric: str = option(
         AUTO,
@@ -155,28 +94,6 @@ class PairConfig(
         help="is a best_metric that is greater better? none: yes, unless it is the loss or an error",
         group="evaluation",
     )
-    early_stopping_patience: int = option(
-        0,
-        help="end after that many evaluations in a row without a better best_metric; 0: never",
-        group="evaluation",
-        unit="evaluations",
-        at_least=0,
-    )
-    early_stopping_min_delta: float = option(
-        0.0, help="what is better by no more than this is not", group="evaluation", at_least=0
-    )
-    fresh_start: bool = option(
-        False,
-        help="begin anew: what an earlier run left in output_dir is renamed; leave it out to resume",
-        group="checkpoints",
-    )
-    allow_change: str = option(
-        "", help="what may differ from the checkpoint's run: learning_rate,seed", group="checkpoints"
-    )
-    on_nan: Literal["stop", "skip"] = option(
-        "stop", help="a loss that is not finite ends the run, or its step is left out", group="optimisation"
-    )
-    device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
     def __post_init__(self):
         super().__post_init__()

@@ -10,13 +10,14 @@ CACHE/teacher-NAME.json   its sha256, and the key: the teacher, the ids of the r
 import hashlib
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Optional, Sequence
+from typing import Any, ContextManager, Dict, List, Sequence
 
 import numpy as np
 import paddle
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.progress import CountProgress
+from data_tools.files.array_cache import ArrayKind, array_cache
 from data_tools.files.keyed_cache import KeyedCache
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.wordpiece import WordPiece
@@ -149,13 +150,8 @@ class Teacher:
             "batch_size": config.batch_size,
             "computed in": config.amp_dtype if config.use_amp else config.precision,
         }
-        shape = (len(part), self.num_classes)
-
-        def load(note: Dict, path: Path) -> Optional[np.ndarray]:
-            logits = np.load(path, allow_pickle=False)
-            return logits if logits.shape == shape and logits.dtype == np.float32 else None
-
-        return KeyedCache(cache_dir, key, _write, load, kind="teacher-", ending=".npy")
+        wanted = ArrayKind(np.dtype(np.float32), (len(part), self.num_classes))
+        return array_cache(cache_dir, key, "teacher-", wanted)
 
 
 def sha256_of_rows(rows: EncodedPairs) -> str:
@@ -175,12 +171,6 @@ def _parts_of(rows: EncodedPairs) -> Sequence[EncodedPairs]:
         starts, heads = rows.starts[first : last + 1] - begin, rows.heads[first:last]
         parts.append(EncodedPairs(rows.ids[begin:end], starts, heads, None, rows.pad_id))
     return parts
-
-
-def _write(logits: np.ndarray, draft: Path) -> Dict[str, object]:
-    with open(draft, "wb") as file:
-        np.save(file, logits)
-    return {"sha256": sha256_of_file(draft), "rows": len(logits)}
 
 
 def _refuse_no_classifier(source: ModelSource) -> None:

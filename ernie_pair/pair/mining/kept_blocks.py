@@ -2,22 +2,20 @@
 
 OUTPUT.work/block-NAME.npy, .json    a block; NAME is a hash of all that it depends on
 
-A run that is killed finds them when it is started again and computes the rest; see `keyed_cache`.
+A run that is killed finds them when it is started again and computes the rest; see `array_cache`.
 """
 
 import contextlib
-import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Callable, Dict, Optional
 
 import numpy as np
 
+from data_tools.files.array_cache import array_cache, remove_arrays
 from data_tools.files.keyed_cache import KeyedCache
-from data_tools.files.npy_stream import sha256_of_file
 
 ENDING, KIND = ".work", "block-"
 LOCK_SECONDS = 24 * 3600.0
-_OWN = re.compile(rf"\.?{KIND}[0-9a-f]{{32}}(?:\.\w+)?\.(?:npy|json|lock)")
 
 
 class KeptBlocks:
@@ -39,22 +37,9 @@ class KeptBlocks:
 
     def remove(self) -> None:
         """Delete the blocks, those of other flags too, and their folder where nothing else is in it."""
-        for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            if _OWN.fullmatch(path.name):
-                path.unlink(missing_ok=True)
+        remove_arrays(self.folder, KIND)
         with contextlib.suppress(OSError):  # it is not there, or a person keeps something in it
             self.folder.rmdir()
 
     def _cache(self, name: str) -> "KeyedCache[np.ndarray]":
-        key = {**self._key, "block": name}
-        return KeyedCache(self.folder, key, _write, _load, kind=KIND, ending=".npy")
-
-
-def _write(block: np.ndarray, draft: Path) -> Dict[str, object]:
-    with open(draft, "wb") as file:
-        np.save(file, block, allow_pickle=False)
-    return {"sha256": sha256_of_file(draft)}
-
-
-def _load(note: Dict[str, Any], path: Path) -> np.ndarray:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+        return array_cache(self.folder, {**self._key, "block": name}, KIND)

@@ -177,7 +177,7 @@ def test_a_machine_with_another_model_is_refused(folder):
 
 
 BAD = {
-    "an empty line": ("我\n\n你\n".encode(), "texts.txt:2: an empty line"),
+    "an empty line": ("我\n\n你\n".encode(), "texts.txt:2: an empty text"),
     "not UTF-8": (b"a\n\xff\n", "texts.txt:2: not UTF-8"),
     "no text": (b"", "holds no text"),
 }

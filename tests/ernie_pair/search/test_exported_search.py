@@ -19,7 +19,7 @@ for library in ("faiss", "onnxruntime", "paddle2onnx"):
 
 SEARCHED = """
 folder = sys.argv[1]
-models = ["--model", f"{folder}/exported"]
+models = ["--model_path", f"{folder}/exported"]
 _run(["index", "--texts_file", f"{folder}/faq.tsv", *models, "--dim", "8", "--output_dir", f"{folder}/own"])
 files = ["--queries_file", f"{folder}/queries.txt", "--answers_file", f"{folder}/answers.jsonl"]
 _run(["search", "--index", f"{folder}/own", *models, "--reranker", f"{folder}/ship", *files])

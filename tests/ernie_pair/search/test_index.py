@@ -106,7 +106,7 @@ def test_each_form_of_a_file_gives_the_same_texts(tmp_path, embedder, name, pack
     if packed:
         path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
         path = path.with_name(f"{name}.gz")
-    make_index(IndexConfig(str(path), str(tmp_path / "index"), model="any"))
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), model_path="any"))
     folder = open_index_folder(tmp_path / "index")
     assert [folder.texts[place] for place in range(400)] == TEXTS
     assert [folder.ids[place] for place in (0, 7, 399)] == [id_of(place) for place in (0, 7, 399)]
@@ -115,22 +115,22 @@ def test_each_form_of_a_file_gives_the_same_texts(tmp_path, embedder, name, pack
 
 def test_a_killed_run_takes_up_its_vectors_and_ends_equal(tmp_path, embedder, capfd):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    flags = ["--texts_file", str(path), "--model", "any", "--output_dir"]
+    flags = ["--texts_file", str(path), "--model_path", "any", "--output_dir"]
     script = ROOT / "tests/ernie_pair/search/killed_index.py"
     words = [sys.executable, str(script), json.dumps([*flags, str(tmp_path / "cut")])]
     killed = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)
     assert killed.returncode == -signal.SIGKILL and not (tmp_path / "cut").exists()
     assert len(list(work_folder_of(tmp_path / "cut").glob("*.npy"))) == 2
-    make_index(IndexConfig(str(path), str(tmp_path / "cut"), model="any"))
+    make_index(IndexConfig(str(path), str(tmp_path / "cut"), model_path="any"))
     assert embedder.calls == [50] * 6 and "100 of 400 vectors were there" in capfd.readouterr().err
-    make_index(IndexConfig(str(path), str(tmp_path / "whole"), model="any"))
+    make_index(IndexConfig(str(path), str(tmp_path / "whole"), model_path="any"))
     assert hashes_of(tmp_path / "cut") == hashes_of(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path)) == ["cut", "texts.txt", "whole"]  # nothing else stays
 
 
 def test_vectors_of_another_model_are_not_taken_up(tmp_path, embedder, monkeypatch):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    config = IndexConfig(str(path), str(tmp_path / "index"), model="any")
+    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
     monkeypatch.setattr(building, "write_index", lambda *given: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         make_index(config)
@@ -144,7 +144,7 @@ def test_vectors_of_another_model_are_not_taken_up(tmp_path, embedder, monkeypat
 
 def test_a_damaged_chunk_of_a_killed_run_is_made_again(tmp_path, embedder, monkeypatch):
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    config = IndexConfig(str(path), str(tmp_path / "index"), model="any")
+    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
     with monkeypatch.context() as failing:
         failing.setattr(building, "write_index", lambda *given: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -192,8 +192,9 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
     path = write_lines(tmp_path / "faq.tsv", (f"q{place}\t{text}" for place, text in enumerate(TEXTS[:120])))
     queries = write_lines(tmp_path / "queries.txt", TEXTS[:5])
     common = [sys.executable, "-m", "ernie_pair"]
-    index = ["index", "--texts_file", path, "--model", model, "--output_dir", tmp_path / "index"]
-    asked = ["search", "--index", tmp_path / "index", "--model", model, "--reranker", model, "--top_k", "3"]
+    index = ["index", "--texts_file", path, "--model_path", model, "--output_dir", tmp_path / "index"]
+    asked = ["search", "--index", tmp_path / "index", "--model_path", model, "--reranker", model]
+    asked += ["--top_k", "3"]
     answers = ["--queries_file", queries, "--answers_file", tmp_path / "answers.jsonl"]
     said = []
     for words, typed in ((index, ""), ([*asked, *answers], ""), (asked, f"{TEXTS[0]}\n\n{TEXTS[1]}\n")):
@@ -208,7 +209,8 @@ def test_end_to_end_by_command_with_a_real_model(tmp_path):
     assert [row["hits"][0]["id"] for row in typed_rows] == [row["hits"][0]["id"] for row in rows[:2]]
     with pytest.raises(InputError, match="has 21[0-9] tokens, above the 128 of the model"):
         PairSearcher(tmp_path / "index", model).search("今" * 210)
-    assert exit_code_of(lambda: make_index(IndexConfig(str(path), str(tmp_path / "index"), model="x"))) == 2
+    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="x")
+    assert exit_code_of(lambda: make_index(config)) == 2
 
 
 def test_an_index_is_opened_memory_mapped(tmp_path, embedder):

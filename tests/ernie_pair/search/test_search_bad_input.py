@@ -39,7 +39,7 @@ def refusal_of(path, **flags):
     """The error of indexing ``path``; nothing but it is there afterwards."""
     before = sorted(os.listdir(path.parent))
     with pytest.raises((InputError, NumbersError, MachineError)) as refused:
-        make_index(IndexConfig(str(path), str(path.parent / "index"), model="any", **flags))
+        make_index(IndexConfig(str(path), str(path.parent / "index"), model_path="any", **flags))
     assert sorted(os.listdir(path.parent)) == before and "\n" not in refused.value.message
     return refused.value
 
@@ -74,7 +74,7 @@ def test_a_bad_file_of_texts_names_its_line(tmp_path, embedder, name):
 def test_bad_lines_are_left_out_where_that_is_asked(tmp_path, embedder, caplog):
     path = tmp_path / "texts.txt"
     path.write_bytes("今天\n\n明天\n".encode() + b"\xff\xff\n" + "好\n".encode())
-    make_index(IndexConfig(str(path), str(tmp_path / "index"), model="any", on_bad_row="skip"))
+    make_index(IndexConfig(str(path), str(tmp_path / "index"), model_path="any", on_bad_row="skip"))
     folder = open_index_folder(tmp_path / "index")
     assert [(folder.ids[place], folder.texts[place]) for place in range(3)] == [
         ("0", "今天"),
@@ -110,12 +110,12 @@ def test_too_little_memory_is_said_before_the_model_works(tmp_path, embedder, mo
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        ({}, "give either model or vectors"),
-        ({"model": "m", "vectors": "v"}, "give either model or vectors"),
-        ({"vectors": "v", "dim": 8}, "dim=8 is of model"),
-        ({"model": "m", "lists": 8}, "lists=8 is of kind ivf"),
-        ({"model": "m", "links": 8, "kind": "ivf"}, "links=8 is of kind hnsw"),
-        ({"model": "m", "output_dir": " "}, "output_dir is empty"),
+        ({}, "give either model_path or vectors"),
+        ({"model_path": "m", "vectors": "v"}, "give either model_path or vectors"),
+        ({"vectors": "v", "dim": 8}, "dim=8 is of model_path"),
+        ({"model_path": "m", "lists": 8}, "lists=8 is of kind ivf"),
+        ({"model_path": "m", "links": 8, "kind": "ivf"}, "links=8 is of kind hnsw"),
+        ({"model_path": "m", "output_dir": " "}, "output_dir is empty"),
     ],
 )
 def test_flags_of_an_index_that_do_not_fit_are_refused(flags, reason):
@@ -257,7 +257,7 @@ def test_flags_of_a_search_that_do_not_fit_are_refused(flags, reason):
 def test_without_faiss_the_command_that_brings_it_is_said(monkeypatch, capfd, tmp_path):
     monkeypatch.setitem(sys.modules, "faiss", None)
     path = write_lines(tmp_path / "texts.txt", TEXTS)
-    config = IndexConfig(str(path), str(tmp_path / "index"), model="any")
+    config = IndexConfig(str(path), str(tmp_path / "index"), model_path="any")
     assert exit_code_of(lambda: make_index(config)) == 2
     assert f"error: faiss is not installed; {install_command('search')}" in capfd.readouterr().err
 

@@ -35,7 +35,8 @@ def indexed(stored, folder, dtype="float16", texts="texts.txt"):
 
 @pytest.mark.parametrize("dtype", ["float16", "int8"])
 def test_stored_vectors_are_searched_as_those_of_the_model(stored, tmp_path, dtype):
-    make_index(IndexConfig(str(stored / "texts.txt"), str(tmp_path / "own"), model=str(stored / "model")))
+    texts, model = str(stored / "texts.txt"), str(stored / "model")
+    make_index(IndexConfig(texts, str(tmp_path / "own"), model_path=model))
     of_both = [
         PairSearcher(index, stored / "model", threads=1).search(TEXTS[5], top_k=5)
         for index in (tmp_path / "own", indexed(stored, tmp_path, dtype))
@@ -48,12 +49,20 @@ def test_stored_vectors_are_searched_as_those_of_the_model(stored, tmp_path, dty
     assert about[0]["max_seq_len"] == about[1]["max_seq_len"] > 0
 
 
+def test_texts_with_ids_are_stored_and_indexed_alike(stored, tmp_path):
+    rows = ["id\ttext", *(f"q{place}\t{text}" for place, text in enumerate(TEXTS))]
+    texts, vectors = write_lines(tmp_path / "faq.tsv", rows), tmp_path / "vectors"
+    embed(EmbedConfig(model_path=str(stored / "model"), input_file=str(texts), output_dir=str(vectors)))
+    of_plain = stored / "float16" / "vectors.npy"
+    assert (vectors / "vectors.npy").read_bytes() == of_plain.read_bytes()
+    make_index(IndexConfig(str(texts), str(tmp_path / "index"), vectors=str(vectors)))
+    assert PairSearcher(tmp_path / "index", stored / "model", threads=1).search(TEXTS[5])[0].id == "q5"
+
+
 def test_vectors_of_another_file_are_refused(stored, tmp_path):
     write_lines(stored / "other.txt", reversed(TEXTS))
     with pytest.raises(InputError, match="80 vectors of another file than .*other.txt, with 80 texts"):
         indexed(stored, tmp_path, texts="other.txt")
-    with pytest.raises(InputError, match="are of a file with a text in each line, and texts_file .*faq.tsv"):
-        indexed(stored, tmp_path, texts="faq.tsv")
     assert os.listdir(tmp_path) == []
 
 

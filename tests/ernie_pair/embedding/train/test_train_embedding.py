@@ -142,7 +142,7 @@ BAD_ROWS = {
         *("我\t你\t1\n", {"objective": "simcse", "negatives_file": "dev.tsv"}),
         "--negatives_file is of --objective pairs",
     ),
-    "an empty line": ("", {"objective": "simcse", "train_file": "gap.txt"}, "gap.txt:2: an empty line"),
+    "an empty line": ("", {"objective": "simcse", "train_file": "gap.txt"}, "gap.txt:2: an empty text"),
     "one text": ("", {"objective": "simcse", "train_file": "one.txt"}, "has 1 text"),
     "no file": ("", {"train_file": "absent.tsv"}, "absent.tsv"),
 }

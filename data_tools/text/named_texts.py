@@ -1,4 +1,4 @@
-"""The texts of a file that becomes an index, with their ids.
+"""Files of texts, one in each line, with their ids.
 
 .tsv             id TAB text on every line; a first line that reads id TAB text is a header
 .jsonl, .json    {"id": "a1", "text": "..."} on every line; without "id" it is the number of the line from 0
@@ -15,14 +15,15 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import JsonError, is_utf8, parse_json_object
-from data_tools.text.lines import decoded
+from data_tools.text.lines import STRICT, LineRules, decoded
 from data_tools.text.text_files import read_lines
 
 PACKED = (".gz", ".zst")
+PLAIN = (".txt", ".txt.gz", ".txt.zst")
 HEADER = ("id", "text")
 
 
-class IndexedText(NamedTuple):
+class NamedText(NamedTuple):
     """A text and what it is called."""
 
     id: str
@@ -43,7 +44,12 @@ class LeftOut:
 
 
 class BadLineError(ValueError):
-    """A line that holds no text for an index; its text is the reason."""
+    """A line that holds no text; its message is the reason."""
+
+
+def is_text_file(name: str) -> bool:
+    """Return whether ``name`` is called as a file of plain texts is, and not as one of pairs."""
+    return name.endswith(PLAIN)
 
 
 def format_of(path: Path) -> str:
@@ -58,18 +64,20 @@ def read_texts(
     left_out: Optional[LeftOut] = None,
     advance: Callable[[int], None] = lambda count: None,
     cure: str = "fix the line",
-) -> Iterator[IndexedText]:
+    rules: LineRules = STRICT,
+) -> Iterator[NamedText]:
     """Yield the texts of a file; bad lines are told to ``left_out``, if it is given.
 
-    ``advance`` hears the bytes that were read; ``cure`` ends the message about a bad line. Raises InputError
-    with file:line for a bad line otherwise, and for a file that cannot be read.
+    ``advance`` hears the bytes that were read; ``cure`` ends the message about a bad line;
+    ``rules``: the encoding of the lines. Raises InputError with file:line for a bad line otherwise, and for a
+    file that cannot be read.
     """
     if not path.is_file():
         raise InputError(f"{path} is not a file; give one with a text on every line")
     parse = {"tsv": _of_tsv, "jsonl": _of_json, "text": _of_text}[format_of(path)]
     for number, line in enumerate(read_lines(path, advance), start=1):
         try:
-            name, text = parse(decoded(str(path), number, line), number)
+            name, text = parse(decoded(str(path), number, line, rules), number)
             if (name, text) == HEADER and number == 1:
                 continue
             _refuse_empty(name, text)
@@ -79,7 +87,7 @@ def read_texts(
                 raise InputError(reason) from None
             left_out.add(reason)
             continue
-        yield IndexedText(name, text, number)
+        yield NamedText(name, text, number)
 
 
 def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:

@@ -1,0 +1,54 @@
+"""Arrays that a long run computes piece by piece, so that one that was killed takes up those that it has.
+
+FOLDER/KINDNAME.npy    an array; NAME is a hash of all that it depends on
+FOLDER/KINDNAME.json   its key and its hash, see `keyed_cache`
+FOLDER/KINDNAME.lock   held by the process that computes it
+"""
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from data_tools.files.keyed_cache import KeyedCache
+from data_tools.files.npy_stream import sha256_of_file
+
+ENDING = ".npy"
+
+
+class ArrayKind(NamedTuple):
+    """What an array has to be, so that one that was read is of use."""
+
+    dtype: np.dtype
+    shape: Tuple[int, ...]
+
+
+def array_cache(
+    folder: Path, key: Dict[str, object], kind: str, wanted: Optional[ArrayKind] = None
+) -> "KeyedCache[np.ndarray]":
+    """Return the place in ``folder`` of the array for ``key``, which is read mapped into memory.
+
+    ``kind`` begins the names of the files. An array that is not as ``wanted`` says is computed again.
+    """
+    return KeyedCache(folder, key, _write, partial(_load, wanted), kind=kind, ending=ENDING)
+
+
+def remove_arrays(folder: Path, kind: str) -> None:
+    """Remove the arrays of a kind, for whatever key, with what killed runs have left of them."""
+    own = re.compile(rf"\.?{re.escape(kind)}[0-9a-f]{{32}}(?:\.\w+)?\.(?:npy|json|lock)")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if own.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def _write(array: np.ndarray, draft: Path) -> Dict[str, object]:
+    with open(draft, "wb") as file:
+        np.save(file, array, allow_pickle=False)
+    return {"sha256": sha256_of_file(draft)}
+
+
+def _load(wanted: Optional[ArrayKind], note: Dict[str, Any], path: Path) -> Optional[np.ndarray]:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array if wanted is None or wanted == (array.dtype, array.shape) else None
