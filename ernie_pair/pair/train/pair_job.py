@@ -13,6 +13,7 @@ from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.model_files.pair_symmetry import mean_of_orders
+from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.metrics import find_single_class
@@ -271,7 +272,10 @@ class PairJob:
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
         """Iterate over (name, content) of the checkpoint files of this rank; see `job_state`."""
-        return job_state.state_files(self)
+        yield from job_state.state_files(self)
+        scored_as = self.config.scored_as
+        if self.process_group.rank == 0 and self.vocab_file is not None and scored_as != "none":
+            yield CALIBRATION, calibration_bytes(Calibration(symmetric=scored_as))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint, all ranks together. Raises CheckpointError with nothing set."""
