@@ -12,7 +12,6 @@ from fnmatch import fnmatch
 from typing import Any, Dict, Iterator, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
 from ernie_pair.pair.model.encoder_model import TRAINING_ONLY
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.pair.step.optimizer import state_shapes
@@ -34,8 +33,6 @@ def state_files(job) -> Iterator[Tuple[str, Content]]:
             yield BESIDE_FILE, widen_tensors(beside)
         if job.vocab_file is not None:
             yield from job.model.files_beside(job.vocab_file, job.config.max_seq_len).items()
-            if job.config.scored_as != "none":
-                yield CALIBRATION, calibration_bytes(Calibration(symmetric=job.config.scored_as))
     yield from job.parallel.files({} if job.loss_scale is None else job.loss_scale.arrays())
 
 
