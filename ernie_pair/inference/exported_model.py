@@ -7,13 +7,14 @@ model.int8.onnx                 the same with the weights of its products in int
 vocab.txt, config.json          those of the trained model, and tokenizer_config.json if it has one
 export.json                     how to ask it, and the proof that it answers as the trained model does:
 
-    {"format": 3, "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0, "threshold": 0.91,
-     "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
+    {"format": 4, "target": "classification", "labels": ["0", "1"], "max_seq_len": 128, "temperature": 1.0,
+     "threshold": 0.91, "symmetric": "none", "vocab_sha256": ..., "files": {"model.onnx": SHA-256, ...},
      "parity": {"onnx": 3.1e-07}, "int8": {"accuracy": {"onnx": 0.86, "onnx-int8": 0.859}, ...}, ...}
 
 Any of the models may be absent; ``int8`` is there with its file, which came with format 3, and ``bf16``, in
 the same form, where export judged the Paddle model so. ``threshold`` is
-null where the likeliest class is the answer; it and ``symmetric`` came with format 2.
+null where the likeliest class is the answer; it and ``symmetric`` came with format 2. ``target`` came with
+format 4: a model without classes has one label, score, and ``label_range``, null where any number may come.
 """
 
 from dataclasses import dataclass
@@ -23,14 +24,15 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import CheckpointError, InputError, message_of
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.model_files.config_checks import SHORTEST_PAIR
+from ernie_pair.model_files.config_checks import SHORTEST_PAIR, is_range
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
+from ernie_pair.model_files.labels import CLASSIFICATION, REGRESSION, TARGETS
 from ernie_pair.model_files.pair_symmetry import SYMMETRIES
 from ernie_pair.model_files.temperature import Calibration, is_temperature, is_threshold
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
-EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 3
-READABLE = (1, 2, EXPORT_FORMAT)
+EXPORT_MANIFEST, EXPORT_FORMAT = "export.json", 4
+READABLE = (1, 2, 3, EXPORT_FORMAT)
 PADDLE_FILES = ("model.pdmodel", "model.pdiparams")
 ONNX_FILES = ("model.onnx",)
 INT8_FILES = ("model.int8.onnx",)
@@ -51,6 +53,13 @@ class ExportedModel:
     files: Dict[str, str]  # name: SHA-256
     threshold: Optional[float] = None  # of two classes: the probability from which on class 1 is the answer
     symmetric: str = "none"  # one of SYMMETRIES
+    target: str = CLASSIFICATION  # one of TARGETS
+    label_range: Optional[Tuple[float, float]] = None  # of regression, where it is known
+
+    @property
+    def has_classes(self) -> bool:
+        """Return whether the model chooses among classes; otherwise it gives one score."""
+        return self.target == CLASSIFICATION
 
     @property
     def calibration(self) -> Calibration:
@@ -95,8 +104,11 @@ def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
     labels, files = manifest["labels"], manifest["files"]
     max_seq_len, temperature = manifest["max_seq_len"], manifest["temperature"]
     threshold, symmetric = manifest.get("threshold"), manifest.get("symmetric", "none")
+    target, limits = manifest.get("target", CLASSIFICATION), manifest.get("label_range")
     is_sound = {
-        "labels": is_texts(labels) and len(labels) > 1,
+        "target": target in TARGETS,
+        "label_range": limits is None or (target == REGRESSION and is_range(limits)),
+        "labels": is_texts(labels) and (len(labels) > 1) == (target == CLASSIFICATION),
         "files": isinstance(files, dict) and set(files) <= set(WRITTEN) and is_texts(list(files.values())),
         "max_seq_len": is_whole_number(max_seq_len, SHORTEST_PAIR, 1 << 20),
         "temperature": is_temperature(temperature),
@@ -105,4 +117,5 @@ def _exported_of(folder: Path, manifest: Dict[str, Any]) -> ExportedModel:
     }
     if not all(is_sound.values()):
         raise ValueError(", ".join(key for key, sound in is_sound.items() if not sound))
-    return ExportedModel(folder, tuple(labels), max_seq_len, float(temperature), files, threshold, symmetric)
+    asked = (max_seq_len, float(temperature), files, threshold, symmetric, target)
+    return ExportedModel(folder, tuple(labels), *asked, None if limits is None else (limits[0], limits[1]))

@@ -10,6 +10,7 @@ from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import read_exported
 from ernie_pair.inference.ranking import Ranked, rank_texts
+from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, probabilities, refuse_threshold, refuse_unrankable
 from ernie_pair.inference.token_rows import (
     Batch,
@@ -52,7 +53,7 @@ class PairPredictor:
     1; None: the one that was exported, if there is one, otherwise the likelier class. ``symmetric``: average
     scores (a, b) and (b, a), see `pair_symmetry`, none (a, b) alone, auto as exported. ``precision``: fp32,
     bf16 or fp16, and ``device``: cpu or gpu, see ``open_backend``. Raises an ErniePairError for a folder that
-    cannot be used so.
+    cannot be used so. A model without classes answers ``score`` in place of ``predict``.
     """
 
     def __init__(
@@ -92,12 +93,27 @@ class PairPredictor:
     def predict(self, pairs: Sequence[TextPair]) -> Prediction:
         """Predict the class of every pair, in the order of ``pairs``.
 
-        Raises InputError for what is no pair of texts, NumbersError for logits that are not finite.
+        Raises InputError for what is no pair of texts and for a model without classes, NumbersError for
+        logits that are not finite.
         """
+        if not self.exported.has_classes:
+            raise InputError(f"{self.exported.folder} is a model for {self.exported.target}; ask its `score`")
         logits = self.logits(pairs)
-        classes, probabilities = decide(logits, self.exported.temperature, self.threshold)
+        classes, shares = decide(logits, self.exported.temperature, self.threshold)
         names = [self.class_names[number] for number in classes]
-        return Prediction(classes, names, probabilities.astype(np.float32))
+        return Prediction(classes, names, shares.astype(np.float32))
+
+    def score(self, pairs: Sequence[TextPair]) -> np.ndarray:
+        """Return a number for every pair, float64 [N], in the order of ``pairs``.
+
+        Of a model without classes it is the score, of two classes the probability of class 1, calibrated if
+        the model is. Raises InputError for more classes, and whatever ``logits`` raises.
+        """
+        self.refuse_unrankable()
+        logits, exported = self.logits(pairs), self.exported
+        if exported.has_classes:
+            return probabilities(logits, exported.temperature)[:, 1]
+        return scores_of(logits, exported.label_range)
 
     def rank(self, query: str, candidates: Iterable[str], top_k: int = 10) -> List[Ranked]:
         """Return the ``top_k`` candidates that match ``query`` best, the best first: (place, text, score).
@@ -107,24 +123,17 @@ class PairPredictor:
         >>> len(best), best[0].score >= best[1].score
         (2, True)
 
-        The score is the probability that (query, candidate) is of class 1; of equals the first one goes
-        first. ``candidates`` may be an iterator of millions: a window of them is in memory at a time. Raises
-        InputError for a model of other than two classes, NumbersError for logits that are not finite.
+        The score is that of ``score``: of two classes the probability that (query, candidate) is of class 1.
+        Of equals the first one goes first. ``candidates`` may be an iterator of millions: a window of them is
+        in memory at a time. Raises InputError for a model of more than two classes, NumbersError for logits
+        that are not finite.
         """
         if not isinstance(query, str):
             raise InputError(f"the query is {str(query)[:60]}; give a text")
-        return rank_texts(lambda window: self.scores([(query, text) for text in window]), candidates, top_k)
-
-    def scores(self, pairs: Sequence[TextPair]) -> np.ndarray:
-        """Return the probability of class 1 of every pair, float64 [N], calibrated if the model is.
-
-        Raises InputError for a model of other than two classes, NumbersError for logits that are not finite.
-        """
-        self.refuse_unrankable()
-        return probabilities(self.logits(pairs), self.exported.temperature)[:, 1]
+        return rank_texts(lambda window: self.score([(query, text) for text in window]), candidates, top_k)
 
     def refuse_unrankable(self) -> None:
-        """Raise InputError for a model of other than two classes."""
+        """Raise InputError for a model of more than two classes."""
         refuse_unrankable(len(self.class_names), str(self.exported.folder))
 
     def logits(self, pairs: Sequence[TextPair]) -> np.ndarray:

@@ -38,6 +38,8 @@ def decide(logits: np.ndarray, temperature: float = 1.0, threshold: Optional[flo
 
 def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -> None:
     """Raise InputError for a threshold of a model that has other than two classes."""
+    if threshold is not None and num_classes == 1:
+        raise InputError(f"--threshold decides between two classes, and {where} gives scores; leave it out")
     if threshold is not None and num_classes != 2:
         raise InputError(
             f"--threshold is for two classes, {where} has {num_classes}; without it the likeliest is taken"
@@ -45,11 +47,11 @@ def refuse_threshold(threshold: Optional[float], num_classes: int, where: str) -
 
 
 def refuse_unrankable(num_classes: int, where: str) -> None:
-    """Raise InputError for a model that has no class 1 by which candidates are ranked."""
-    if num_classes != 2:
+    """Raise InputError for a model that has no score by which candidates are ranked; 1: without classes."""
+    if num_classes > 2:
         raise InputError(
-            f"{where} has {num_classes} classes, and candidates are ranked by the second of two; train it "
-            "with labels 0 and 1"
+            f"{where} has {num_classes} classes, and candidates are ranked by the second of two, or by a "
+            "score; train it with labels 0 and 1"
         )
 
 

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
     input_ids: np.ndarray  # [B, S]
     token_type_ids: np.ndarray  # [B, S]
-    labels: Optional[np.ndarray]  # [B]
+    labels: Optional[np.ndarray]  # [B]; of candidates [B, 2]: the label, and the number of the query
     teacher_logits: Optional[np.ndarray] = None  # float32 [B, C], of distillation
 
 
@@ -44,8 +44,9 @@ class BatchRules(NamedTuple):
 class EncodedPairs:
     """Encoded pairs. Row i is ids[starts[i]:starts[i + 1]]; its first ``heads[i]`` tokens are of type 0.
 
-    ``ids`` int32 [tokens], ``starts`` int64 [rows + 1], ``heads`` [rows], ``labels`` int64 [rows] or None.
+    ``ids`` int32 [tokens], ``starts`` int64 [rows + 1], ``heads`` [rows], ``labels`` [rows] or None.
     ``num_cut`` of them were longer and have been cut; ``bad`` are rows of the file that were left out.
+    ``groups`` int64 [rows]: the query that each is a candidate of, where candidates are ranked.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class EncodedPairs:
         self.lengths, self.num_cut, self.bad = np.diff(starts), num_cut, bad
         self.orders: Optional[EncodedPairs] = None  # the pairs in both orders, where they are scored so
         self.teacher_logits: Optional[np.ndarray] = None  # float32 [rows, C], of distillation
+        self.groups: Optional[np.ndarray] = None
 
     def __len__(self) -> int:
         return len(self.heads)

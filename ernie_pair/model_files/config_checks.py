@@ -19,7 +19,7 @@ DROPOUTS = (  # from 0 to below 1; null leaves the choice to another of them
     *("dropout", "attention_dropout"),
 )
 SMALL_NUMBERS = ("initializer_range", "layer_norm_eps")  # from 0 to 1
-TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class")
+TEXTS = ("model_type", "hidden_act", "pool_act", "pooling", "model_class", "problem_type")
 MOST_PARAMETERS = 10**10  # the largest encoder of PaddleNLP has 4e9
 LONGEST_CLASS_NUMBER = 9  # digits
 # What PaddleNLP and Paddle raise for a configuration that they can make nothing of.
@@ -73,6 +73,8 @@ def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
             yield key, "a text"
     if not _are_texts(given.get("architectures", [])):
         yield "architectures", "a list of texts"
+    if not is_range(given.get("label_range", [0, 1])):
+        yield "label_range", "the lowest and the highest label, like [0, 5]"
     if not _are_names(given.get("id2label", {})):
         yield "id2label", 'class numbers and names, like {"0": "different", "1": "same"}'
     if not _are_numbers(given.get("label2id", {})):
@@ -81,6 +83,11 @@ def _problems_of(config: Mapping[str, Any]) -> Iterator[Tuple[str, str]]:
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def is_range(value: Any) -> bool:
+    """Return whether ``value`` is a list of a lower and a higher number."""
+    return isinstance(value, list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
 
 
 def _are_names(value: object) -> bool:

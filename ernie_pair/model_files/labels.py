@@ -1,20 +1,31 @@
-"""What the labels of a file mean: the classes of a model, and what they are called.
+"""What the labels of a file mean: the classes of a model and their names, or the scores that it gives.
 
     --label_map 0=different,1=same      the classes are called so; files may hold 0 and 1, or the names
     --label_map contradiction,neutral,entailment                     the same for 0, 1 and 2
     --label_map 0=no,0=unsure,1=yes     two names for one class; the first is its own
 
-config.json keeps them as id2label (the names) and label2id (all spellings).
+config.json keeps them as id2label (the names) and label2id (all spellings). A model for regression has one
+output there, as transformers writes it, and the range of its labels:
+
+    {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
+    {"num_labels": 1, "problem_type": "regression", "pair_target": "ranking"}      that ranks candidates
 """
 
+import math
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from numbers import Real
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from data_tools.base.errors import InputError
 
+CLASSIFICATION, REGRESSION, RANKING = "classification", "regression", "ranking"
+TARGETS = (CLASSIFICATION, REGRESSION, RANKING)  # what a model is for
+RANGE, PROBLEM, TARGET = "label_range", "problem_type", "pair_target"
 EXAMPLE = "0=different,1=same"
 UNLABELLED = -1  # stands for the class of a row without label, where labels are optional
+RANGE_EXAMPLE = "0,5"
+SCORE = "score"  # what the output of a model without classes is called
 _WHOLE = re.compile(r"([0-9]{1,9})\.0+")  # as pandas writes a column of whole numbers that has a gap
 
 
@@ -29,6 +40,21 @@ class Labels:
     names: Tuple[str, ...]
     classes: Dict[str, int]
     are_optional: bool = False
+
+    @property
+    def target(self) -> str:
+        """Return what the model is for, one of TARGETS."""
+        return CLASSIFICATION
+
+    @property
+    def has_classes(self) -> bool:
+        """Return whether the model chooses among classes; otherwise it gives one score."""
+        return self.target == CLASSIFICATION
+
+    @property
+    def label_range(self) -> Optional[Tuple[float, float]]:
+        """Return the lowest and the highest label of a model for regression, where they are known."""
+        return None
 
     @classmethod
     def numbered(cls, count: int) -> "Labels":
@@ -59,6 +85,15 @@ class Labels:
         whole = _WHOLE.fullmatch(text)
         return self.classes.get(text, self.classes.get(whole[1]) if whole else None)
 
+    def value_of(self, label: object) -> Union[int, float, None]:
+        """Return what is learned from a label, a text or a number; None where it is none of these."""
+        return self.class_of(label)
+
+    @property
+    def read_as(self) -> List[Any]:
+        """Return what the labels of a file become depends on, as JSON can hold it."""
+        return sorted(self.classes.items())
+
     def to_config(self) -> Dict[str, Any]:
         """Return the keys of a config.json that keep these labels."""
         return {
@@ -73,16 +108,123 @@ class Labels:
         return ", ".join(self.classes)
 
 
+@dataclass(frozen=True)
+class Scores(Labels):
+    """The labels of a model for regression: numbers, within ``limits`` (lowest, highest) if known."""
+
+    limits: Optional[Tuple[float, float]] = None
+
+    @classmethod
+    def within(cls, limits: Optional[Tuple[float, float]] = None) -> "Scores":
+        """Return the scores from ``limits[0]`` to ``limits[1]``; None: any number."""
+        return cls((SCORE,), {}, limits=limits)
+
+    @property
+    def target(self) -> str:
+        """Return REGRESSION."""
+        return REGRESSION
+
+    @property
+    def label_range(self) -> Optional[Tuple[float, float]]:
+        """Return the lowest and the highest label, where they are known."""
+        return self.limits
+
+    def value_of(self, label: object) -> Optional[float]:
+        """Return the number that a text or a number is; None for what is none, not finite or out of range."""
+        if isinstance(label, bool) or not isinstance(label, (str, Real)):
+            return None
+        if isinstance(label, str) and ("_" in label or not label.isascii()):  # which Python reads as digits
+            return None
+        try:
+            value = float(label)
+        except (ValueError, OverflowError):
+            return None
+        low, high = self.limits or (-math.inf, math.inf)
+        return value if math.isfinite(value) and low <= value <= high else None
+
+    @property
+    def read_as(self) -> List[Any]:
+        """Return what the labels of a file become depends on, as JSON can hold it."""
+        return [self.target, self.limits]
+
+    def to_config(self) -> Dict[str, Any]:
+        """Return the keys of a config.json that keep these labels."""
+        limits = {} if self.limits is None else {RANGE: list(self.limits)}
+        return {"num_labels": 1, PROBLEM: REGRESSION, **limits}
+
+    @property
+    def allowed(self) -> str:
+        """Return which numbers are allowed, for an error message."""
+        return "a number" if self.limits is None else "a number from {:g} to {:g}".format(*self.limits)
+
+
+@dataclass(frozen=True)
+class Relevance(Labels):
+    """The labels of a model that ranks the candidates of a query: 1 of a relevant one, 0 of another."""
+
+    @classmethod
+    def of_candidates(cls) -> "Relevance":
+        """Return the labels of candidates."""
+        return cls((SCORE,), {"0": 0, "1": 1})
+
+    @property
+    def target(self) -> str:
+        """Return RANKING."""
+        return RANKING
+
+    @property
+    def read_as(self) -> List[Any]:
+        """Return what the labels of a file become depends on, as JSON can hold it."""
+        return [self.target]
+
+    def to_config(self) -> Dict[str, Any]:
+        """Return the keys of a config.json that keep these labels."""
+        return {"num_labels": 1, PROBLEM: REGRESSION, TARGET: RANKING}
+
+
+def refuse_no_classes(labels: Labels, where: str, what: str) -> None:
+    """Raise InputError for a model without classes, ``where``, that ``what`` has no use of."""
+    if not labels.has_classes:
+        raise InputError(
+            f"{where} is a model for {labels.target}, and {what} takes those with classes; name one of them"
+        )
+
+
+def parse_label_range(text: str) -> Optional[Tuple[float, float]]:
+    """Return the lowest and the highest label that --label_range names; None where it is empty.
+
+    Raises InputError when it is no such range.
+    """
+    if not text:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise InputError(
+            f"--label_range {text} is no lowest and highest label; write {RANGE_EXAMPLE}, for example"
+        )
+    return low, high
+
+
 def parse_label_map(text: str) -> Labels:
     """Return the labels that --label_map names. Raises InputError when it is no such map."""
     return Labels.named(_read_map(text))
 
 
 def labels_in(config: Mapping[str, Any]) -> Labels:
-    """Return the labels of a config.json; numbers where it has no names.
+    """Return the labels of a config.json: scores of a model for regression or ranking, else classes.
 
-    Raises InputError when the names do not fit the number of classes.
+    Those are called by their numbers where it has no names. Raises InputError when the names do not fit the
+    number of classes.
     """
+    target = target_in(config)
+    if target == RANKING:
+        return Relevance.of_candidates()
+    if target == REGRESSION:
+        limits = config.get(RANGE)
+        return Scores.within(None if limits is None else (float(limits[0]), float(limits[1])))
     count, names = num_labels_in(config), config.get("id2label")
     if names is None:
         return Labels.numbered(count)
@@ -95,14 +237,30 @@ def labels_in(config: Mapping[str, Any]) -> Labels:
 
 
 def num_labels_in(config: Mapping[str, Any]) -> int:
-    """Return how many classes a config.json gives a classifier, 2 unless it says so.
+    """Return how many classes a config.json gives a classifier, 2 unless it says so; 1 where it gives scores.
 
-    Raises InputError below 2.
+    Raises InputError below 2 of a classifier.
     """
+    if target_in(config) != CLASSIFICATION:
+        return 1
     value = config.get("num_labels", config.get("num_classes", 2))
     if isinstance(value, bool) or not isinstance(value, int) or value < 2:
         raise InputError(f"config.json: num_labels is {value!r}; a classifier needs 2 classes or more")
     return value
+
+
+def target_in(config: Mapping[str, Any]) -> str:
+    """Return what the model of a config.json is for, one of TARGETS; regression as transformers tells it."""
+    if config.get("num_labels") != 1 or config.get(PROBLEM) != REGRESSION:
+        return CLASSIFICATION
+    return RANKING if config.get(TARGET) == RANKING else REGRESSION
+
+
+def without_labels(config: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return a config.json without what tells of its labels, for others to be written there."""
+    gone = {"id2label", "label2id", "num_labels", "num_classes", RANGE, TARGET}
+    gone |= {PROBLEM} if config.get(PROBLEM) == REGRESSION else set()
+    return {key: value for key, value in config.items() if key not in gone}
 
 
 def _read_map(text: str) -> Dict[str, int]:

@@ -13,7 +13,14 @@ from data_tools.base.errors import InputError
 from data_tools.files.json_file import shown
 from ernie_pair.model_files.config_checks import check_config
 from ernie_pair.model_files.config_json import CONFIG, architecture_in, family_in, read_config
-from ernie_pair.model_files.labels import Labels, labels_in, num_labels_in
+from ernie_pair.model_files.labels import (
+    CLASSIFICATION,
+    Labels,
+    labels_in,
+    num_labels_in,
+    target_in,
+    without_labels,
+)
 from ernie_pair.model_files.tokenizer_json import TokenizerSettings, parse_tokenizer, read_tokenizer
 
 POOLINGS = ("cls", "mean")
@@ -61,7 +68,10 @@ class ModelSpec:
 
     @property
     def num_labels(self) -> int:
-        """Return the classes of a classifier; 2 where config.json does not say. Raises InputError below 2."""
+        """Return the classes of a classifier, 2 where config.json does not say; 1 of a model for regression.
+
+        Raises InputError where a classifier has fewer than 2.
+        """
         return num_labels_in(self.config)
 
     @property
@@ -70,8 +80,16 @@ class ModelSpec:
         return self.config.get("intermediate_size", INNER_SIZE)
 
     @property
+    def target(self) -> str:
+        """Return what the model is for, one of TARGETS of `labels`."""
+        return target_in(self.config)
+
+    @property
     def labels(self) -> Labels:
-        """Return the names of the classes. Raises InputError where they do not fit their number."""
+        """Return the names of the classes, or the scores of a model for regression.
+
+        Raises InputError where the names do not fit their number.
+        """
         return labels_in(self.config)
 
     @property
@@ -114,8 +132,10 @@ class ModelSpec:
         return _spec_of(config, TokenizerSettings(self.lower_case, self.trained_length), CONFIG)
 
     def with_labels(self, labels: Labels) -> "ModelSpec":
-        """Return the spec of a model whose classes are ``labels``."""
-        return self.replace(**labels.to_config())
+        """Return the spec of a model whose classes, or scores, are ``labels``."""
+        if labels.target == self.target == CLASSIFICATION:
+            return self.replace(**labels.to_config())
+        return self.with_config({**without_labels(self.config), **labels.to_config()})
 
 
 def read_family(config_file: Path) -> str:

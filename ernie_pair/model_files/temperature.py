@@ -85,6 +85,8 @@ def read_calibration(folder: Path, num_classes: int) -> Calibration:
     counts = [rows for rows in (calibration.rows, calibration.tuned_rows) if rows is not None]
     reasons = {
         "no temperature above 0": is_temperature(calibration.temperature),
+        "a temperature, which a model without classes cannot have,": num_classes > 1
+        or calibration.temperature == 1.0,
         "a threshold that is none between 0 and 1": threshold is None or is_threshold(threshold),
         f"a threshold, which {num_classes} classes cannot have,": threshold is None or num_classes == 2,
         f"a symmetric that is none of {', '.join(SYMMETRIES)}": calibration.symmetric in SYMMETRIES,

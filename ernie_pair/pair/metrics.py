@@ -9,7 +9,6 @@ from data_tools.base.errors import InputError
 # What `measure` returns; every one is a number that may choose the best model of a run.
 METRICS = ("loss", "accuracy", "precision", "recall", "f1", "auc", "average_precision", "mcc")
 NEED_ALL_CLASSES = ("auc", "average_precision")
-LOWER_IS_BETTER = ("loss",)
 
 
 def measure(logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:

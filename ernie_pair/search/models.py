@@ -41,7 +41,7 @@ def open_scorer(folder: str, device: str, threads: int) -> Scorer:
     if (Path(folder) / EXPORT_MANIFEST).is_file():
         predictor = PairPredictor(folder, threads=threads, device=device)
         predictor.refuse_unrankable()
-        return predictor.scores
+        return predictor.score
     from ernie_pair.search.trained_scorer import open_trained_scorer  # which loads Paddle
 
     return open_trained_scorer(folder, device)

@@ -6,6 +6,7 @@ from typing import Callable, Sequence, Tuple
 import numpy as np
 
 from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import probabilities, refuse_unrankable
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.kernels.kernel_flags import KernelFlags
@@ -24,7 +25,7 @@ BATCH_SIZE = 64
 def open_trained_scorer(folder: str, device: str) -> Callable[[Sequence[Tuple[str, str]]], np.ndarray]:
     """Open the classifier in ``folder``, or the best one of a run there; it scores as its calibration says.
 
-    Raises InputError for a folder without one, or one of other than two classes, CheckpointError.
+    Raises InputError for a folder without one, or one of more than two classes, CheckpointError.
     """
     quiet_libraries()
     start_device(device, World())
@@ -43,6 +44,9 @@ def open_trained_scorer(folder: str, device: str) -> Callable[[Sequence[Tuple[st
 
     def scores(pairs: Sequence[Tuple[str, str]]) -> np.ndarray:
         left, right = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        return probabilities(score_pairs(logits, left, right, saved.symmetric), saved.temperature)[:, 1]
+        found = score_pairs(logits, left, right, saved.symmetric)
+        if not model.spec.labels.has_classes:
+            return scores_of(found, model.spec.labels.label_range)
+        return probabilities(found, saved.temperature)[:, 1]
 
     return scores

@@ -11,9 +11,18 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Callable, Deque, List, Optional, Sequence
+from typing import Any, Callable, Deque, List, Optional, Sequence, Union
 
-from ernie_pair.inference.predictor import Prediction
+import numpy as np
+
+from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
+
+Answer = Union[Prediction, np.ndarray]  # of a model without classes the scores float64 [pairs]
+
+
+def answer_function(predictor: PairPredictor) -> Callable[[List[TextPair]], Answer]:
+    """Return the method of ``predictor`` that answers pairs: classes, or of a model without them scores."""
+    return predictor.predict if predictor.exported.has_classes else predictor.score
 
 
 class BusyError(Exception):
@@ -39,8 +48,10 @@ class _Request:
     arrived: float
 
 
-def part_of_prediction(answer: Prediction, mine: slice) -> Prediction:
+def part_of_answer(answer: Answer, mine: slice) -> Answer:
     """Return the answer to some of the pairs of a call."""
+    if not isinstance(answer, Prediction):
+        return answer[mine]
     return Prediction(answer.classes[mine], answer.labels[mine], answer.probabilities[mine])
 
 
@@ -56,7 +67,7 @@ class MicroBatcher:
         predict: Callable[[List[Any]], Any],
         batching: Batching,
         called: Callable[[int], None] = lambda pairs: None,
-        part_of: Callable[[Any, slice], Any] = part_of_prediction,
+        part_of: Callable[[Any, slice], Any] = part_of_answer,
     ):
         self._predict, self._batching, self._called = predict, batching, called
         self._part_of = part_of

@@ -1,6 +1,6 @@
 """The description of the routes in /openapi.json: their requests, answers, and an example of each."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Union
 
 from pydantic import BaseModel, Field
 
@@ -38,12 +38,20 @@ _SEARCH_BODY = {
 
 
 class Answer(BaseModel):
-    """One label and one list of probabilities for each pair, in the order of the pairs."""
+    """One label and one list of probabilities for each pair, in the order of the pairs.
 
-    labels: List[str] = Field(description="the name of the class of each pair", examples=[["1", "0"]])
-    classes: List[int] = Field(description="the number of that class", examples=[[1, 0]])
-    scores: List[List[float]] = Field(
-        description="the probability of each class, in the order of `labels` of /health",
+    A model without classes, see `target` of /health, gives one score for each pair instead.
+    """
+
+    labels: Optional[List[str]] = Field(
+        None, description="the name of the class of each pair; absent without classes", examples=[["1", "0"]]
+    )
+    classes: Optional[List[int]] = Field(
+        None, description="the number of that class; absent without classes", examples=[[1, 0]]
+    )
+    scores: Union[List[List[float]], List[float]] = Field(
+        description="the probability of each class, in the order of `labels` of /health; without classes "
+        "the score",
         examples=[[[0.08, 0.92], [0.97, 0.03]]],
     )
     milliseconds: float = Field(description="from the request to the answer, the queue included")
@@ -92,7 +100,9 @@ class Health(BaseModel):
     status: str = Field(description="ok or stopping")
     backend: str = Field(description="onnx, paddle or onnx-int8")
     precision: str = Field(description="of the products: fp32, bf16, or int8")
-    labels: List[str] = Field(description="the names of the classes")
+    target: str = Field(description="what the model is for: classification or regression")
+    label_range: Optional[List[float]] = Field(description="the lowest and the highest score, where known")
+    labels: List[str] = Field(description="the names of the classes; score, where there are none")
     max_seq_len: int = Field(description="tokens per pair; longer pairs are cut")
     temperature: float = Field(description="what the logits are divided by")
     threshold: Optional[float] = Field(description="the probability from which on a pair is of class 1")

@@ -21,6 +21,7 @@ from ernie_pair.search.index_folder import open_index_folder
 from ernie_pair.search.models import open_embedding_model
 from ernie_pair.search.search_texts import BREADTH_HELP
 from ernie_pair.search.searcher import RECALL_K, TextRecall
+from ernie_pair.server.batcher import answer_function
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
 MODEL_SECONDS = 5  # for the call of the model that is in work when the time to stop is over
@@ -163,7 +164,7 @@ def serve(config: ServeConfig) -> None:
             precision=config.precision,
             device=config.device,
         )
-        predictor.predict([("你好", "您好")])  # the first pass is slow; no request has to wait for it
+        answer_function(predictor)([("你好", "您好")])  # the first pass is slow; no request waits for it
         _serve(config, predictor, _texts_of(config, predictor), listener)
 
 
@@ -217,7 +218,9 @@ def _serve(
     address = _address_of(listener)
     if config.host not in LOOPBACK:
         logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
-    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
+    if predictor.exported.has_classes:
+        is_saved = config.threshold is None
+        logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
     logger.info("%s by %s at %s", config.model, predictor.describe(), address)
     logger.info("try it: %s", curl_line(address))
     server.run(sockets=[listener])

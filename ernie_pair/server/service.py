@@ -12,12 +12,12 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
-from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
 from ernie_pair.inference.ranking import best_places
 from ernie_pair.inference.softmax import refuse_unrankable
 from ernie_pair.search.hits import Hit, rerank
 from ernie_pair.search.searcher import TextRecall
-from ernie_pair.server.batcher import Batching, BusyError, MicroBatcher
+from ernie_pair.server.batcher import Batching, BusyError, MicroBatcher, answer_function
 from ernie_pair.server.metrics import CONTENT_TYPE, Numbers
 from ernie_pair.server.request import (
     Limits,
@@ -60,7 +60,7 @@ class Service:
         texts: Optional[TextRecall] = None,
     ):
         self.predictor, self.limits, self.numbers, self.texts = predictor, limits, Numbers(), texts
-        self.batcher = MicroBatcher(predictor.predict, batching, self.numbers.called)
+        self.batcher = MicroBatcher(answer_function(predictor), batching, self.numbers.called)
         self.recall = MicroBatcher(self._recall, batching, part_of=lambda found, mine: found[mine])
         self._running = AsyncExitStack()
 
@@ -87,7 +87,8 @@ class Service:
     async def predict(self, request: Request) -> JSONResponse:
         """Answer {"pairs": [[a, b], ...]} with the label, the class and the probabilities of each pair.
 
-        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}.
+        The answer is {"labels": [...], "classes": [...], "scores": [[...], ...], "milliseconds": ...}, of a
+        model without classes {"scores": [...], "milliseconds": ...}.
         """
         return await self._answered(request, "/predict", pairs_of, self._predicted)
 
@@ -134,6 +135,8 @@ class Service:
 
     async def _predicted(self, pairs: List[TextPair]) -> Reply:
         answer = await self.batcher.ask(pairs)
+        if not isinstance(answer, Prediction):
+            return Reply({"scores": answer.round(DIGITS).tolist()}, len(pairs))
         scores = [[round(share, DIGITS) for share in row] for row in answer.probabilities.tolist()]
         classes = [int(number) for number in answer.classes]
         return Reply({"labels": answer.labels, "classes": classes, "scores": scores}, len(pairs))
@@ -159,7 +162,8 @@ class Service:
         return Reply({"hits": [hit.content(DIGITS) for hit in found]}, len(hits))
 
     async def _scores(self, pairs: List[TextPair]) -> np.ndarray:
-        return (await self.batcher.ask(pairs)).probabilities[:, 1]
+        answer = await self.batcher.ask(pairs)
+        return answer.probabilities[:, 1] if isinstance(answer, Prediction) else answer
 
     def _refuse_unrankable(self) -> None:
         try:
@@ -186,6 +190,8 @@ class Service:
             "status": "ok" if alive else "stopping",
             "backend": self.predictor.backend,
             "precision": self.predictor.precision,
+            "target": exported.target,
+            "label_range": exported.label_range,
             "labels": list(exported.labels),
             "max_seq_len": exported.max_seq_len,
             "temperature": exported.temperature,

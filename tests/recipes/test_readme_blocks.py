@@ -18,6 +18,7 @@ import test_quickstart
 import test_readme
 import tiny_pair
 import tiny_pretrain
+import tiny_targets
 import yaml
 from pages import PAGES, ROOT, blocks, text_of
 
@@ -67,6 +68,8 @@ CHANGES = [
         "--max_steps 2 --max_seq_len 32 --device cpu",
     ),
     ("compare-models", {"teacher=output/pair": "teacher=ernie-1.0"}, "--alone 4 --bootstrap 10"),
+    ("--target re", {}, "--max_steps 2"),
+    ("--target ra", {}, "--max_steps 2"),
     ("compare-starts", {"--seeds 3": "--seeds 1"}, ""),
     ("pseudo-label", {"--at_precision 0.95": "--at_precision 0.3"}, ""),  # few rows prove little
     ("cross-validate", {"--folds 5": "--folds 2"}, "--max_steps 2 --max_seq_len 32 --device cpu"),
@@ -128,6 +131,9 @@ def write_texts(here):
     for row in (0, 14, 28):  # labels that no model gets right: there is something to calibrate
         lines[row] = lines[row].replace("\t0\n", "\t1\n")
     (here / "dev.tsv").write_text("".join(lines), encoding="utf-8")
+    for number, name in enumerate(("", "_dev")):
+        tiny_targets.write_rows(here / f"sts{name}.tsv", tiny_targets.score_rows(33, number))
+        tiny_targets.write_rows(here / f"faq{name}.tsv", tiny_targets.candidate_rows(12, number))
     flags = {
         "model_type": "ernie",
         "train_file": "train.tsv",

@@ -20,6 +20,8 @@ from ernie_pair.weights.weight_files import Arrays
 
 # By which a folder that transformers wrote, and that holds an ErnieGram as a BERT, is known again.
 OWN_FAMILY = "paddle_model_type"
+PROBLEM, REGRESSION = "problem_type", "regression"  # what transformers calls a model with one output
+OF_SCORES = ("num_labels", PROBLEM, "label_range", "pair_target")  # the keys of such a model; see `labels`
 CARRIED = (  # under one name and with one meaning in both
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
     *("hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "max_position_embeddings"),
@@ -32,7 +34,7 @@ HARMLESS = {  # of what would change the answer, the values that do not
     "add_cross_attention": (None, False),
     "pruned_heads": (None, {}),
     "quantization_config": (None,),
-    "problem_type": (None, "single_label_classification"),
+    "problem_type": (None, "single_label_classification", REGRESSION),
 }
 KINDS = ("ForSequenceClassification", "ForPreTraining", "ForMaskedLM", "Model")
 _UNNAMED = re.compile(r"LABEL_\d+")
@@ -89,7 +91,9 @@ def to_their_config(
     carried = {theirs: config[ours] for ours, theirs in _keys_of(peer).items() if ours in config}
     eps = peer.layer_norm_eps or config.get("layer_norm_eps", SPECIFIC)
     described = {key: config[key] for key in ("id2label", "label2id") if config.get(key)}
-    if not described and config.get("num_labels", 2) != 2:
+    if config.get(PROBLEM) == REGRESSION and config.get("num_labels") == 1:
+        described = {key: config[key] for key in OF_SCORES if config.get(key) is not None}
+    elif not described and config.get("num_labels", 2) != 2:
         described = {"num_labels": config["num_labels"]}
     return {
         "architectures": [peer.class_start + kind],
@@ -134,6 +138,12 @@ def _family_in(config: Mapping[str, Any], where: str, wanted: str) -> str:
 
 def _problems_of(config: Mapping[str, Any], peer: Counterpart) -> Iterator[Tuple[str, object, str]]:
     """Yield (key, value, what to do) of what PaddleNLP's class cannot take."""
+    if config.get(PROBLEM) == REGRESSION and _count_in(config) > 1:
+        yield (
+            PROBLEM,
+            REGRESSION,
+            f"there is no such thing with {_count_in(config)} outputs; take another model",
+        )
     for key, harmless in HARMLESS.items():
         if key in config and config[key] not in harmless:
             yield key, config[key], "PaddleNLP's models have no such thing; take another model"
@@ -178,7 +188,13 @@ def _own_settings(family: str, carried: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _labels_in(config: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the keys that count and name the classes, 2 by default; LABEL_0 and its like are no names."""
+    """Return the keys that count and name the classes, 2 by default; LABEL_0 and its like are no names.
+
+    One label is regression, as transformers takes it.
+    """
+    if _count_in(config) == 1:
+        kept = {key: config[key] for key in OF_SCORES if config.get(key) is not None}
+        return {**kept, "num_labels": 1, PROBLEM: REGRESSION}
     names = config.get("id2label")
     if not isinstance(names, dict) or not names:
         return {"num_labels": config.get("num_labels", 2)}
@@ -186,6 +202,12 @@ def _labels_in(config: Mapping[str, Any]) -> Dict[str, Any]:
         return {"num_labels": len(names)}
     more = {"label2id": config["label2id"]} if config.get("label2id") else {}
     return {"num_labels": len(names), "id2label": names, **more}
+
+
+def _count_in(config: Mapping[str, Any]) -> int:
+    """Return the outputs of a classifier, 2 by default."""
+    names = config.get("id2label")
+    return len(names) if isinstance(names, dict) and names else config.get("num_labels", 2)
 
 
 def _sizes_of(arrays: Arrays, config: Mapping[str, Any]) -> Dict[str, Any]:

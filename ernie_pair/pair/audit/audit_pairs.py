@@ -172,7 +172,7 @@ def _lengths(pairs: Pairs, tokenizer: Optional[WordPiece]) -> np.ndarray:
 
 
 def _counts(pairs: Pairs, labels: Labels) -> Dict[str, int]:
-    if pairs.labels is None:
+    if pairs.labels is None or not labels.has_classes:
         return {}
     counts = np.bincount(pairs.labels, minlength=len(labels.names)).tolist()
     return dict(zip(labels.names, counts))

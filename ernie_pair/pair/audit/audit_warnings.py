@@ -35,7 +35,7 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
     labels = train.labels
     assert labels is not None  # training reads them
     contents = {split: source.sha256() for split, source in sources.items()}
-    read_as = [str(train.columns), str(train.rules), sorted(labels.classes.items())]
+    read_as = [str(train.columns), str(train.rules), labels.read_as]
     read_as += ["labels are optional"] if labels.are_optional else []
     key = {"version": VERSION, "contents": contents, "read as": read_as}
     cache: KeyedCache[List[str]] = KeyedCache(cache_dir, key, _note_of, _load, kind="audit-")

@@ -135,7 +135,7 @@ def _of_two_files(name: str, file: Coded, train: Coded) -> Iterator[Finding]:
         ("known texts", left & right & ~shared, "have two such texts, though not as a pair"),
     ):
         yield Finding(name, kind, int(where.sum()), rows, says, [])
-    if file.pairs.labels is not None:
+    if file.pairs.labels is not None and file.pairs.labels.dtype.kind == "i":  # a score may well be new
         unseen = ~np.isin(file.pairs.labels, train.pairs.known_labels)
         says = "have a label that no training pair has"
         yield Finding(name, "unseen label", int(unseen.sum()), rows, says, _examples(file, unseen))

@@ -14,7 +14,7 @@ from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.results import Results, files_of, refuse_existing, settings_of
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
-from ernie_pair.model_files.labels import Labels, parse_label_map
+from ernie_pair.model_files.labels import CLASSIFICATION, Labels, parse_label_map
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.compare.comparison_report import (
     JSON_FILE,
@@ -107,6 +107,7 @@ def compare_starts(config: CompareConfig) -> None:
     corpus = None
     if config.domain_data:
         corpus = open_corpus(find_corpus(config.domain_data, "--domain_data"))
+    _refuse_scores(train, starts)
     pairs = _test_pairs(config, train, starts[0])
     output_dir = Path(config.output_dir)
     names = _labels_of(starts[0], train).names
@@ -142,6 +143,17 @@ def _results(config: CompareConfig, train: TrainConfig) -> Results:
 def _train_config(path: str) -> TrainConfig:
     """Read the flags of training; model and output_dir may be absent: every run has its own."""
     return parse_config(TrainConfig, [f"--config={path}", "--model_name_or_path=start", "--output_dir=run"])
+
+
+def _refuse_scores(train: TrainConfig, starts: List[Candidate]) -> None:
+    """Raise InputError for models without classes: what is compared are the answers of classifiers."""
+    found = [start.source.spec.target for start in starts] if train.target == "auto" else [train.target]
+    others = [target for target in found if target != CLASSIFICATION]
+    if others:
+        raise InputError(
+            f"compare-starts compares classifiers, and these are models for {others[0]}; train each of them, "
+            "and compare what evaluate says"
+        )
 
 
 def _labels_of(start: Candidate, train: TrainConfig) -> Labels:

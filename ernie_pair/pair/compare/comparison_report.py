@@ -6,8 +6,9 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from ernie_pair.pair.evaluation.intervals import CountedRows, percentile_interval, resamples
+from ernie_pair.pair.evaluation.intervals import CountedRows
 from ernie_pair.pair.metrics import METRICS, describe_single_class, find_single_class
+from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 
 JSON_FILE, PICTURE_FILE = "compare.json", "compare.png"
 SHOWN = ("accuracy", "f1", "auc")

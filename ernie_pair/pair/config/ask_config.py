@@ -105,6 +105,11 @@ class EvaluateConfig(RobustnessFlags, AskConfig):
         help="write the threshold of --at_precision there too; needs --tune_on or --calibrate_on",
         group="evaluation",
     )
+    query: str = option(
+        "",
+        help="of a model that ranks: the column that says of which query a row is; empty: the first text",
+        group="data",
+    )
     swap: bool = option(
         True, help="score every pair the other way round too, to see what flips", group="evaluation"
     )

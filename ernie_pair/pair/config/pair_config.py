@@ -15,8 +15,9 @@ from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.config.encoder_flags import EncoderFlags
 from ernie_pair.pair.config.run_flags import RunFlags
 from ernie_pair.pair.config.step_flags import StepFlags
+from ernie_pair.pair.config.target_flags import TargetFlags
 from ernie_pair.pair.data.class_weights import BALANCED
-from ernie_pair.pair.metrics import LOWER_IS_BETTER, METRICS
+from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
@@ -36,6 +37,7 @@ class OutputConfig(Options):
 
 @dataclass(frozen=True)
 class PairConfig(
+    TargetFlags,
     EncoderFlags,
     WarmupFlags,
     ReportFlags,
@@ -83,11 +85,13 @@ class PairConfig(
         group="checkpoints",
     )
     best_metric: str = option(
-        "accuracy", help="a metric of the dev pairs, which chooses the best model", group="evaluation"
+        AUTO,
+        help="a metric of the dev pairs, chooses the best model; auto: accuracy, of regression mse",
+        group="evaluation",
     )
     greater_is_better: Optional[bool] = option(
         None,
-        help="is a best_metric that is greater better? none: yes, unless it is the loss",
+        help="is a best_metric that is greater better? none: yes, unless it is the loss or an error",
         group="evaluation",
     )
 
@@ -158,5 +162,8 @@ class TrainConfig(PairConfig):
     )
     dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")
     best_metric: str = option(
-        "accuracy", help="of the dev file; chooses the best model", group="evaluation", choices=METRICS
+        AUTO,
+        help="of the dev file; chooses the best model; auto: accuracy, of regression mse",
+        group="evaluation",
+        choices=(*ALL_METRICS, AUTO),
     )

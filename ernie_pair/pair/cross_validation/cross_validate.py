@@ -12,9 +12,10 @@ import numpy as np
 from data_tools.files.atomic_files import published
 from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.engine.reporters import refuse_missing
-from ernie_pair.model_files.labels import Labels, parse_label_map
+from ernie_pair.model_files.labels import Labels, refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
 from ernie_pair.pair.cross_validation.cross_validation_report import (
     CrossValidation,
@@ -82,7 +83,8 @@ class _CrossValidation:
         self.source = open_model(
             config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
         )
-        self.labels = parse_label_map(config.label_map) if config.label_map else self.source.spec.labels
+        self.labels = chosen_labels(config, self.source.spec)
+        refuse_no_classes(self.labels, config.model_name_or_path, "cross-validate")
         self.output_dir = Path(config.output_dir)
         self.results = _results(config)
         self.results.refuse_foreign()

@@ -28,7 +28,7 @@ from ernie_pair.processes.world import World
 def encode_pairs(pairs: Pairs, tokenizer: WordPiece, max_seq_len: int) -> EncodedPairs:
     """Encode every pair as token ids, cut to ``max_seq_len`` tokens (see ``kept_lengths``)."""
     rows = encode_texts(pairs.left, pairs.right, pairs.labels, tokenizer, max_seq_len)
-    rows.bad = pairs.bad
+    rows.bad, rows.groups = pairs.bad, pairs.groups
     return rows
 
 
@@ -70,6 +70,35 @@ def training_steps(
     order = BatchOrder(rows.lengths, seed, batch_size * world.size * accumulation_steps, bucket)
     for numbers in order.batches(consumed):
         yield [rows.batch(part) for part in split_among_ranks(numbers, world, accumulation_steps)]
+
+
+def candidate_steps(
+    rows: EncodedPairs,
+    candidates: List[np.ndarray],
+    seed: int,
+    batch_size: int,
+    world: World,
+    consumed: int,
+    bucket: bool = True,
+    accumulation_steps: int = 1,
+) -> Iterator[List[Batch]]:
+    """Yield the micro-batches of this rank for every step, without end, from query ``consumed`` on.
+
+    ``candidates`` are the rows that stand together, see ``training_groups``: one of them counts as a row does
+    in ``training_steps``, and all of it is in one micro-batch.
+    """
+    longest = np.array([rows.lengths[each].max() for each in candidates])
+    order = BatchOrder(longest, seed, batch_size * world.size * accumulation_steps, bucket)
+    for numbers in order.batches(consumed):
+        parts = split_among_ranks(numbers, world, accumulation_steps)
+        yield [_candidate_batch(rows, [candidates[number] for number in part]) for part in parts]
+
+
+def _candidate_batch(rows: EncodedPairs, candidates: List[np.ndarray]) -> Batch:
+    picked = np.concatenate(candidates)
+    queries = np.repeat(np.arange(len(candidates)), [len(each) for each in candidates])
+    labels = np.stack([rows.known_labels[picked], queries], axis=1)
+    return rows.batch(picked)._replace(labels=labels)
 
 
 def split_among_ranks(numbers: np.ndarray, world: World, accumulation_steps: int = 1) -> List[np.ndarray]:

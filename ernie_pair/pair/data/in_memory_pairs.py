@@ -19,7 +19,7 @@ from typing import Iterable, Iterator, List, Optional, Tuple, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.labels import Labels
-from ernie_pair.pair.data.pair_cells import Cells, shown
+from ernie_pair.pair.data.pair_cells import query_in, shown
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (
     BadRow,
@@ -27,6 +27,7 @@ from ernie_pair.pair.data.pair_file import (
     Pairs,
     Reject,
     good_rows,
+    in_groups,
     pairs_of,
     row_of,
 )
@@ -88,7 +89,11 @@ class GivenPairs:
     def _pairs(self) -> Pairs:
         bad: List[BadRow] = []
         rows = list(self.rows(bad.append))
-        return pairs_of(rows, bad, self.labels is not None, _hash_of(rows), self.flag)
+        found = pairs_of(rows, bad, self.labels is not None, _hash_of(rows), self.flag)
+        return in_groups(found, self.labels, self.rules)
+
+    def _query_of(self, example) -> object:
+        return query_in(example if isinstance(example, Mapping) else {}, self.columns)
 
     def _rows(self) -> Iterator[Union[Pair, BadRow]]:
         keys = None
@@ -97,7 +102,7 @@ class GivenPairs:
             if keys is None and isinstance(example, Mapping):
                 keys = keys_of(where, list(map(str, example)), self.columns)
             try:
-                cells = _cells(where, example, keys)
+                cells = (*_cells(where, example, keys), self._query_of(example))
                 _refuse_half_characters(where, cells[:2])
                 row: Union[Pair, BadRow] = row_of(where, number, cells, self.labels)
             except InputError as error:
@@ -148,11 +153,12 @@ def _rows_of_frame(flag: str, frame) -> Iterator:
 def _hash_of(rows: Iterable[Pair]) -> str:
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps([row.left, row.right, row.label]).encode() + b"\n")
+        named = [row.query] if row.query else []
+        digest.update(json.dumps([row.left, row.right, row.label, *named]).encode() + b"\n")
     return digest.hexdigest()
 
 
-def _cells(where: str, example, keys: Optional[Tuple[str, str, str]]) -> Cells:
+def _cells(where: str, example, keys: Optional[Tuple[str, str, str]]) -> Tuple[object, object, object]:
     if isinstance(example, Mapping) and keys is not None:
         left, right, label = map(example.get, keys)
     elif isinstance(example, (tuple, list)) and len(example) in (2, 3):

@@ -1,11 +1,11 @@
-"""The three cells of every line of a file of pairs: two texts and a label, as they stand.
+"""The cells of every line of a file of pairs: two texts, a label and a query, as they stand.
 
 A line at a time, of a table or of JSON objects; see `pair_columns` for the columns, `pair_records` for what
 a line is.
 """
 
 from pathlib import Path
-from typing import Iterator, Optional, Sequence, Tuple, Union
+from typing import Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.pair.data.pair_columns import Columns, Layout, keys_of, layout_of
@@ -14,7 +14,8 @@ from ernie_pair.pair.data.pair_records import BadRecord, RowRules, csv_records, 
 JSON_ENDINGS = (".json", ".jsonl")
 PACKED = (".gz", ".zst")
 
-Cells = Tuple[object, object, object]  # text, text, label: as they stand, None where there is none
+# Text, text, label, query: as they stand, None where there is none; the query is there with --query alone.
+Cells = Tuple[object, object, object, object]
 
 
 def ending_of(path: Path) -> str:
@@ -53,7 +54,8 @@ def _cells_of_table(
             yield number, BadRecord(_bad_width(where, cells, layout, mark))
         else:
             label = None if layout.label is None else cells[layout.label]
-            yield number, (cells[layout.left], cells[layout.right], label)
+            query = None if layout.query is None else cells[layout.query]
+            yield number, (cells[layout.left], cells[layout.right], label, query)
 
 
 def _bad_width(where: str, cells: Sequence[str], layout: Layout, mark: str) -> str:
@@ -86,7 +88,7 @@ def _cells_of_json(
             yield number, BadRecord(error.message)
         else:
             left, right, label = keys
-            yield number, (found.get(left), found.get(right), found.get(label))
+            yield number, (found.get(left), found.get(right), found.get(label), query_in(found, columns))
 
 
 def _refuse_half_text(where: str, key: str, found: dict) -> None:
@@ -105,6 +107,11 @@ def _refuse_half_text(where: str, key: str, found: dict) -> None:
         raise InputError(
             f"{where}: {key} has half of a character (\\u{ord(text[error.start]):04x}); correct it"
         ) from None
+
+
+def query_in(found: Mapping, columns: Columns) -> object:
+    """Return the query of a row of keys and values, '' where it has none; None: nobody asked for it."""
+    return found.get(columns.query, "") if columns.query else None
 
 
 def shown(value: object) -> str:

@@ -31,6 +31,7 @@ class Columns:
     text_a: str = ""
     text_b: str = ""
     label: str = ""
+    query: str = ""  # what rows of one query share; empty: their first text
 
     @property
     def by_role(self) -> Dict[str, str]:
@@ -39,13 +40,14 @@ class Columns:
 
 
 class Layout(NamedTuple):
-    """The places of the texts and the label in a line of ``width`` columns."""
+    """The places of the texts, the label and the query in a line of ``width`` columns."""
 
     left: int
     right: int
     label: Optional[int]
     width: int
     has_header: bool
+    query: Optional[int] = None
 
 
 def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
@@ -57,11 +59,13 @@ def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
     places = _places(where, cells, columns, must_be_there=True)
     if LEFT in places and RIGHT in places:
         named_texts = columns.text_a and columns.text_b
-        others = {cell.lower() for place, cell in enumerate(cells) if place not in places.values()}
+        query = _query_place(where, cells, columns)
+        known = {*places.values(), query}
+        others = {cell.lower() for place, cell in enumerate(cells) if place not in known}
         if others - set(PASSED_OVER) and not named_texts:
             raise _not_understood(where, cells)
-        return Layout(places[LEFT], places[RIGHT], places.get(LABEL), len(cells), True)
-    if any(columns.by_role.values()) or any(map(_names_a_column, cells)):
+        return Layout(places[LEFT], places[RIGHT], places.get(LABEL), len(cells), True, query)
+    if any(columns.by_role.values()) or columns.query or any(map(_names_a_column, cells)):
         raise _not_understood(where, cells)
     if len(cells) not in (2, 3):
         raise InputError(
@@ -97,6 +101,14 @@ def _places(where: str, cells: List[str], columns: Columns, must_be_there: bool)
         if found:
             places[role] = found[0]
     return places
+
+
+def _query_place(where: str, cells: List[str], columns: Columns) -> Optional[int]:
+    if not columns.query:
+        return None
+    if columns.query not in cells:
+        raise InputError(f"{where}: no column {columns.query!r} in {', '.join(cells)}; fix --query")
+    return cells.index(columns.query)
 
 
 def _flag(role: str) -> str:

@@ -12,25 +12,27 @@ the rules say so, bad rows are left out and told.
 
 from itertools import islice
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.model_files.labels import EXAMPLE, UNLABELLED, Labels
+from ernie_pair.model_files.labels import EXAMPLE, RANKING, REGRESSION, UNLABELLED, Labels, Scores
 from ernie_pair.pair.data.pair_cells import Cells, read_cells, shown
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import BadRecord, RowRules
+from ernie_pair.pair.targets.groups import groups_of, rows_without_positive
 
 
 class Pair(NamedTuple):
-    """A pair in line ``number``; ``label`` is its class, or None when nobody asked for it."""
+    """A pair in line ``number``; ``label``: its class, an int, or its score, a float; None: not asked for."""
 
     number: int
     left: str
     right: str
-    label: Optional[int]
+    label: Union[int, float, None]
+    query: str = ""  # of what it is a candidate; empty: of its first text
 
 
 class BadRow(NamedTuple):
@@ -50,10 +52,12 @@ Reject = Callable[[BadRow], None]
 
 
 class Pairs(NamedTuple):
-    """The pairs of a file in their order. ``labels`` int64 [rows] is None when they were not asked for.
+    """The pairs of a file in their order.
 
+    ``labels`` [rows] are classes, int64, or scores, float64; None when they were not asked for.
     ``numbers`` int64 [rows] are the lines that they begin in; without it they lie in consecutive lines from
-    ``first_line`` on. ``bad``: the rows that were left out.
+    ``first_line`` on. ``bad``: the rows that were left out. ``queries`` are there where --query names their
+    column, ``groups`` int64 [rows], the number of the query of each row, where candidates are ranked.
     """
 
     left: List[str]
@@ -64,9 +68,15 @@ class Pairs(NamedTuple):
     first_line: int = 1
     numbers: Optional[np.ndarray] = None
     bad: Tuple[BadRow, ...] = ()
+    queries: Optional[List[str]] = None
+    groups: Optional[np.ndarray] = None
 
     def __len__(self) -> int:
         return len(self.left)
+
+    def changed(self, **fields: Any) -> "Pairs":
+        """Return these pairs with other ``fields``: `_replace` takes the rows for the fields."""
+        return Pairs(**{**dict(zip(self._fields, self)), **fields})
 
     @property
     def known_labels(self) -> np.ndarray:
@@ -133,19 +143,72 @@ def refuse_changed(path: Path, stamp: Tuple[int, int]) -> None:
 
 
 def pairs_of(found: Iterable[Pair], bad: List[BadRow], labelled: bool, sha256: str, path: str) -> Pairs:
-    """Collect rows into `Pairs`, with labels and line numbers as int64 [rows].
+    """Collect rows into `Pairs`, with labels and line numbers as arrays [rows].
 
     ``bad`` is read after all rows of ``found`` have come, for their iterator may fill it.
     """
-    numbers, left, right, classes = [], [], [], []
+    numbers, left, right, classes, queries = [], [], [], [], []
     for row in found:
         numbers.append(row.number)
         left.append(row.left)
         right.append(row.right)
         classes.append(row.label)
-    labels = np.array(classes, dtype=np.int64) if labelled else None
+        queries.append(row.query)
+    labels = labels_array(classes) if labelled else None
     lines = np.array(numbers, dtype=np.int64)
-    return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad))
+    named = queries if queries[0] else None
+    return Pairs(left, right, labels, sha256, path, numbers[0], lines, tuple(bad), named)
+
+
+def in_groups(pairs: Pairs, labels: Optional[Labels], rules: RowRules) -> Pairs:
+    """Return ``pairs`` with the query of each row, where ``labels`` are of candidates.
+
+    Queries without a relevant candidate are left out where bad rows are. Raises InputError naming the first
+    row of one otherwise.
+    """
+    if labels is None or labels.target != RANKING:
+        return pairs
+    queries = pairs.left if pairs.queries is None else pairs.queries
+    groups, found = groups_of(queries), pairs.known_labels
+    hopeless = rows_without_positive(groups, found)
+    if not len(hopeless):
+        return pairs.changed(groups=groups)
+    row = int(hopeless[0])
+    reason = (
+        f"{pairs.where(row)}: no candidate of the query {shown(queries[row])} has the label 1; give it one, "
+        "or leave such queries out with --on_bad_row skip"
+    )
+    if not rules.skips:
+        raise InputError(reason)
+    kept = np.setdiff1d(np.arange(len(pairs)), hopeless)
+    if not len(kept):
+        raise InputError(f"{pairs.path}: no query in it has a relevant candidate; {reason}")
+    return _without(pairs, kept, hopeless, queries).changed(groups=groups_of([queries[i] for i in kept]))
+
+
+def _without(pairs: Pairs, kept: np.ndarray, gone: np.ndarray, queries: List[str]) -> Pairs:
+    """Return the ``kept`` rows of pairs; those ``gone`` are bad ones, for their query has none relevant."""
+    places = np.setdiff1d(np.arange(len(pairs) + len(pairs.bad)), [row.place for row in pairs.bad])
+    bad = [
+        BadRow(pairs.number(row), f"no candidate of the query {shown(queries[row])} has the label 1", place)
+        for row, place in zip(gone.tolist(), places[gone].tolist())
+    ]
+    left, right = ([texts[row] for row in kept] for texts in (pairs.left, pairs.right))
+    numbers = None if pairs.numbers is None else pairs.numbers[kept]
+    return pairs.changed(
+        left=left,
+        right=right,
+        labels=pairs.known_labels[kept],
+        first_line=pairs.number(int(kept[0])),
+        numbers=numbers,
+        bad=tuple(sorted([*pairs.bad, *bad], key=lambda row: row.place)),
+        queries=None if pairs.queries is None else [pairs.queries[row] for row in kept],
+    )
+
+
+def labels_array(labels: Sequence[Union[int, float, None]]) -> np.ndarray:
+    """Return the labels of rows that have them: classes int64 [rows], scores float64 [rows]."""
+    return np.array(labels, dtype=np.float64 if isinstance(labels[0], float) else np.int64)
 
 
 def chunks_of(rows: Iterator[Pair], size: int, path: str) -> Iterator[Pairs]:
@@ -229,10 +292,13 @@ def row_of(where: str, number: int, cells: Cells, labels: Optional[Labels]) -> P
 
     Raises InputError when a text is missing or blank, or the label is none of ``labels``.
     """
-    left, right, label = cells
+    left, right, label, query = cells
+    if query is not None and not str(query).strip():
+        raise InputError(f"{where}: no query; fill in the column that --query names, or remove the row")
     if not (isinstance(left, str) and isinstance(right, str) and left.strip() and right.strip()):
         raise _bad_text(where, "sentence1", left) if _is_bad(left) else _bad_text(where, "sentence2", right)
-    return Pair(number, left, right, None if labels is None else _class_of(where, label, labels))
+    value = None if labels is None else _value_of(where, label, labels)
+    return Pair(number, left, right, value, "" if query is None else str(query))
 
 
 def _is_bad(text: object) -> bool:
@@ -244,25 +310,36 @@ def _bad_text(where: str, name: str, text: object) -> InputError:
     return InputError(f"{where}: {name} {found}; fill it in or remove the row")
 
 
-def _class_of(where: str, label: object, labels: Labels) -> int:
+def _value_of(where: str, label: object, labels: Labels) -> Union[int, float]:
     if labels.are_optional and (label is None or not str(label).strip()):
         return UNLABELLED
     if label is None:
-        raise InputError(
-            f"{where}: no label; each row needs one of {labels.allowed} (name its column with --label)"
-        )
-    found = labels.class_of(label)
+        needed = f"one of {labels.allowed}" if labels.has_classes else labels.allowed
+        raise InputError(f"{where}: no label; each row needs {needed} (name its column with --label)")
+    found = labels.value_of(label)
     if found is None:
         raise InputError(f"{where}: {_bad_label(label, labels)}")
     return found
 
 
 def _bad_label(label: object, labels: Labels) -> str:
+    if not labels.has_classes:
+        other = "another --label_range, or with " if labels.target == REGRESSION else ""
+        return (
+            f"label {shown(label)} is not {labels.allowed}, as a model for {labels.target} takes it; correct "
+            f"it, or train with {other}--target classification"
+        )
     if isinstance(label, (list, tuple, dict)):
         return f"label {shown(label)} is no single value; write one of {labels.allowed}"
     if isinstance(label, (bool, np.bool_)):
         return f"label {label} is a boolean; name the classes so with --label_map 0=False,1=True"
     return (
         f"label {shown(label)} is not one of {labels.allowed}; correct it, or name the classes with "
-        f"--label_map {EXAMPLE} (a header line reads text_a<TAB>text_b<TAB>label)"
+        f"--label_map {EXAMPLE} (a header line reads text_a<TAB>text_b<TAB>label){_told_of_scores(label)}"
     )
+
+
+def _told_of_scores(label: object) -> str:
+    """Return what to do with a label that is no whole number: a classifier is given a file of scores."""
+    is_score = Scores.within().value_of(label) is not None
+    return "; a file of scores is for --target regression" if is_score else ""

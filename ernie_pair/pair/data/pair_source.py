@@ -11,6 +11,7 @@ from data_tools.base.errors import InputError
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.data.named_set import SetFile, open_set
+from ernie_pair.pair.data.pair_cells import query_in
 from ernie_pair.pair.data.pair_columns import Columns, keys_of
 from ernie_pair.pair.data.pair_file import (
     BadRow,
@@ -18,6 +19,7 @@ from ernie_pair.pair.data.pair_file import (
     Pairs,
     Reject,
     good_rows,
+    in_groups,
     pairs_of,
     read_file,
     refuse_missing,
@@ -86,10 +88,13 @@ class PairSource:
     def read(self) -> Pairs:
         """Read all pairs. Raises InputError naming file:line, or the row of a set."""
         if self.is_file:
-            return read_file(Path(self.name), self.labels, self.columns, self.rules)
+            return in_groups(
+                read_file(Path(self.name), self.labels, self.columns, self.rules), self.labels, self.rules
+            )
         path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
         bad: List[BadRow] = []
-        return pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
+        found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
+        return in_groups(found, self.labels, self.rules)
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
         """Iterate over the good rows, a file read line by line; call ``reject`` with each row left out.
@@ -116,7 +121,8 @@ class PairSource:
             named = any(self.columns.by_role.values())
             labels = None if self.labels is None else _with_spellings(self.labels, found.labels)
             columns = self.columns if named else found.columns
-            yield from map(_without_class, rows_of(found.path, labels, columns, RowRules()))
+            rows = rows_of(found.path, labels, columns, RowRules())
+            yield from map(_without_class, rows) if labels is None or labels.has_classes else rows
             return
         keys = None
         for number, example in enumerate(found, start=1):
@@ -124,7 +130,8 @@ class PairSource:
             keys = keys or keys_of(where, list(example), self.columns)
             try:
                 left, right, label = map(example.get, keys)
-                yield row_of(where, number, (left, right, label), self.labels)
+                cells = (left, right, label, query_in(example, self.columns))
+                yield row_of(where, number, cells, self.labels)
             except InputError as error:
                 yield BadRow(number, error.message)
 

@@ -11,7 +11,7 @@ length. A changed file has other files here.
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -31,7 +31,7 @@ MOST_TOKENS = 2**31 - 1  # that one Arrow list counts
 MOST_BAD = 20_000  # rows left out that the note of a cache names
 LOCK_SECONDS = 6 * 3600  # the kernel frees it when its holder dies
 
-Check = Callable[[List[Optional[np.ndarray]]], None]
+Check = Callable[[Sequence[Union[Pairs, EncodedPairs]]], None]
 
 
 def cached_rows(
@@ -39,11 +39,11 @@ def cached_rows(
     sources: Sequence[PairSource],
     tokenizer: WordPiece,
     max_seq_len: int,
-    check: Check = lambda labels: None,
+    check: Check = lambda found: None,
 ) -> List[EncodedPairs]:
     """Return the pairs of each source as token ids, memory mapped; encode those not in ``cache_dir``.
 
-    ``check`` is given the labels of each, int64 [rows] or None, before anything is written. Any number of
+    ``check`` is given each, pairs or encoded pairs with labels, before anything is written. Any number of
     processes may ask at once: one tokenises while it holds a lock, the others wait, and the next one does it
     when the first dies. Raises InputError for a bad row of any source, before anything is written;
     MachineError when the disk does not keep what is written.
@@ -52,7 +52,7 @@ def cached_rows(
     caches = [_cache_of(cache_dir, key, tokenizer.pad_id) for key in keys]
     found = [cache.read() for cache in caches]
     either = [source.read() if rows is None else rows for source, rows in zip(sources, found)]
-    check([each.labels for each in either])
+    check(either)
     for each in either:
         if isinstance(each, Pairs) and len(each.bad) > MOST_BAD:
             raise _too_many_bad(each)
@@ -83,13 +83,21 @@ def key_of(source: PairSource, tokenizer: WordPiece, max_seq_len: int) -> Dict[s
         "version": VERSION,
         "content": source.sha256(),
         "ending": ending_of(Path(source.name)) if source.is_file else "",
-        "columns": asdict(source.columns),
+        "columns": {
+            name: value for name, value in asdict(source.columns).items() if name != "query" or value
+        },
         "rules": asdict(source.rules),
-        "labels": source.labels.classes if source.labels else None,
+        "labels": _labels_of(source),
         **({"labels are optional": True} if source.labels and source.labels.are_optional else {}),
         "vocabulary": tokenizer.sha256,
         "max_seq_len": max_seq_len,
     }
+
+
+def _labels_of(source: PairSource) -> Optional[object]:
+    if source.labels is None or source.labels.has_classes:
+        return source.labels.classes if source.labels else None
+    return source.labels.read_as
 
 
 def _cache_of(cache_dir: Path, key: Dict[str, object], pad_id: int) -> KeyedCache[EncodedPairs]:
@@ -115,7 +123,10 @@ def _write_table(path: Path, rows: EncodedPairs) -> None:
     }
     kinds = {"input_ids": ListOf(Value("int32")), "head": Value("int32")}
     if rows.labels is not None:
-        columns["label"], kinds["label"] = pa.array(rows.labels, pa.int64()), Value("int64")
+        kind = rows.labels.dtype.name  # int64 of classes, float64 of scores
+        columns["label"], kinds["label"] = pa.array(rows.labels, kind), Value(kind)
+    if rows.groups is not None:
+        columns["group"], kinds["group"] = pa.array(rows.groups, pa.int64()), Value("int64")
     with ArrowWriter(path=str(path), features=Features(kinds)) as writer:
         writer.write_table(pa.table(columns), writer_batch_size=len(rows))
         writer.finalize()
@@ -136,4 +147,6 @@ def _mapped(path: Path, pad_id: int, num_cut: int, bad: Tuple[BadRow, ...]) -> E
     heads = table.column("head").to_numpy()
     labels = table.column("label").to_numpy() if "label" in table.column_names else None
     starts = lists.offsets.to_numpy().astype(np.int64)
-    return EncodedPairs(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut, bad)
+    rows = EncodedPairs(lists.values.to_numpy(), starts, heads, labels, pad_id, num_cut, bad)
+    rows.groups = table.column("group").to_numpy() if "group" in table.column_names else None
+    return rows

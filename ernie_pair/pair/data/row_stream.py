@@ -16,7 +16,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, encode_texts
 from ernie_pair.pair.data.batch_order import POOL_BATCHES, alike
 from ernie_pair.pair.data.encoded_pairs import split_among_ranks
-from ernie_pair.pair.data.pair_file import Pair
+from ernie_pair.pair.data.pair_file import Pair, labels_array
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import StreamedRejects
 from ernie_pair.processes.world import World
@@ -61,7 +61,7 @@ def streamed_steps(
     stream = islice(shuffled(source, rules, rejects), first_pool * rules.pool_size, None)
     for pool in count(first_pool):
         rows = list(islice(stream, rules.pool_size))
-        labels = np.array([row.label for row in rows], dtype=np.int64)
+        labels = labels_array([row.label for row in rows])
         texts = [row.left for row in rows], [row.right for row in rows]
         encoded = encode_texts(*texts, labels, tokenizer, rules.max_seq_len)
         for picked in _batches(encoded.lengths, rules, pool)[done // rules.batch_size :]:

@@ -13,7 +13,7 @@ from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.predictor import PairPredictor
-from ernie_pair.model_files.labels import Labels
+from ernie_pair.model_files.labels import Labels, refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
 from ernie_pair.model_files.temperature import CALIBRATION
 from ernie_pair.pair.data.pair_columns import Columns
@@ -139,6 +139,8 @@ def _open(name: str, path: str) -> Compared:
 def _labels_of_all(models: Sequence[Compared]) -> Labels:
     """Return the labels of the models. Raises InputError where they have others."""
     first, labels = models[0], models[0].source.spec.labels
+    for model in models:
+        refuse_no_classes(model.source.spec.labels, f"--models {model.name}", "compare-models")
     for other in models[1:]:
         theirs = other.source.spec.labels.names
         if theirs != labels.names:

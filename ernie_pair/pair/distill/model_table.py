@@ -20,9 +20,9 @@ from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.model_files.model_card import markdown_table
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.evaluation.evaluation_report import Table, render_page
-from ernie_pair.pair.evaluation.intervals import percentile_interval, resamples
 from ernie_pair.pair.export.judge_precision import answer_in_turn
+from ernie_pair.pair.report.page import Table, render_page
+from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 
 FILES = ("models.json", "models.md", "models.html")
 TEMPLATE = Path(__file__).with_name("models.html")

@@ -23,6 +23,7 @@ from data_tools.files.npy_stream import sha256_of_file
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.paddle_patches.core_settings import without_tf32
 from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts, open_tokenizer
+from ernie_pair.model_files.labels import refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
 from ernie_pair.model_files.temperature import read_calibration
 from ernie_pair.pair.config.distill_config import DistillConfig
@@ -53,6 +54,7 @@ class Teacher:
         self.config, self.name = config, str(folder)
         self.source: ModelSource = open_model(str(folder), model_type="", from_scratch=False)
         _refuse_no_classifier(self.source)
+        refuse_no_classes(self.source.spec.labels, f"--teacher {folder}", "distill")
         self.model: PairClassifier = load_classifier(str(folder), config.model_class)[0]
         for parameter in self.model.parameters():
             parameter.stop_gradient = True

@@ -32,9 +32,10 @@ from ernie_pair.pair.ensemble.ensemble_model import (
 )
 from ernie_pair.pair.evaluation.calibration import fit_temperature, is_at_the_end
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
-from ernie_pair.pair.evaluation.evaluation_report import FILES, Table, write_report
+from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.pair.export.export_pair import Source, judging_of, publish_export
 from ernie_pair.pair.metrics import METRICS, measure
+from ernie_pair.pair.report.page import Table
 from ernie_pair.pair.series.series_log import Point, report_series
 
 REPORT = "report"

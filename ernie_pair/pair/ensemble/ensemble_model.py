@@ -13,6 +13,7 @@ from paddle import nn
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.model_files.labels import refuse_no_classes
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, read_calibration
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
@@ -72,6 +73,7 @@ def open_members(paths: Sequence[str], model_class: str) -> List[Member]:
 
 def _open(folder: Path, model_class: str) -> Member:
     model, vocab_file = load_classifier(str(folder), model_class)
+    refuse_no_classes(model.spec.labels, str(folder), "ensemble")
     return Member(folder, model, vocab_file, read_calibration(folder, model.num_classes))
 
 

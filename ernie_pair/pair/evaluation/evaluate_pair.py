@@ -9,9 +9,11 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
+from ernie_pair.model_files.labels import CLASSIFICATION, RANKING
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import CALIBRATION, Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
+from ernie_pair.pair.config.target_flags import refuse_class_flags, refuse_query
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
@@ -19,6 +21,11 @@ from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.evaluation.robustness_table import Bearing, bearing_of, new_pairs_of, table_lines
+from ernie_pair.pair.evaluation.scores.ranking_evaluation import ranking_evaluation_of
+from ernie_pair.pair.evaluation.scores.ranking_report import write_ranking_report
+from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers, score_evaluation_of
+from ernie_pair.pair.evaluation.scores.score_report import write_score_report
+from ernie_pair.pair.evaluation.slices import slices_of
 from ernie_pair.pair.evaluation.tuning import (
     refuse_judged_file,
     refuse_one_class,
@@ -26,9 +33,10 @@ from ernie_pair.pair.evaluation.tuning import (
     with_temperature,
     with_threshold,
 )
-from ernie_pair.pair.metrics import METRICS, describe_single_class
+from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.new_pairs.pair_writer import refuse_ending, write_new_pairs
 from ernie_pair.pair.robustness.perturb import Perturbing, parse_kinds, perturb
+from ernie_pair.pair.targets.target_metrics import OF_TARGET
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +56,11 @@ def evaluate_pair(config: EvaluateConfig) -> None:
         _print_metrics(json.loads(Path(config.output_file).read_text(encoding="utf-8")))
         return
     trained = InferenceModel(config)
+    refuse_class_flags(config, trained.labels, config.model_path)
+    refuse_query(config.query, trained.labels)
+    if not trained.labels.has_classes:
+        _evaluate_scores(trained, config, results)
+        return
     answers = _ask(trained, config)
     if kinds:
         asked = Perturbing(kinds, config.robustness_rows, config.seed)
@@ -61,6 +74,37 @@ def evaluate_pair(config: EvaluateConfig) -> None:
             write_calibration(Path(config.model_path), calibration)
         _write(results, evaluation, answers, config)
         _tell(evaluation, config)
+    trained.process_group.barrier()
+
+
+def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: Results) -> None:
+    """Measure a model without classes, and write what is asked for."""
+    pairs = trained.read(config.input_file)
+    symmetric = trained.calibration.chosen_symmetry(config.symmetric, config.model_path)
+    exchanged = Pairs(pairs.right, pairs.left, *pairs[2:])
+    answers = ScoreAnswers(
+        pairs,
+        trained.labels.label_range,
+        trained.logits(pairs, symmetric),
+        trained.logits(exchanged, symmetric) if config.swap else None,
+        symmetric,
+    )
+    if trained.world.is_first:
+        is_ranking = trained.labels.target == RANKING
+        evaluation = (
+            ranking_evaluation_of(answers, config)
+            if is_ranking
+            else score_evaluation_of(answers, config, slices_of(pairs.left, pairs.right))
+        )
+        evaluation["kernels"] = trained.kernels.describe()
+        with results.published() as (numbers, *report):
+            numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            if report:
+                write = write_ranking_report if is_ranking else write_score_report
+                write(report, evaluation, answers, config.worst_rows)
+        if config.report:
+            logger.info("report: %s", Path(config.report) / "report.html")
+        _print_metrics(evaluation)
     trained.process_group.barrier()
 
 
@@ -192,8 +236,9 @@ def _tell(evaluation: Dict[str, Any], config: EvaluateConfig) -> None:
     _print_metrics(evaluation)
 
 
-def _print_metrics(evaluation: Dict[str, object]) -> None:
-    print(json.dumps({name: evaluation[name] for name in (*METRICS, "rows")}))
+def _print_metrics(evaluation: Dict[str, Any]) -> None:
+    names = OF_TARGET[evaluation.get("target", CLASSIFICATION)].names
+    print(json.dumps({name: evaluation[name] for name in (*names, "rows")}))
 
 
 def _tell_calibration(calibration: Dict[str, object]) -> None:

@@ -24,6 +24,8 @@ from ernie_pair.pair.evaluation.robustness_table import Bearing, robustness_tabl
 from ernie_pair.pair.evaluation.slices import slice_table
 from ernie_pair.pair.evaluation.thresholds import Curve, at_precision, best_f1, measure_at, threshold_curve
 from ernie_pair.pair.metrics import find_single_class, measure
+from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
+from ernie_pair.pair.targets.class_table import class_averages, class_table
 
 ECE_OF_TWO = f"{BINS} equal-mass bins by the probability of class 1"
 ECE_OF_MORE = f"{BINS} equal-mass bins by the probability of the predicted class"
@@ -119,6 +121,7 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     """
     labels, logits = answers.labels, answers.logits
     thresholds, single = thresholds_of(answers, config.at_precision), find_single_class(logits, labels)
+    confusion = _confusion(answers)
     sections = {
         "rows": len(labels),
         "model": config.model_path,
@@ -127,7 +130,9 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         "classes": list(answers.names),
         "symmetric": answers.symmetric,
         "single_class": None if single is None else answers.names[single],
-        "confusion": _confusion(answers),
+        "confusion": confusion.tolist(),
+        "per_class": class_table(confusion, answers.names),
+        "averages": class_averages(confusion),
         "calibration": _calibration(answers),
         "slices": slice_table(
             answers.pairs.left, answers.pairs.right, labels, answers.predictions, answers.num_classes
@@ -135,6 +140,9 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     }
     if config.bootstrap:
         sections["intervals"] = intervals(logits, labels, config.bootstrap, config.seed)
+        of_classes = class_intervals(answers.labels, answers.predictions, answers.num_classes, config)
+        for row, interval in zip(sections["per_class"], of_classes):
+            row["f1_interval"] = interval
     if thresholds is not None:
         sections["thresholds"] = thresholds
     if answers.swapped is not None:
@@ -144,6 +152,21 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
         sections["robustness"] = {"seed": config.seed, "kinds": table}
     metrics = measure(logits, labels)
     return {**{n: value if math.isfinite(value) else None for n, value in metrics.items()}, **sections}
+
+
+def class_intervals(
+    labels: np.ndarray, predictions: np.ndarray, num_classes: int, config: EvaluateConfig
+) -> List[Optional[List[float]]]:
+    """Return the interval of the F1 of each class, see ``bootstrap_intervals``."""
+    names = list(map(str, range(num_classes)))
+    cells = labels * num_classes + predictions
+
+    def measure_classes(counts: np.ndarray) -> Dict[str, float]:
+        table = np.bincount(cells, counts, num_classes**2).reshape(num_classes, num_classes)
+        return {row["class"]: row["f1"] for row in class_table(table, names)}
+
+    found = bootstrap_intervals(measure_classes, names, len(labels), config.bootstrap, config.seed)
+    return [found.get(name) for name in names]
 
 
 def thresholds_of(answers: Answers, precision: float) -> Optional[Dict[str, Any]]:
@@ -188,11 +211,11 @@ def _judged(answers: Answers, threshold: float) -> Dict[str, object]:
     return measure_at(threshold, answers.shown[:, 1], answers.labels)
 
 
-def _confusion(answers: Answers) -> List[List[int]]:
-    """Return the confusion matrix: counts by label, then by prediction."""
+def _confusion(answers: Answers) -> np.ndarray:
+    """Return the confusion matrix, int64 [C, C]: counts by label, then by prediction."""
     size = answers.num_classes
     cells = answers.labels * size + answers.predictions
-    return np.bincount(cells, minlength=size * size).reshape(size, size).tolist()
+    return np.bincount(cells, minlength=size * size).reshape(size, size)
 
 
 def _calibration(answers: Answers) -> Dict[str, object]:

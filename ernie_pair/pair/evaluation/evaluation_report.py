@@ -3,30 +3,22 @@
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
 from ernie_pair.inference.softmax import are_names
 from ernie_pair.pair.evaluation.evaluation import Answers
-from ernie_pair.pair.evaluation.prediction_file import ESCAPES
 from ernie_pair.pair.evaluation.report_charts import charts_of
 from ernie_pair.pair.metrics import describe_single_class
+from ernie_pair.pair.report.page import Table, percent, render_page, shown_number, shown_range
+from ernie_pair.pair.report.table import table_line
 
 FILES = ("report.json", "errors.tsv", "report.html")
 TEMPLATE = Path(__file__).with_name("report.html")
 COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
 ON_THE_PAGE = 50  # worst rows
 RARE = 0.025  # chances below it are none
-
-
-class Table(NamedTuple):
-    """A table of its own on the page; ``rows`` begin with a name, None is an empty cell."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    note: str
 
 
 def write_report(
@@ -76,10 +68,10 @@ def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
 
 
 def _lines(rows: List[Dict[str, object]]):
-    yield "\t".join(COLUMNS) + "\n"
+    yield table_line(COLUMNS)
     for row in rows:
         shown = {**row, "loss": f"{row['loss']:.6g}", "probability": f"{row['probability']:.6g}"}
-        yield "\t".join(str(shown[name]).translate(ESCAPES) for name in COLUMNS) + "\n"
+        yield table_line(str(shown[name]) for name in COLUMNS)
 
 
 def page_of(
@@ -103,40 +95,10 @@ def page_of(
     )
 
 
-def render_page(template: Path, **values: Any) -> str:
-    """Return an HTML page that needs no other file; ``template`` fills the blocks of page.html."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader([template.parent, TEMPLATE.parent]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=_number, percent=_percent, range=_range, cell=_cell)
-    return environment.get_template(template.name).render(**values)
-
-
-def _cell(value: object) -> str:
-    """Return what stands in a cell of a `Table`."""
-    if isinstance(value, float):
-        return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.4g}"
-    return "" if value is None else str(value)
-
-
 def _single_class(evaluation: Dict[str, Any]) -> str:
     """Return the warning about a classifier that predicts one class only, otherwise an empty text."""
     name = evaluation["single_class"]
     return "" if name is None else describe_single_class(name, evaluation["rows"])
-
-
-def _number(value, digits: int = 4) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def _percent(value) -> str:
-    return "–" if value is None else f"{100 * value:.1f} %"
 
 
 def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, object]]:
@@ -145,22 +107,18 @@ def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, object]]:
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
     cards: List[Dict[str, object]] = [
-        {"name": shown, "value": _number(evaluation[name]), "below": _range(ranges.get(name))}
+        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
         for name, shown in names.items()
     ]
     for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
-        after = f"{_number(calibration[name + '_calibrated'])} with temperature "
+        after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
         after += f"{calibration['temperature']:.3g}"
-        cards.append({"name": shown, "value": _number(calibration[name]), "below": after})
+        cards.append({"name": shown, "value": shown_number(calibration[name]), "below": after})
     if "swap" in evaluation:
         swap = evaluation["swap"]
-        below = f"mean difference {_number(swap['mean_difference'])}"
-        cards.append({"name": "Flipped by swapping", "value": _percent(swap["flip_rate"]), "below": below})
+        below = f"mean difference {shown_number(swap['mean_difference'])}"
+        cards.append({"name": "Flipped by swapping", "value": percent(swap["flip_rate"]), "below": below})
     return cards
-
-
-def _range(interval) -> str:
-    return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
 
 
 def _slices_by_kind(evaluation: Dict[str, Any]) -> Dict[str, List[Dict[str, object]]]:

@@ -99,7 +99,8 @@ class InferenceModel:
         )
 
     def _source(self, name: str, split: str, labels: Optional[Labels]) -> PairSource:
-        columns = Columns(self.config.text_a, self.config.text_b, self.config.label)
+        named = self.config.text_a, self.config.text_b, self.config.label
+        columns = Columns(*named, getattr(self.config, "query", ""))
         return PairSource("input_file", name, split, labels, columns, RowRules.of(self.config))
 
     def _told(self, name: str) -> Path:

@@ -1,14 +1,11 @@
 """How far a metric may be off because the rows are few: bootstrap over the rows of a file."""
 
-from typing import Callable, Dict, Iterator, List
+from typing import Dict, List
 
 import numpy as np
 
 from ernie_pair.pair.metrics import METRICS, cross_entropies, log_odds
-
-SHARE = 0.95  # of the resamples lies in an interval
-
-Measure = Callable[[np.ndarray], Dict[str, float]]
+from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
 
 
 class CountedRows:
@@ -75,25 +72,10 @@ def _of_table(table: np.ndarray) -> Dict[str, float]:
     }
 
 
-def resamples(num_rows: int, samples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield how often each row was drawn, ``num_rows`` draws with replacement; int64 [num_rows] each."""
-    for sample in range(samples):
-        rng = np.random.default_rng([seed, sample])
-        yield np.bincount(rng.integers(num_rows, size=num_rows), minlength=num_rows)
-
-
-def percentile_interval(values: np.ndarray) -> List[float]:
-    """Return [low, high], between which the middle SHARE of the values lies; nan is ignored."""
-    rest = (1 - SHARE) / 2
-    return np.nanquantile(values, [rest, 1 - rest]).tolist()
-
-
 def intervals(logits: np.ndarray, labels: np.ndarray, samples: int, seed: int) -> Dict[str, List[float]]:
     """Return {metric: [low, high]}, the percentile bootstrap of ``samples`` resamples of the rows.
 
     ``logits`` float32 [N, C], ``labels`` int64 [N]. A metric that has no value on any resample is left out.
     """
     rows = CountedRows(logits, labels)
-    drawn = [rows.measure(counts) for counts in resamples(rows.num_rows, samples, seed)]
-    columns = {name: np.array([values[name] for values in drawn]) for name in METRICS}
-    return {n: percentile_interval(column) for n, column in columns.items() if not np.isnan(column).all()}
+    return bootstrap_intervals(rows.measure, METRICS, rows.num_rows, samples, seed)

@@ -4,7 +4,11 @@ index<TAB>prediction<TAB>label<TAB>probability_0<TAB>probability_1
 0<TAB>1<TAB>same<TAB>0.0312842<TAB>0.968716
 1<TAB><TAB><TAB><TAB>                             a row that is no pair, with --on_bad_row skip
 
-``prediction`` is the number of the class; ``label``, its name, is there where the classes have names.
+``prediction`` is the number of the class; ``label``, its name, is there where the classes have names. Of a
+model without classes it is the score:
+
+index<TAB>prediction
+0<TAB>3.82146
 """
 
 from typing import Deque, Iterable, Iterator, Sequence
@@ -12,8 +16,7 @@ from typing import Deque, Iterable, Iterator, Sequence
 import numpy as np
 
 from ernie_pair.inference.softmax import Decisions, are_names
-
-ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+from ernie_pair.pair.report.table import ESCAPES
 
 
 def prediction_lines(
@@ -39,6 +42,23 @@ def prediction_lines(
             yield "\t".join([*cells, *(f"{value:.6g}" for value in row[: len(shown)])]) + "\n"
             place += 1
     yield from (f"{rest}{empty}" for rest in left_out)
+
+
+def score_lines(parts: Iterable[np.ndarray], left_out: Deque[int]) -> Iterator[str]:
+    """Yield a header, then a line per row of the file with its score.
+
+    ``parts`` are the scores float64 [N] of its good rows, in their order; see ``prediction_lines``.
+    """
+    yield "index\tprediction\n"
+    place = 0
+    for part in parts:
+        for score in part.tolist():
+            while left_out and left_out[0] == place:
+                yield f"{left_out.popleft()}\t\n"
+                place += 1
+            yield f"{place}\t{score:.6g}\n"
+            place += 1
+    yield from (f"{rest}\t\n" for rest in left_out)
 
 
 def read_log_probabilities(path, num_classes: int) -> np.ndarray:

@@ -1,31 +1,14 @@
-"""The charts of the report: SVG without fonts, links or dates, so that equal answers give equal bytes."""
+"""The charts of the report of a classifier."""
 
-import base64
-import io
-from typing import Callable, Dict, List, NamedTuple
+from typing import Dict, List
 
 import numpy as np
 
 from ernie_pair.pair.evaluation.evaluation import Answers
 from ernie_pair.pair.evaluation.thresholds import Curve
+from ernie_pair.pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, few_of
 
-POINTS = 400  # of a curve; more would not be seen
 HISTOGRAM_BINS = np.linspace(0, 1, 41)
-BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#16a34a", "#94a3b8"
-STYLE = {
-    **{"svg.hashsalt": "ernie-pair", "svg.fonttype": "path", "font.size": 9, "lines.linewidth": 1.8},
-    **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY, "axes.grid": True},
-    **{"grid.color": "#e2e8f0", "grid.linewidth": 0.7, "axes.axisbelow": True},
-    **{"legend.frameon": False, "legend.fontsize": 8},
-}
-
-
-class Chart(NamedTuple):
-    """A chart of the report; ``source`` is what an <img> shows, ``note`` says how to read it."""
-
-    title: str
-    source: str
-    note: str
 
 
 def charts_of(answers: Answers, evaluation: Dict) -> List[Chart]:
@@ -43,7 +26,7 @@ def charts_of(answers: Answers, evaluation: Dict) -> List[Chart]:
 
 def _precision_recall(curve: Curve, evaluation: Dict) -> Chart:
     best, asked = (evaluation["thresholds"][name] for name in ("best_f1", "at_precision"))
-    few = _few(len(curve.f1))
+    few = few_of(len(curve.f1))
 
     def draw(axes) -> None:
         axes.plot([*curve.recall[few], 0], [*curve.precision[few], curve.precision[-1]], color=BLUE)
@@ -63,7 +46,7 @@ def _roc(answers: Answers, evaluation: Dict) -> Chart:
     from sklearn.metrics import roc_curve
 
     false_rate, true_rate, _ = roc_curve(answers.labels, answers.shown[:, 1])
-    few = _few(len(true_rate))
+    few = few_of(len(true_rate))
 
     def draw(axes) -> None:
         axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", linewidth=1)
@@ -75,7 +58,7 @@ def _roc(answers: Answers, evaluation: Dict) -> Chart:
 
 def _thresholds(curve: Curve, evaluation: Dict) -> Chart:
     best = evaluation["thresholds"]["best_f1"]["threshold"]
-    few = _few(len(curve.f1))
+    few = few_of(len(curve.f1))
 
     def draw(axes) -> None:
         for name, color in (("precision", BLUE), ("recall", GREEN), ("f1", ORANGE)):
@@ -123,23 +106,3 @@ def _histogram(answers: Answers) -> Chart:
         axes.legend(loc="upper center")
 
     return draw_chart("Scores by label" if answers.num_classes == 2 else "Scores", draw, note)
-
-
-def _few(count: int) -> np.ndarray:
-    """Return at most POINTS places below ``count``, the first and the last among them, int64."""
-    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
-
-
-def draw_chart(title: str, draw: Callable, note: str) -> Chart:
-    """Return the chart that ``draw``, given the axes of matplotlib, draws."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    drawn = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.2, 3.3), layout="constrained")
-        draw(figure.add_subplot())
-        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
-    text = drawn.getvalue()
-    svg = text[text.index("<svg") :]  # without the lines before it, which name a document elsewhere
-    return Chart(title, "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode(), note)

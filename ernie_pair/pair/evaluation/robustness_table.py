@@ -5,13 +5,14 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Protocol, Sequenc
 
 import numpy as np
 
+from data_tools.base.errors import InputError
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.evaluation.intervals import percentile_interval, resamples
 from ernie_pair.pair.new_pairs.pair_writer import NewPair
 from ernie_pair.pair.robustness.change import UNKNOWN
 from ernie_pair.pair.robustness.perturb import ALL, CHANGING, Perturbed, Perturbing, parse_kinds, perturb
+from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
 
 
 class Asked(Protocol):
@@ -85,6 +86,12 @@ def _row(kind: str, rows: np.ndarray, bearing: Bearing, samples: int, seed: int)
     return found
 
 
+def refuse_one_output(names: Sequence[str]) -> None:
+    """Raise InputError for a model without classes, whose output alone has one of ``names``."""
+    if len(names) < 2:
+        raise InputError("robustness counts classes that change, and this model gives scores; evaluate it")
+
+
 def measure_robustness(
     predictor: Asked,
     examples: Iterable,
@@ -105,6 +112,7 @@ def measure_robustness(
     Raises InputError naming a row that is no labelled pair.
     """
     names = list(predictor.class_names)
+    refuse_one_output(names)
     labels = Labels.named({name: number for number, name in enumerate(names)})
     pairs = GivenPairs("examples", examples, labels).read()
     changed = perturb(pairs, len(names), Perturbing(parse_kinds(kinds), rows, seed))

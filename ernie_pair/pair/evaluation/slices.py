@@ -25,6 +25,14 @@ def slice_table(
     Its keys: by, slice, rows, accuracy, f1, and of two classes share_positive. The slices of one ``by`` hold
     every row once.
     """
+    return [
+        {"by": kind, "slice": name, **_measured(labels[inside], predictions[inside], num_classes)}
+        for kind, name, inside in slices_of(left, right)
+    ]
+
+
+def slices_of(left: Sequence[str], right: Sequence[str]) -> Iterator[Tuple[str, Name, np.ndarray]]:
+    """Yield (by, slice, which rows are of it, bool [N]) for each slice that has rows."""
     pairs = [(_plain(a), _plain(b)) for a, b in zip(left, right)]
     kinds: Dict[str, Callable[[List[Tuple[str, str]]], Iterator[Group]]] = {
         "length": _by_length,
@@ -32,12 +40,10 @@ def slice_table(
         "negation": _by_negation,
         "digits": _by_digits,
     }
-    return [
-        {"by": kind, "slice": name, **_measured(labels[inside], predictions[inside], num_classes)}
-        for kind, groups in kinds.items()
-        for name, inside in groups(pairs)
-        if inside.any()
-    ]
+    for kind, groups in kinds.items():
+        for name, inside in groups(pairs):
+            if inside.any():
+                yield kind, name, inside
 
 
 def _measured(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> Dict[str, object]:

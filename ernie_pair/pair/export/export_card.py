@@ -13,12 +13,18 @@ from ernie_pair.inference.predictor import PairPredictor
 
 answer = PairPredictor(".").predict([("怎么开户", "如何开户")])
 print(answer.labels, answer.probabilities)"""
+PYTHON_OF_SCORES = """\
+from ernie_pair.inference.predictor import PairPredictor
+
+print(PairPredictor(".").score([("怎么开户", "如何开户")]))"""
 
 
 def card_of_exported(
     exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
 ) -> ModelCard:
     """Return the card; ``differences``: {format: the largest difference from the trained model}."""
+    if not exported.has_classes:
+        return _card_of_scores(exported, model, family, differences)
     threshold = (
         "the likeliest class" if exported.threshold is None else f"class 1 from {exported.threshold:.4f} on"
     )
@@ -34,4 +40,23 @@ def card_of_exported(
         },
         commands=COMMANDS,
         python=PYTHON,
+    )
+
+
+def _card_of_scores(
+    exported: ExportedModel, model: str, family: str, differences: Dict[str, float]
+) -> ModelCard:
+    limits = exported.label_range
+    return ModelCard(
+        title=f"A model of the family {family} that scores sentence pairs, exported",
+        facts={
+            "exported from": model,
+            "made for": exported.target,
+            "scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits),
+            "tokens per pair": str(exported.max_seq_len),
+            "pairs scored": f"with --symmetric {exported.symmetric}",
+            "largest difference": ", ".join(f"{name} {value:.3g}" for name, value in differences.items()),
+        },
+        commands=COMMANDS.replace(" --scores true", ""),
+        python=PYTHON_OF_SCORES,
     )

@@ -63,7 +63,7 @@ class ExportFlags(Options):
     )
     max_accuracy_drop: float = option(
         0.01,
-        help="export nothing when int8 or bf16 loses more of the accuracy than this",
+        help="export nothing when int8 or bf16 loses more accuracy (of regression: Spearman) than this",
         group="precision",
         at_least=0,
         at_most=1,

@@ -36,6 +36,7 @@ from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import Calibration, describe_decision, read_calibration
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.pair.config.target_flags import refuse_class_flags
 from ernie_pair.pair.export.docker import DOCKERFILE, refuse_unusable_wheel, write_dockerfile
 from ernie_pair.pair.export.export_card import card_of_exported
 from ernie_pair.pair.export.export_config import ExportConfig, ExportFlags
@@ -124,10 +125,9 @@ def publish_export(
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
-    logger.info(
-        "%s",
-        describe_decision(calibration.threshold, config.threshold is None, calibration.symmetric),
-    )
+    if source.model.spec.labels.has_classes:
+        is_saved = config.threshold is None
+        logger.info("%s", describe_decision(calibration.threshold, is_saved, calibration.symmetric))
     return True
 
 
@@ -178,6 +178,7 @@ def _calibration(config: ExportConfig, num_classes: int) -> Calibration:
 
 def _source_of(config: ExportConfig) -> Source:
     model, vocab_file = load_classifier(config.model_path, config.model_class)
+    refuse_class_flags(config, model.spec.labels, config.model_path)
     calibration = _calibration(config, model.num_classes)
     max_seq_len = config.max_seq_len or model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, max_seq_len)
@@ -205,6 +206,8 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
         {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())},
         source.calibration.threshold,
         source.calibration.symmetric,
+        source.model.spec.target,
+        source.model.spec.labels.label_range,
     )
     threads = cpu_threads()
     differences = {}
@@ -223,7 +226,8 @@ def _fill(draft: Path, config: ExportFlags, source: Source) -> None:
     if source.judging is not None:  # it is asked as it will be, by the folder
         for way in _lower_ways(config):
             facts[way.name] = judge(draft, source.judging, threads, way)
-            refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way)
+            of_scores = not exported.has_classes
+            refuse_loss_of_accuracy(facts[way.name], config.max_accuracy_drop, way, of_scores)
         _write_manifest(exported, facts)
     if config.triton:
         write_triton(exported)

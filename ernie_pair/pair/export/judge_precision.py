@@ -11,6 +11,7 @@ from data_tools.base.errors import CheckpointError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.data.pair_columns import Columns
@@ -19,6 +20,7 @@ from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.export.export_config import ExportFlags
 from ernie_pair.pair.export.export_parity import random_texts
+from ernie_pair.pair.targets.regression_metrics import measure_scores
 
 CHUNK = 512  # pairs that each model answers in turn
 NUM_MADE_UP, MOST_ALONE = 512, 64
@@ -38,6 +40,7 @@ class Lower(NamedTuple):
     cure: str  # what to pass to export without it
 
 
+AGREEMENT = {False: "the same class for", True: "Spearman between the two"}
 FLOAT, INT8, BF16 = "onnx", "onnx-int8", "paddle-bf16"
 INT8_BESIDE_FLOAT = Lower("int8", FLOAT, INT8, "--quantize none")
 BF16_BESIDE_FLOAT = Lower("bf16", "paddle", BF16, "--precision fp32")
@@ -84,17 +87,19 @@ def judging_pairs(config: ExportFlags, labels: Labels, tokenizer: WordPiece, lon
 def judge(folder: Path, judging: JudgingPairs, threads: int, way: Lower) -> Dict[str, Any]:
     """Return what export.json says of the model in ``folder`` asked the lower ``way``, beside float32.
 
-    accuracy (of labelled pairs), agreement (the share of pairs that both give the same class),
-    pairs_per_second and bytes of both; largest_difference of a logit between them; alone: how far a logit
-    of either moves when a pair is asked by itself. Raises an ErniePairError where one does not answer.
+    accuracy (of labelled pairs), agreement (the share of pairs that both give the same class), without
+    classes spearman and, for agreement, Spearman between the two; pairs_per_second and bytes of both;
+    largest_difference of a logit between them; alone: how far a logit of either moves when a pair is asked
+    by itself. Raises an ErniePairError where one does not answer.
     """
     predictors = {name: _open(folder, name, threads) for name in (way.full, way.lower)}
     logits, seconds = answer_in_turn(predictors, judging.pairs)
-    classes = {name: _classes(predictor, logits[name]) for name, predictor in predictors.items()}
     facts: Dict[str, Any] = {"judged_on": judging.name, "sha256": judging.sha256, "rows": len(judging.pairs)}
+    answers = {name: _answers(predictor, logits[name]) for name, predictor in predictors.items()}
+    metric, agreement = ("accuracy", _accuracy) if predictors[way.full].exported.has_classes else SPEARMAN
     if judging.labels is not None:
-        facts["accuracy"] = {name: float(np.mean(given == judging.labels)) for name, given in classes.items()}
-    facts["agreement"] = float(np.mean(classes[way.full] == classes[way.lower]))
+        facts[metric] = {name: agreement(given, judging.labels) for name, given in answers.items()}
+    facts["agreement"] = agreement(answers[way.lower], answers[way.full])
     facts["largest_difference"] = float(np.abs(logits[way.full] - logits[way.lower]).max())
     facts["alone"] = {name: _moves_alone(predictors[name], judging.pairs, logits[name]) for name in logits}
     facts["pairs_per_second"] = {
@@ -136,8 +141,22 @@ def answer_in_turn(
     return {name: np.concatenate(parts) for name, parts in answers.items()}, seconds
 
 
-def _classes(predictor: PairPredictor, logits: np.ndarray) -> np.ndarray:
+def _answers(predictor: PairPredictor, logits: np.ndarray) -> np.ndarray:
+    """Return the classes int64 [N], or of a model without classes the scores float64 [N]."""
+    if not predictor.exported.has_classes:
+        return scores_of(logits, predictor.exported.label_range)
     return decide(logits, predictor.exported.temperature, predictor.threshold).classes
+
+
+def _accuracy(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.mean(found == wanted))
+
+
+def _spearman(found: np.ndarray, wanted: np.ndarray) -> float:
+    return measure_scores(found[:, None], wanted)["spearman"]
+
+
+SPEARMAN = ("spearman", _spearman)
 
 
 def _moves_alone(predictor: PairPredictor, pairs: List[TextPair], logits: np.ndarray) -> float:
@@ -145,10 +164,13 @@ def _moves_alone(predictor: PairPredictor, pairs: List[TextPair], logits: np.nda
     return float(np.abs(alone - logits[:MOST_ALONE]).max())
 
 
-def refuse_loss_of_accuracy(facts: Dict[str, Any], most: float, way: Lower) -> None:
+def refuse_loss_of_accuracy(
+    facts: Dict[str, Any], most: float, way: Lower, is_of_scores: bool = False
+) -> None:
     """Log the figures; raise CheckpointError when the lower ``way`` loses more than ``most`` of the accuracy.
 
     Without labels the share of pairs that change class counts: no accuracy can drop by more.
+    ``is_of_scores``: the model has no classes, and Spearman's correlation counts in place of both.
     """
     speed, size = facts["pairs_per_second"], facts["bytes"]
     logger.info(
@@ -161,7 +183,7 @@ def refuse_loss_of_accuracy(facts: Dict[str, Any], most: float, way: Lower) -> N
         way.name,
         *(facts["largest_difference"], facts["alone"][way.lower], facts["alone"][way.full]),
     )
-    said, drop = _drop_in_words(facts, way)
+    said, drop = _drop_in_words(facts, way, is_of_scores)
     logger.info("%s", said)
     if not drop <= most:
         raise CheckpointError(
@@ -170,10 +192,11 @@ def refuse_loss_of_accuracy(facts: Dict[str, Any], most: float, way: Lower) -> N
         )
 
 
-def _drop_in_words(facts: Dict[str, Any], way: Lower) -> Tuple[str, float]:
+def _drop_in_words(facts: Dict[str, Any], way: Lower, is_of_scores: bool) -> Tuple[str, float]:
     on = f"of {facts['rows']} pairs of {facts['judged_on']}"
-    agreement = f"the same class for {facts['agreement']:.4f}"
-    if "accuracy" not in facts:
+    agreement = f"{AGREEMENT[is_of_scores]} {facts['agreement']:.4f}"
+    metric = SPEARMAN[0] if is_of_scores else "accuracy"
+    if metric not in facts:
         return f"{agreement} {on}", 1 - facts["agreement"]
-    before, after = facts["accuracy"][way.full], facts["accuracy"][way.lower]
-    return f"accuracy {before:.4f} in float32, {after:.4f} in {way.name}, {agreement} {on}", before - after
+    before, after = facts[metric][way.full], facts[metric][way.lower]
+    return f"{metric} {before:.4f} in float32, {after:.4f} in {way.name}, {agreement} {on}", before - after

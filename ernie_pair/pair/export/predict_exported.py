@@ -5,9 +5,11 @@ import socket
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
-from data_tools.base.errors import MachineError
+import numpy as np
+
+from data_tools.base.errors import InputError, MachineError
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
 from data_tools.files.npy_stream import sha256_of_file
@@ -23,7 +25,7 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import FileSource
 from ernie_pair.pair.data.rejected import ENDING
-from ernie_pair.pair.evaluation.prediction_file import prediction_lines
+from ernie_pair.pair.evaluation.prediction_file import prediction_lines, score_lines
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.export.exported_flags import ExportedFlags
 from ernie_pair.processes.world import World
@@ -64,16 +66,32 @@ def predict_exported(config: RunConfig) -> None:
         return
     config.refuse_no_ray()
     predictor = _opened(config)
+    _refuse_class_scores(config, predictor)
     columns = Columns(config.text_a, config.text_b)
     source = FileSource("input_file", config.input_file, "test", None, columns, RowRules.of(config))
     pairs = CheckedPairs(source, Path(config.output_file + ENDING))
-    lines = prediction_lines(
-        _ask(config, predictor, pairs), predictor.class_names, config.scores, pairs.left_out
-    )
     with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
-        file.writelines(lines)
-    logger.info("%s", describe_decision(predictor.threshold, config.threshold is None, predictor.symmetric))
+        file.writelines(_lines(config, predictor, pairs))
+    if predictor.exported.has_classes:
+        is_saved = config.threshold is None
+        logger.info("%s", describe_decision(predictor.threshold, is_saved, predictor.symmetric))
     logger.info("%d predictions by %s: %s", pairs.count, predictor.describe(), config.output_file)
+
+
+def _lines(config: RunConfig, predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[str]:
+    answers = _ask(config, predictor, pairs)
+    if predictor.exported.has_classes:
+        return prediction_lines(answers, predictor.class_names, config.scores, pairs.left_out)
+    return score_lines(answers, pairs.left_out)
+
+
+def _refuse_class_scores(config: RunConfig, predictor: PairPredictor) -> None:
+    """Raise InputError for probabilities of the classes of a model that has none."""
+    if config.scores and not predictor.exported.has_classes:
+        raise InputError(
+            f"--scores true adds the probability of each class, and {config.model} is a model for "
+            f"{predictor.exported.target}; leave it out"
+        )
 
 
 @lru_cache(maxsize=1)
@@ -91,7 +109,7 @@ def _opened(config: RunConfig) -> PairPredictor:
 
 @dataclass(frozen=True)
 class RayAsker:
-    """The decisions on windows of pairs in the tasks of Ray, each of which opens the model once."""
+    """The answers to windows of pairs in the tasks of Ray, each of which opens the model once."""
 
     config: RunConfig
     sha256: str  # of export.json: another machine must have this very model
@@ -103,28 +121,31 @@ class RayAsker:
         settled = replace(config, model=str(folder), backend=predictor.backend)
         return cls(settled, sha256_of_file(folder / EXPORT_MANIFEST))
 
-    def __call__(self, window: Pairs) -> Decisions:
-        """Return the decisions on a window. Raises MachineError on a machine without this model."""
+    def __call__(self, window: Pairs) -> Any:
+        """Return the answers to a window. Raises MachineError on a machine without this model."""
         manifest = Path(self.config.model, EXPORT_MANIFEST)
         refuse_unseen(str(manifest))
         if sha256_of_file(manifest) != self.sha256:
             raise MachineError(
                 f"{self.config.model} on {socket.gethostname()} is another model; give all machines the same"
             )
-        return _decided(_opened(self.config), window)
+        return _answers_to(_opened(self.config), window)
 
 
-def _decided(predictor: PairPredictor, window: Pairs) -> Decisions:
-    """Return classes int64 [N] and probabilities float32 [N, C] of the pairs."""
-    answer = predictor.predict(list(zip(window.left, window.right)))
+def _answers_to(predictor: PairPredictor, window: Pairs) -> Any:
+    """Return Decisions on the pairs, of a model without classes their scores float64 [N]."""
+    asked = list(zip(window.left, window.right))
+    if not predictor.exported.has_classes:
+        return predictor.score(asked)
+    answer = predictor.predict(asked)
     return Decisions(answer.classes, answer.probabilities)
 
 
-def _ask(config: RunConfig, predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[Decisions]:
-    """Yield the decisions on the pairs, up to CHUNK at a time."""
-    here = partial(_decided, predictor)
+def _ask(config: RunConfig, predictor: PairPredictor, pairs: CheckedPairs) -> Iterator[Any]:
+    """Yield the answers to the pairs, up to CHUNK at a time."""
+    here = partial(_answers_to, predictor)
     with CountProgress(pairs.count, "pair") as progress:
         ask = here if config.engine == "local" else RayAsker.of(config, predictor)
-        for decisions in config.mapped(ask, pairs.windows(CHUNK)):
-            progress.advance(len(decisions.classes))
-            yield decisions
+        for answers in config.mapped(ask, pairs.windows(CHUNK)):
+            progress.advance(len(answers if isinstance(answers, np.ndarray) else answers.classes))
+            yield answers

@@ -26,6 +26,7 @@ from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.evaluation.robustness_table import (
     bearing_of,
     new_pairs_of,
+    refuse_one_output,
     robustness_table,
     table_lines,
 )
@@ -76,6 +77,7 @@ def measure_exported(config: RobustnessConfig) -> None:
         precision=config.precision,
         device=config.device,
     )
+    refuse_one_output(predictor.class_names)
     pairs = _read(config, predictor.class_names)
     changed = perturb(
         pairs, len(predictor.class_names), Perturbing(kinds, config.robustness_rows, config.seed)

@@ -66,6 +66,8 @@ def _parameters(exported: ExportedModel) -> Dict[str, object]:
         "temperature": exported.temperature,
         "threshold": exported.threshold,
         "symmetric": exported.symmetric,
+        "target": None if exported.has_classes else exported.target,
+        "label_range": None if exported.label_range is None else "{:g},{:g}".format(*exported.label_range),
     }
     return {key: value for key, value in said.items() if value is not None}
 

@@ -17,6 +17,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.base.progress import CountProgress
 from ernie_pair.inference.softmax import probabilities
+from ernie_pair.model_files.labels import refuse_no_classes
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_file import Pairs
@@ -44,6 +45,7 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
     if results.are_done():
         return
     trained = InferenceModel(config)
+    refuse_no_classes(trained.labels, config.model_path, "pseudo-label")
     symmetric = trained.calibration.chosen_symmetry(config.symmetric, config.model_path)
     files = {"dev": trained.read(config.dev_file)}
     thresholds = _thresholds(trained, files["dev"], symmetric, config)

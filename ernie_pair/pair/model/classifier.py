@@ -8,6 +8,7 @@ classes.
 
 from typing import Optional, Tuple, Type
 
+import numpy as np
 import paddle
 from paddle import nn
 from paddle.nn import functional as F
@@ -16,6 +17,7 @@ from data_tools.base.errors import InputError
 from ernie_pair.device.paddle_patches.paddlenlp_models import init_like
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
+from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.source import (
     ModelSource,
 )
@@ -50,6 +52,7 @@ class PairClassifier(EncoderModel):
         self.dropout = nn.Dropout(_head_dropout(self.spec, self.encoder.config))
         self._add_head()
         self.reads_all_tokens = False  # somebody reads the last hidden states, by a hook
+        self._centre_scores()
         self.fix_unused()
 
     def _add_head(self) -> None:
@@ -73,6 +76,28 @@ class PairClassifier(EncoderModel):
         )
         init_like(self.encoder, linear)
         self.classifier = linear
+
+    def _centre_scores(self) -> None:
+        """Let a new model for regression begin in the middle of its range, rather than at 0."""
+        limits = self.spec.labels.label_range if self.num_classes == 1 else None
+        if limits is not None:
+            dict(self.named_parameters())[self._output_bias()].set_value(
+                np.array([sum(limits) / 2], np.float32)
+            )
+
+    def _output_bias(self) -> str:
+        """Return the name of the number that is added to the output of a model without classes."""
+        named = (f"classifier.{name}" for name, p in self.classifier.named_parameters() if p.shape == [1])
+        return next(name for name in named if name.endswith("bias"))
+
+    def is_unused(self, name: str) -> bool:
+        """Return whether the parameter of this name is unused: no logit, or no order, depends on it.
+
+        What is added to all scores of a query has a gradient of rounding alone, which AdamW would enlarge.
+        """
+        if self.spec.target == RANKING and name == self._output_bias():
+            return True
+        return super().is_unused(name)
 
     def unused_parts(self) -> Tuple[str, ...]:
         """Return the beginnings of the names of the encoder's parameters that no logit depends on."""

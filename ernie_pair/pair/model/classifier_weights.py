@@ -14,12 +14,12 @@ from ernie_pair.weights.weight_files import Arrays, as_float32
 HEADS = ("classifier.", "pre_classifier.")
 
 
-def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
+def load_initial_weights(model: PairClassifier, source: ModelSource, is_other_task: bool = False) -> str:
     """Give ``model`` the weights of ``source`` where there are any, and return in words what it starts from.
 
     A file without classifier leaves the classifier as it is, and so does one whose classifier was given
-    another pooling or is of another class; the heads of pretraining are passed over; anything else must fit
-    name by name. Raises CheckpointError otherwise.
+    another pooling, is of another class or ``is_other_task``, for another target; the heads of pretraining
+    are passed over; anything else must fit name by name. Raises CheckpointError otherwise.
     """
     if source.weights is None:
         return "start from random weights (--from_scratch true)"
@@ -29,8 +29,10 @@ def load_initial_weights(model: PairClassifier, source: ModelSource) -> str:
             "another model"
         )
     found = with_prefix(source.read_weights(), model)
+    if is_other_task:  # its head has another number of outputs, or means something else by them
+        found = {name: array for name, array in found.items() if not name.startswith(HEADS)}
     theirs, ours = (source.spec.pooling, source.spec.model_class), (model.pooling, model.spec.model_class)
-    is_other_head = theirs != ours
+    is_other_head = is_other_task or theirs != ours
     headless = is_other_head or not any(name.startswith(HEADS[0]) for name in found)
     may_miss: Tuple[str, ...] = (*HEADS, *model.head_names()) if headless else ()
     if source.is_hugging_face:  # transformers' BertForMaskedLM has no pooler, and no model what is idle here

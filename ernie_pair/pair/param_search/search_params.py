@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
@@ -17,6 +17,7 @@ from ernie_pair.checkpoint.run_lock import RunLock
 from ernie_pair.engine.reporters import refuse_missing
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.config.target_flags import chosen_labels
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
@@ -28,6 +29,7 @@ from ernie_pair.pair.param_search.trial_callback import TrialCallback
 from ernie_pair.pair.series.one_run import OneRun, Ranks
 from ernie_pair.pair.series.plan import PLAN, Plan, sha256_of_weights, with_older_plan, write_plan
 from ernie_pair.pair.series.series_log import Point, report_series
+from ernie_pair.pair.targets.target_metrics import chosen_metric
 from ernie_pair.pair.train.parts import total_steps
 
 LOCK, TRIALS = "search.lock", "trials"
@@ -74,8 +76,13 @@ class _Search:
     """A search, opened by every rank alike; rank 0 alone knows its study."""
 
     def __init__(self, config: SearchParamsConfig):
-        self.config, self.space = config, space_of(config)
         require_optuna()
+        source = open_model(
+            config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
+        )
+        metric = chosen_metric(config.best_metric, chosen_labels(config, source.spec).target)
+        self.config, self.source = replace(config, best_metric=metric), source
+        self.space = space_of(config)
         refuse_missing(config.reporters)
         self.ranks, self.output_dir = Ranks(config), Path(config.output_dir)
         self.results = _results(config)
@@ -100,16 +107,13 @@ class _Search:
 
     def _plan(self) -> Plan:
         config = self.config
-        source = open_model(
-            config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch
-        )
         flags = {
             item.name: getattr(config, item.name)
             for item in fields(SearchParamsConfig)
             if item.name not in WITHOUT_EFFECT
         }
         hashes = {f"{s}_file (sha256)": _source_of(config, s).sha256() for s in ("train", "dev")}
-        weights = {"model (sha256)": sha256_of_weights(source)}
+        weights = {"model (sha256)": sha256_of_weights(self.source)}
         return json.loads(json.dumps({MARK: as_plan(self.space), **flags, **hashes, **weights}))
 
     def make(self) -> SearchResult:

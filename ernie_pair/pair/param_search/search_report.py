@@ -11,12 +11,12 @@ import yaml
 
 from ernie_pair.model_files.model_card import changed_flags
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.evaluation.evaluation_report import Table, render_page
 from ernie_pair.pair.evaluation.prediction_file import ESCAPES
-from ernie_pair.pair.evaluation.report_charts import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart
 from ernie_pair.pair.param_search.search_config import SearchParamsConfig
 from ernie_pair.pair.param_search.search_space import Range, Space
 from ernie_pair.pair.param_search.study import Outcome
+from ernie_pair.pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart
+from ernie_pair.pair.report.page import Table, render_page
 
 BEST_FLAGS, TABLE, NUMBERS, PICTURE, PAGE = (
     "best.yaml",

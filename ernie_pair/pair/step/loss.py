@@ -44,9 +44,11 @@ class PairLoss:
     """The loss of a micro-batch. ``class_weights``: float32 [C], what a row counts; None: all the same.
 
     ``symmetric``: none, average or consistency, of which ``symmetric_alpha`` is the alpha. A subclass has
-    another loss of rows, and says in ``parts`` what it tells of it.
+    another loss of rows, and says in ``parts`` what it tells of it. ``metric`` names what the third of its
+    numbers is, divided by the rows.
     """
 
+    metric = "accuracy"
     parts: Tuple[str, ...] = ()
 
     def __init__(
@@ -76,7 +78,7 @@ class PairLoss:
         twice it gets 2B rows. ``to_device`` makes tensors of arrays.
         """
         asked = self._doubled(batch) if self.passes_twice else batch
-        logits_BC = _wide(forward(to_device(asked.input_ids), to_device(asked.token_type_ids)))
+        logits_BC = wide_logits(forward(to_device(asked.input_ids), to_device(asked.token_type_ids)))
         divergence = None
         if self.has_divergence:
             divergence = self._mean(_divergences(*logits_BC.chunk(2)), _known(batch.labels))
@@ -148,7 +150,8 @@ def _sum(weights: np.ndarray) -> float:
     return float(weights.sum(dtype=np.float64))
 
 
-def _wide(logits: paddle.Tensor) -> paddle.Tensor:
+def wide_logits(logits: paddle.Tensor) -> paddle.Tensor:
+    """Return the logits in float32, whatever they were computed in."""
     return logits if logits.dtype == paddle.float32 else logits.astype("float32")
 
 

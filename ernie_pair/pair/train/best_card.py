@@ -5,9 +5,14 @@ from typing import Dict, Optional
 
 import numpy as np
 
+from ernie_pair.model_files.labels import RANKING, Labels
 from ernie_pair.model_files.model_card import Measured, ModelCard, changed_flags
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.evaluation.intervals import intervals
+from ernie_pair.pair.targets.bootstrap import bootstrap_intervals
+from ernie_pair.pair.targets.ranking_metrics import CountedQueries
+from ernie_pair.pair.targets.regression_metrics import CountedScores
+from ernie_pair.pair.targets.target_metrics import OF_TARGET
 from ernie_pair.pair.train.datasets import PairData
 from ernie_pair.pair.train.initial_model import InitialModel
 from ernie_pair.pair.train.pair_job import Evaluated
@@ -26,7 +31,12 @@ from ernie_pair import PairConfig, PairTrainer
 
 trainer = PairTrainer(".", PairConfig("output", max_seq_len={length}))
 answer = trainer.predict([("怎么开户", "如何开户")])
-print(answer.names, answer.probabilities)"""
+print({shown})"""
+TITLES = {
+    True: "A sentence-pair classifier of the family {}",
+    False: "A model of the family {} that scores sentence pairs",
+}
+SHOWN = {True: "answer.names, answer.probabilities", False: "answer.scores"}
 
 
 def card_of_best(
@@ -43,14 +53,14 @@ def card_of_best(
     ``evaluated``: the logits and labels of that evaluation; None: there are no intervals.
     """
     spec = start.model.spec
-    found = {} if evaluated is None else _intervals(evaluated, config.seed)
+    found = {} if evaluated is None else _intervals(evaluated, spec.labels, config.seed)
     return ModelCard(
-        title=f"A sentence-pair classifier of the family {start.model.family}",
+        title=TITLES[spec.labels.has_classes].format(start.model.family),
         facts={
             "base model": start.source.name,
             "beginning": start.beginning,
             **start.facts,
-            "classes": ", ".join(spec.labels.names),
+            **_meaning_of(spec.labels),
             "tokens per pair": str(config.max_seq_len),
             "computed by": kernels,
             "chosen": f"step {step}, the best {config.best_metric} so far",
@@ -60,11 +70,29 @@ def card_of_best(
         metrics={name: Measured(value, found.get(name)) for name, value in metrics.items()},
         measured_on=f"On the dev pairs that chose the model. Intervals: bootstrap, {RESAMPLES} resamples.",
         commands=COMMANDS,
-        python=PYTHON.format(length=config.max_seq_len),
+        python=PYTHON.format(length=config.max_seq_len, shown=SHOWN[spec.labels.has_classes]),
     )
 
 
-def _intervals(evaluated: Evaluated, seed: int) -> Dict[str, list]:
+def _meaning_of(labels: Labels) -> Dict[str, str]:
+    """Return what the answers of the model are, in words."""
+    if labels.has_classes:
+        return {"classes": ", ".join(labels.names)}
+    if labels.target == RANKING:
+        return {"scores": "of the candidates of a query: the higher, the better"}
+    limits = labels.label_range
+    return {"scores": "any number" if limits is None else "from {:g} to {:g}".format(*limits)}
+
+
+def _intervals(evaluated: Evaluated, labels: Labels, seed: int) -> Dict[str, list]:
+    if not labels.has_classes:
+        names = OF_TARGET[labels.target].names
+        if labels.target == RANKING:
+            assert evaluated.groups is not None  # the dev pairs are read with their queries
+            queries = CountedQueries(evaluated.logits, evaluated.labels, evaluated.groups)
+            return bootstrap_intervals(queries.measure, names, queries.num_queries, RESAMPLES, seed)
+        scores = CountedScores(evaluated.logits, evaluated.labels, labels.label_range)
+        return bootstrap_intervals(scores.measure, names, len(evaluated.labels), RESAMPLES, seed)
     return intervals(np.asarray(evaluated.logits), evaluated.labels, RESAMPLES, seed)
 
 

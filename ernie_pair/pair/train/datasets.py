@@ -3,28 +3,36 @@
 import logging
 from functools import partial
 from pathlib import Path
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import Batch, EncodedPairs
-from ernie_pair.model_files.labels import UNLABELLED, Labels
+from ernie_pair.model_files.labels import RANKING, UNLABELLED, Labels
 from ernie_pair.model_files.model_card import DataFile
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.data.class_weights import class_weights_of
-from ernie_pair.pair.data.encoded_pairs import encode_both_orders, join_rows, open_tokenizer, training_steps
+from ernie_pair.pair.data.encoded_pairs import (
+    candidate_steps,
+    encode_both_orders,
+    join_rows,
+    open_tokenizer,
+    training_steps,
+)
 from ernie_pair.pair.data.in_memory_pairs import GivenPairs
 from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
-from ernie_pair.pair.metrics import refuse_undefined
+from ernie_pair.pair.targets.groups import training_groups
+from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
 from ernie_pair.processes.world import World
 
 logger = logging.getLogger(__name__)
@@ -34,7 +42,7 @@ class PairData(NamedTuple):
     """The data of a training run.
 
     ``updates(consumed)`` are the micro-batches of this rank for every step from row ``consumed`` on;
-    ``num_rows`` is 0 for a stream.
+    ``num_rows`` is 0 for a stream, and counts queries where candidates are ranked.
     """
 
     updates: Callable[[int], Iterator[List[Batch]]]
@@ -48,7 +56,8 @@ class PairData(NamedTuple):
 
 def open_pair_data(config: TrainConfig, source: ModelSource, world: World) -> PairData:
     """Open the training and the dev file of ``config``; see ``open_pairs``."""
-    labels, columns = source.spec.labels, Columns(config.text_a, config.text_b, config.label)
+    labels = source.spec.labels
+    columns = Columns(config.text_a, config.text_b, config.label, config.query)
     rules = RowRules.of(config)
     sources = {
         split: PairSource(f"{split}_file", getattr(config, f"{split}_file"), split, labels, columns, rules)
@@ -71,6 +80,11 @@ def open_pairs(
     data = make(config, sources, tokenizer, labels, world)
     if config.scored_as == "average":
         data.dev.orders = encode_both_orders(sources["dev"].read(), tokenizer, config.max_seq_len)
+    if data.dev.groups is not None:
+        logger.info(
+            "a batch has --batch_size queries with all of their candidates, %d at most of one",
+            config.most_candidates,
+        )
     return data._replace(hashes={**data.hashes, "vocabulary": tokenizer.sha256})
 
 
@@ -79,7 +93,7 @@ def _hold(
 ) -> PairData:
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     in_order = list(sources.values())
-    check = partial(_refuse_labels, config, len(labels.names), in_order)
+    check = partial(_refuse_labels, config, labels, in_order)
     *training, dev = cached_rows(cache_dir, in_order, tokenizer, config.max_seq_len, check)
     for (split, source), rows in zip(sources.items(), (*training, dev)):
         _describe(source, rows, labels)
@@ -88,9 +102,9 @@ def _hold(
     if world.is_first:
         warn_before_training(cache_dir, {split: sources[split] for split in ("train", "dev")})
     train = join_rows(training)
+    steps, num_rows = _steps_of(config, train)
     updates = partial(
-        training_steps,
-        train,
+        steps,
         config.seed,
         config.batch_size,
         world,
@@ -105,7 +119,16 @@ def _hold(
         DataFile(split, source.name, hashes[source.flag], len(rows))
         for (split, source), rows in zip(sources.items(), (*training, dev))
     ]
-    return PairData(updates, len(train), dev, hashes, weights, files, train)
+    return PairData(updates, num_rows, dev, hashes, weights, files, train)
+
+
+def _steps_of(config: PairConfig, train: EncodedPairs) -> Tuple[Callable, int]:
+    """Return what gives the steps of ``train``, and of how many rows an epoch is; a query counts as one."""
+    if train.groups is None:
+        return partial(training_steps, train), len(train)
+    candidates = training_groups(train.groups, train.known_labels, config.most_candidates)
+    logger.info("%d queries to learn from, %d rows", len(candidates), sum(map(len, candidates)))
+    return partial(candidate_steps, train, candidates), len(candidates)
 
 
 def _stream(
@@ -118,7 +141,7 @@ def _stream(
         raise InputError(f"--streaming reads a file, and --train_file {train.name} is a set; leave it out")
     next(train.rows())  # its layout is understood, or the run ends here
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
-    check = partial(_refuse_labels, config, len(labels.names), [dev])
+    check = partial(_refuse_labels, config, labels, [dev])
     weights = class_weights_of(config.class_weights, len(labels.names), None, train.name)
     (dev_rows,) = cached_rows(cache_dir, [dev], tokenizer, config.max_seq_len, check)
     logger.info("%s: streamed, its rows neither counted nor audited", train.name)
@@ -144,14 +167,19 @@ def _stream(
 
 def _refuse_labels(
     config: PairConfig,
-    num_classes: int,
+    labels: Labels,
     sources: List[PairSource],
-    labels: List[np.ndarray],
+    found: Sequence[Union[Pairs, EncodedPairs]],
 ) -> None:
     """Raise InputError when the last of ``sources``, dev, or the first cannot be used as the flags say."""
-    refuse_undefined(config.best_metric, labels[-1], num_classes, sources[-1].name)
+    of = config.best_metric, found[-1].known_labels, labels
+    refuse_unmeasurable(*of, sources[-1].name, found[-1].groups)
+    if len(sources) > 1 and found[0].groups is not None:
+        refuse_unmeasurable(
+            config.best_metric, found[0].known_labels, labels, sources[0].name, found[0].groups
+        )
     if len(sources) > 1:
-        class_weights_of(config.class_weights, num_classes, labels[0], sources[0].name)
+        class_weights_of(config.class_weights, len(labels.names), found[0].labels, sources[0].name)
 
 
 def _rejected(config: PairConfig, split: str) -> Path:
@@ -159,14 +187,25 @@ def _rejected(config: PairConfig, split: str) -> Path:
 
 
 def _describe(source: PairSource, rows: EncodedPairs, labels: Labels) -> None:
-    known = np.zeros(0, np.int64) if rows.labels is None else rows.labels[rows.labels != UNLABELLED]
-    counts = np.bincount(known, minlength=len(labels.names)).tolist()
-    shares = ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    known = np.zeros(0, np.int64) if rows.labels is None else rows.labels
+    known = known[known != UNLABELLED] if labels.are_optional else known
+    shares = _shares(known, labels)
     if len(known) < len(rows):
         shares = f"{shares}, {len(rows) - len(known)} without label"
     logger.info("%s: %d pairs (%s), %.1f tokens each", source.name, len(rows), shares, rows.lengths.mean())
     if rows.num_cut:
         logger.info("%s: %d pairs are longer than --max_seq_len and are cut", source.name, rows.num_cut)
+
+
+def _shares(found: np.ndarray, labels: Labels) -> str:
+    """Return what the labels [N] of a file are, in words."""
+    if labels.has_classes:
+        counts = np.bincount(found, minlength=len(labels.names)).tolist()
+        return ", ".join(f"{count} {name}" for name, count in zip(_shown(labels), counts))
+    if labels.target == RANKING:
+        return f"{int(found.sum())} of them relevant"
+    low, high = float(found.min()), float(found.max())
+    return f"labels from {low:.4g} to {high:.4g}, {found.mean():.4g} in the mean"
 
 
 def _shown(labels: Labels) -> List[str]:

@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Mapping, NamedTuple
+from typing import Mapping, NamedTuple, TypeVar
 
-from ernie_pair.model_files.labels import parse_label_map
+from data_tools.base.errors import InputError
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.config.target_flags import chosen_labels, refuse_unfit_flags
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.model_class import trusted_class
 from ernie_pair.pair.step.freezing import num_frozen_layers
+from ernie_pair.pair.targets.target_metrics import chosen_metric, refuse_other_metric
 
 
 class InitialModel(NamedTuple):
@@ -33,17 +35,43 @@ def open_initial_model(config: PairConfig, name_or_path: str) -> InitialModel:
     """
     source = open_model(name_or_path, model_type=config.model_type or "", from_scratch=config.from_scratch)
     refuse_no_family(source, NAME_FAMILY)
-    if config.label_map:
-        source = replace(source, spec=source.spec.with_labels(parse_label_map(config.label_map)))
+    labels, before = chosen_labels(config, source.spec), source.spec
+    refuse_unfit_flags(config, labels)
+    if config.label_map or labels != before.labels:
+        source = replace(source, spec=before.with_labels(labels))
     own = trusted_class(source, config.model_class, PairClassifier, is_trained=False)
     model = build_classifier(source, config.seed, config.dropout, config.pooling, own)
     num_frozen_layers(config, len(model.layers()))  # refused before any data are read
     choose_path(model, config, config.device)  # the same
-    return InitialModel(model, source, load_initial_weights(model, source))
+    is_other_task = labels.target != before.target
+    return InitialModel(model, source, load_initial_weights(model, source, is_other_task))
 
 
-def wrap_model(model: PairClassifier, vocab_file: Path) -> InitialModel:
-    """Return a start from a model that is in memory already; it keeps its labels and its own dropout."""
+Config = TypeVar("Config", bound=PairConfig)
+
+
+def with_best_metric(config: Config, start: InitialModel, has_own: bool = False) -> Config:
+    """Return ``config`` with the metric that chooses the best model, of which auto is that of the target.
+
+    Raises InputError for a metric that models of this target do not have, unless a function of the user's
+    own, ``has_own``, may return it.
+    """
+    target = start.model.spec.target
+    metric = chosen_metric(config.best_metric, target)
+    if not has_own:
+        refuse_other_metric(metric, target)
+    return replace(config, best_metric=metric)
+
+
+def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> InitialModel:
+    """Return a start from a model that is in memory already; it keeps its labels and its own dropout.
+
+    Raises InputError when ``config`` asks for another target, or for what this one has no use of.
+    """
+    labels = model.spec.labels
+    if config.target not in ("auto", labels.target):
+        raise InputError(f"--target {config.target}: the model is one for {labels.target}; leave it out")
+    refuse_unfit_flags(config, labels)
     return InitialModel(
         model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
     )

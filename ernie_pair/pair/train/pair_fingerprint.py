@@ -8,10 +8,11 @@ from typing import Dict
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.engine.warmup_flags import WarmupFlags
+from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.config.step_flags import SAME_STEP
-from ernie_pair.pair.metrics import LOWER_IS_BETTER
+from ernie_pair.pair.targets.target_metrics import LOWER_IS_BETTER
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.processes.world import World
 
@@ -35,6 +36,7 @@ def fingerprint_of(
         **{name: getattr(config, name) for name in flags},
         **({"model_class": config.model_class} if config.model_class else {}),
         **({"symmetric_alpha": config.symmetric_alpha} if config.symmetric == "consistency" else {}),
+        **_flags_of_ranking(config, source),
         **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
         "warmup_rate (--warmup_rate, --warmup_steps)": warmup_of(config),
         "best_metric": config.best_metric + _if_turned_round(config),
@@ -45,6 +47,11 @@ def fingerprint_of(
         "config.json (sha256, of --model_name_or_path)": source.spec.sha256,
         **{key_of_file(name): value for name, value in hashes.items()},
     }
+
+
+def _flags_of_ranking(config: PairConfig, source: ModelSource) -> Dict[str, object]:
+    names = ("ranking_loss", "margin", "most_candidates", "query") if source.spec.target == RANKING else ()
+    return {name: getattr(config, name) for name in names}
 
 
 def warmup_of(config: WarmupFlags) -> object:

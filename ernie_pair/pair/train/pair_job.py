@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 import paddle
@@ -16,7 +16,7 @@ from ernie_pair.model_files.pair_symmetry import mean_of_orders
 from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
-from ernie_pair.pair.metrics import find_single_class, measure
+from ernie_pair.pair.metrics import find_single_class
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.encoder_model import EncoderModel
 from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
@@ -25,31 +25,34 @@ from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
 from ernie_pair.pair.step.compiled import compile_forward
 from ernie_pair.pair.step.data_parallel import DataParallel
 from ernie_pair.pair.step.fgm import Fgm
-from ernie_pair.pair.step.loss import PairLoss, pair_loss
+from ernie_pair.pair.step.loss import PairLoss
 from ernie_pair.pair.step.operations import StepOperations
 from ernie_pair.pair.step.optimizer import OptimizerFlags, ScheduleFlags, new_optimizer
 from ernie_pair.pair.step.pinned_batch import PinnedBatch
+from ernie_pair.pair.step.score_loss import loss_of
 from ernie_pair.pair.step.sound_step import move_if_sound
 from ernie_pair.pair.step.step_numbers import PassNumbers, StepSums, WaitingStep, read_steps
 from ernie_pair.pair.step.zero2 import Zero2
+from ernie_pair.pair.targets.target_metrics import MeasureFunction, measure_of
 from ernie_pair.pair.train import job_state
 from ernie_pair.processes.world import seed_of
 
-MeasureFunction = Callable[[np.ndarray, np.ndarray], Dict[str, float]]
 Passes = List[PassNumbers]
 
 
 class Evaluated(NamedTuple):
-    """The logits float32 [N, C] and the labels int64 [N] of an evaluation."""
+    """The logits float32 [N, C] and the labels [N] of an evaluation."""
 
     logits: np.ndarray
     labels: np.ndarray
+    groups: Optional[np.ndarray] = None  # int64 [N], the query of each row, where candidates are ranked
 
 
 class PairJob:
     """The job of pair training; satisfies ``ernie_pair.engine.run.Job``.
 
-    ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``; ``total_steps`` bounds the
+    ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``, None: by what the model is
+    for; ``total_steps`` bounds the
     schedule; ``class_weights``: float32 [C], None where all classes count the same. ``beginning`` says in
     words what the initial weights of ``model`` are. Without ``vocab_file`` a checkpoint holds the weights
     alone, and does not load as a model. ``loss``: None is that of the flags.
@@ -63,13 +66,14 @@ class PairJob:
         total_steps: int,
         process_group,
         *,
-        measure: MeasureFunction = measure,
+        measure: Optional[MeasureFunction] = None,
         class_weights: Optional[np.ndarray] = None,
         beginning: str = "start from the model as given",
         vocab_file: Optional[Path] = None,
         loss: Optional[PairLoss] = None,
     ):
-        self.config, self.model, self.process_group, self.measure = config, model, process_group, measure
+        self.config, self.model, self.process_group = config, model, process_group
+        self.measure = measure or measure_of(model.spec.labels, valid.groups)
         self.total_steps, self.splits = total_steps, {"valid": valid}
         self.rates = rates_of(config, total_steps)
         self.precision, self.loss_scale = AmpContext(config, model), loss_scale_of(config)
@@ -79,7 +83,7 @@ class PairJob:
         if compiled is not None:
             self.parallel.forward = compiled
         self.is_compiled = compiled is not None
-        self.loss = loss or pair_loss(config, class_weights)
+        self.loss = loss or loss_of(model.spec.labels, config, class_weights)
         self.fgm = _fgm(config, model, process_group)
         self.operations = StepOperations(config, model)
         self.beginning, self.vocab_file, self.skipped_updates = beginning, vocab_file, 0
@@ -115,10 +119,10 @@ class PairJob:
     def step(self, micro_batches: List[Batch], number: int, stop: StopRequests) -> Mapping[str, float]:
         """Move the weights once and return the metrics of the step.
 
-        loss and accuracy are means over the micro-batches of all ranks. With --on_nan skip the weights stay
-        where the loss or the gradient is not finite, and with a loss scale where the gradient is not: on all
-        ranks alike. The schedule does not count such a step. gradient_norm is there in steps that are logged,
-        and where something goes by it.
+        loss and accuracy, or what `PairLoss.metric` names, are means over the micro-batches of all ranks.
+        With --on_nan skip the weights stay where the loss or the gradient is not finite, and with a loss
+        scale where the gradient is not: on all ranks alike. The schedule does not count such a step.
+        gradient_norm is there in steps that are logged, and where something goes by it.
         """
         rate = self.learning_rate(number - self.skipped_updates)
         self._enter_training()
@@ -223,7 +227,7 @@ class PairJob:
     def _metrics(self, step: WaitingStep, sums: StepSums, parts: Mapping[str, float]) -> Dict[str, float]:
         metrics = {
             "loss": sums.loss / step.weight,
-            "accuracy": sums.accuracy / (len(step.passes) * self.process_group.size),
+            self.loss.metric: sums.accuracy / (len(step.passes) * self.process_group.size),
             "padding_share": 1 - sums.tokens / sums.padded_tokens,
             **{name: getattr(sums, name) for name in ("tokens", "padded_tokens", "flops")},
         }
@@ -248,8 +252,9 @@ class PairJob:
         with self.precision.casting():
             logits = logits_of(self.model, asked, self.config.batch_size, self.process_group)
         logits = logits if rows.orders is None else mean_of_orders(logits)
-        self.evaluated = Evaluated(logits, rows.known_labels)
-        self.single_class = find_single_class(logits, rows.known_labels)
+        self.evaluated = Evaluated(logits, rows.known_labels, rows.groups)
+        if self.model.spec.labels.has_classes:
+            self.single_class = find_single_class(logits, rows.known_labels)
         return self.measure(logits, rows.known_labels)
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:

@@ -12,6 +12,7 @@ from ernie_pair.pair.data.pair_file import BadRow
 class Predictions:
     """Predictions in the order of the rows; `predictions, label_ids, metrics = found` takes it apart.
 
+    A model without classes fills ``scores`` and leaves ``classes``, ``names`` and ``probabilities`` empty.
     ``predictions`` are the logits, as everywhere in Transformers and PaddleNLP; ``classes`` are decided from
     them by temperature and threshold, where the model has such. Without labels, ``label_ids`` is None and
     ``metrics`` empty. With on_bad_row="skip" a row that is no pair has the class and the label -1, NaN for
@@ -19,11 +20,24 @@ class Predictions:
     """
 
     predictions: np.ndarray  # the logits, float32 [N, C]
-    label_ids: Optional[np.ndarray]  # int64 [N]
-    metrics: Dict[str, float]  # of the likeliest classes
+    label_ids: Optional[np.ndarray]  # classes int64 [N], or scores float64 [N]
+    metrics: Dict[str, float]  # of the likeliest classes, or of the scores
     classes: np.ndarray  # int64 [N]
     names: List[str]  # of the classes, [N]
     probabilities: np.ndarray  # float64 [N, C], calibrated if the model is
+    scores: Optional[np.ndarray] = None  # float64 [N], of a model without classes
+
+    @classmethod
+    def of_scores(
+        cls,
+        outputs: np.ndarray,
+        label_ids: Optional[np.ndarray],
+        metrics: Dict[str, float],
+        scores: np.ndarray,
+    ) -> "Predictions":
+        """Return the predictions of a model without classes: its outputs [N, 1] and their scores [N]."""
+        no_classes, no_shares = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
+        return cls(outputs, label_ids, metrics, no_classes, [], no_shares, scores)
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over (predictions, label_ids, metrics)."""
@@ -37,8 +51,14 @@ class Predictions:
         """Return these predictions with an empty one in the place of each row that was left out."""
         if not bad:
             return self
-        count = len(self.classes) + len(bad)
+        count = len(self.predictions) + len(bad)
         places = np.setdiff1d(np.arange(count), [row.place for row in bad])
+        if self.scores is not None:
+            labels = None if self.label_ids is None else _spread(self.label_ids, places, count, np.nan)
+            outputs, scores = (
+                _spread(each, places, count, np.nan) for each in (self.predictions, self.scores)
+            )
+            return Predictions.of_scores(outputs, labels, self.metrics, scores)
         names = iter(self.names)
         return Predictions(
             _spread(self.predictions, places, count, np.nan),

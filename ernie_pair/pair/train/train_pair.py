@@ -22,8 +22,10 @@ from ernie_pair.pair.metrics import describe_single_class
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze
-from ernie_pair.pair.step.loss import SuppliedLoss, pair_loss
+from ernie_pair.pair.step.loss import SuppliedLoss
 from ernie_pair.pair.step.recompute import recompute_layers
+from ernie_pair.pair.step.score_loss import loss_of
+from ernie_pair.pair.targets.target_metrics import measure_of
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.callbacks import (
@@ -34,7 +36,7 @@ from ernie_pair.pair.train.callbacks import (
 )
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
 from ernie_pair.pair.train.early_stopping import EarlyStopping
-from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
+from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
@@ -59,6 +61,7 @@ def train_pair(config: TrainConfig) -> None:
         device = start_device(config.device, world, config)
         set_deterministic(config.deterministic, config.device)
         start = open_initial_model(config, config.model_name_or_path)
+        config = with_best_metric(config, start)
         if start.model.fused_state is not None:
             keep_freed_memory()
         PairRun(config, start, open_pair_data(config, start.source, world), world, device).train(stop)
@@ -83,7 +86,7 @@ class PairRun:
         supplied: Optional[SuppliedLoss] = None,
     ):
         self.config, self.start, self.data, self.world = config, start, data, world
-        self.supplied = supplied or SuppliedLoss(pair_loss(config, data.class_weights))
+        self.supplied = supplied or SuppliedLoss(loss_of(start.model.spec.labels, config, data.class_weights))
         if config.save_format != "paddle":
             start.model.refuse_other_than_theirs()
         self.process_group = join_process_group(world)
@@ -112,7 +115,10 @@ class PairRun:
             data.dev,
             total_steps(config, data.num_rows, world),
             self.process_group,
-            measure=UserMetrics(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
+            measure=UserMetrics(
+                measure_of(start.model.spec.labels, data.dev.groups),
+                *(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
+            ),
             loss=self.supplied.loss,
             beginning=start.beginning,
             vocab_file=start.source.vocab_file,

@@ -17,7 +17,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
     Type,
     Union,
 )
@@ -29,8 +28,10 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
 from ernie_pair.inference.token_rows import WINDOW
+from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.source import model_folder_of, open_model
 from ernie_pair.model_files.temperature import Calibration, read_calibration
@@ -42,16 +43,17 @@ from ernie_pair.pair.data.pair_file import BadRow, chunks_of
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import tell_rejected
-from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
 from ernie_pair.pair.model.kernel_path import choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
+from ernie_pair.pair.targets.groups import groups_of
+from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
-from ernie_pair.pair.train.initial_model import open_initial_model, wrap_model
+from ernie_pair.pair.train.initial_model import open_initial_model, with_best_metric, wrap_model
 from ernie_pair.pair.train.parts import TrainingParts, open_parts
 from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
@@ -73,6 +75,15 @@ class TrainResult(NamedTuple):
     best_metric: Optional[float]
     best_model: Optional[Path]
     is_done: bool  # False: stopped early, or by a callback
+
+
+class _Asked(NamedTuple):
+    """Logits float32 [N, C], labels [N] or None, the bad rows, and the queries int64 [N] of candidates."""
+
+    logits: np.ndarray
+    labels: Optional[np.ndarray]
+    bad: List[BadRow]
+    groups: Optional[np.ndarray] = None
 
 
 class PairTrainer:
@@ -123,6 +134,7 @@ class PairTrainer:
         set_deterministic(config.deterministic, config.device)
         self._open = partial(_start_of, model, config, vocab_file)
         self._start = self._open()
+        self.config = with_best_metric(self.config, self._start, compute_metrics is not None)
         self._has_begun = False
         self._casting: Callable[[], ContextManager[Any]] = contextlib.nullcontext
         # Where the weights of the model lie, and a calibration.json may: changed weights lie nowhere.
@@ -186,14 +198,14 @@ class PairTrainer:
         return self._evaluate(self.eval_dataset if eval_dataset is None else eval_dataset, chosen)
 
     def _evaluate(self, dataset: Optional[PairDataset], symmetric: str) -> Dict[str, float]:
-        logits, labels, _ = self._ask(self._pairs_of("dev", dataset), symmetric)
-        assert labels is not None  # the source is read with them
-        return self._measure()(logits, labels)
+        found = self._ask(self._pairs_of("dev", dataset), symmetric)
+        assert found.labels is not None  # the source is read with them
+        return self._measure(found.groups)(found.logits, found.labels)
 
     def predict(
         self, dataset: PairDataset, *, threshold: Optional[float] = None, symmetric: str = "auto"
     ) -> Predictions:
-        """Predict the class of every pair; labels are used if the first row has one that is a class.
+        """Predict the class, or the score, of every pair; labels are used if the first row has one.
 
         ``threshold``: of two classes, the probability from which on a pair is of class 1; None: that of
         calibration.json in the folder of the model, if there is one, otherwise the likelier class.
@@ -207,11 +219,14 @@ class PairTrainer:
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
         first, dataset = _first_of(dataset)
         labelled = _is_labelled(self._pairs_of("test", first))
-        logits, labels, bad = self._ask(self._pairs_of("test", dataset, labelled), chosen)
-        metrics = {} if labels is None else self._measure()(logits, labels)
+        logits, labels, bad, groups = self._ask(self._pairs_of("test", dataset, labelled), chosen)
+        metrics = {} if labels is None else self._measure(groups)(logits, labels)
+        meant = self._start.source.spec.labels
+        if not meant.has_classes:
+            scores = scores_of(logits, meant.label_range)
+            return Predictions.of_scores(logits, labels, metrics, scores).with_bad_rows(bad)
         decided = decide(logits, saved.temperature, saved.threshold if threshold is None else threshold)
-        every = self._start.source.spec.labels.names
-        names = [every[number] for number in decided.classes]
+        names = [meant.names[number] for number in decided.classes]
         found = Predictions(logits, labels, metrics, decided.classes, names, decided.probabilities)
         return found.with_bad_rows(bad)
 
@@ -232,7 +247,7 @@ class PairTrainer:
             "dev": self._pairs_of("dev", self.eval_dataset),
         }
         if self.compute_metrics is None:
-            refuse_unknown(self.config.best_metric, METRICS)
+            refuse_unknown(self.config.best_metric, OF_TARGET[self.model.spec.target].names)
         return open_pairs(self.config, sources, self._start.source, self.world)
 
     def _train(self, signals: StopSignals) -> TrainResult:
@@ -265,24 +280,29 @@ class PairTrainer:
             raise InputError(f"there is no {name}; give it to PairTrainer")
         config = self.config
         labels = self._start.source.spec.labels if labelled else None
-        columns = Columns(config.text_a, config.text_b, config.label)
+        columns = Columns(config.text_a, config.text_b, config.label, config.query)
         rules = RowRules.of(config)
         if isinstance(given, (str, Path)):
             return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
         name = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}[split]
         return GivenPairs(name, given, labels, columns, rules)
 
-    def _ask(self, source, symmetric: str) -> Tuple[np.ndarray, Optional[np.ndarray], List[BadRow]]:
-        """Return logits float32 [N, C], labels int64 [N] or None, and the bad rows, read window by window."""
+    def _ask(self, source, symmetric: str) -> _Asked:
+        """Return what the model says of all pairs, which are read window by window."""
         bad: List[BadRow] = []
         logits, labels = [], []
+        queries: List[str] = []
         for pairs in chunks_of(source.rows(bad.append), WINDOW, source.name):
             logits.append(self._logits_of(pairs, symmetric))
             if pairs.labels is not None:
                 labels.append(pairs.labels)
+                queries += pairs.queries or pairs.left
         tell_rejected(source.name, bad, sum(map(len, logits)), None)
-        labelled = source.labels is not None
-        return np.concatenate(logits), np.concatenate(labels) if labelled else None, bad
+        if source.labels is None:
+            return _Asked(np.concatenate(logits), None, bad)
+        is_ranked = source.labels.target == RANKING
+        groups = groups_of(queries) if is_ranked else None
+        return _Asked(np.concatenate(logits), np.concatenate(labels), bad, groups)
 
     def _logits_of(self, pairs, symmetric: str) -> np.ndarray:
         return score_pairs(self._logits_of_texts, pairs.left, pairs.right, symmetric)
@@ -297,9 +317,10 @@ class PairTrainer:
         with self._casting():
             return logits_of(self.model, rows, self.config.batch_size, group)
 
-    def _measure(self) -> UserMetrics:
+    def _measure(self, groups: Optional[np.ndarray]) -> UserMetrics:
         all_reduce = join_process_group(self.world).all_reduce
-        return UserMetrics(self.compute_metrics, self.config.best_metric, self.world, all_reduce)
+        measure = measure_of(self._start.source.spec.labels, groups)
+        return UserMetrics(measure, self.compute_metrics, self.config.best_metric, self.world, all_reduce)
 
 
 def _refuse_wrong_types(model, config, compute_metrics) -> None:
@@ -328,7 +349,7 @@ def _start_of(model, config: PairConfig, vocab_file):
         return open_initial_model(config, str(model))
     if vocab_file is None:
         raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
-    return wrap_model(model, Path(vocab_file))
+    return wrap_model(model, Path(vocab_file), config)
 
 
 def _first_of(dataset: PairDataset):

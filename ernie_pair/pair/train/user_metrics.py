@@ -7,7 +7,7 @@ from typing import Callable, Dict, Iterable, NamedTuple, Optional
 import numpy as np
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.metrics import measure
+from ernie_pair.pair.targets.target_metrics import MeasureFunction
 from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
 
@@ -16,7 +16,7 @@ class EvalPrediction(NamedTuple):
     """The argument of compute_metrics; `logits, labels = prediction` takes it apart."""
 
     predictions: np.ndarray  # the logits, float32 [N, C]
-    label_ids: np.ndarray  # int64 [N]
+    label_ids: np.ndarray  # classes int64 [N], or scores float64 [N]
 
 
 ComputeMetrics = Callable[[EvalPrediction], Dict[str, float]]
@@ -30,14 +30,19 @@ class UserMetrics:
     """
 
     def __init__(
-        self, compute_metrics: Optional[ComputeMetrics], best_metric: str, world: World, all_reduce: AllReduce
+        self,
+        measure: MeasureFunction,
+        compute_metrics: Optional[ComputeMetrics],
+        best_metric: str,
+        world: World,
+        all_reduce: AllReduce,
     ):
-        self.compute_metrics, self.best_metric = compute_metrics, best_metric
+        self.measure, self.compute_metrics, self.best_metric = measure, compute_metrics, best_metric
         self.world, self.all_reduce = world, all_reduce
 
     def __call__(self, logits: np.ndarray, labels: np.ndarray) -> Dict[str, float]:
-        """Return the metrics of logits float32 [N, C] on labels int64 [N]."""
-        metrics = measure(logits, labels)
+        """Return the metrics of logits float32 [N, C] on labels [N]."""
+        metrics = self.measure(logits, labels)
         if self.compute_metrics is not None:
             compute = partial(self._own, self.compute_metrics, logits, labels)
             metrics.update(gather_results(self.all_reduce, self.world, compute)[0])

@@ -281,7 +281,10 @@ def test_a_file_that_is_not_the_exported_one_is_refused(tmp_path, exported, name
 @pytest.mark.parametrize(
     "changes",
     [
-        {"format": 4},
+        {"format": 5},
+        {"target": "translation"},
+        {"label_range": [0, 5]},
+        {"label_range": [5, 0]},
         {"labels": ["0"]},
         {"labels": [0, 1]},
         {"max_seq_len": "40"},

@@ -19,7 +19,7 @@ from ernie_pair.pair.evaluation.calibration import (
     is_at_the_end,
     top_label,
 )
-from ernie_pair.pair.evaluation.intervals import CountedRows, intervals, resamples
+from ernie_pair.pair.evaluation.intervals import CountedRows, intervals
 from ernie_pair.pair.evaluation.slices import overlap, slice_table
 from ernie_pair.pair.evaluation.thresholds import at_precision, best_f1, threshold_curve
 from ernie_pair.pair.metrics import (
@@ -32,6 +32,7 @@ from ernie_pair.pair.metrics import (
     refuse_undefined,
 )
 from ernie_pair.pair.robustness.words import is_negated
+from ernie_pair.pair.targets.bootstrap import resamples
 
 
 def drawn(rows, classes, seed=0):

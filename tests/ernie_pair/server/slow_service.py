@@ -7,11 +7,12 @@ import json
 import sys
 import time
 from importlib import import_module
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 
 from data_tools.base.cli import run_command
+from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.predictor import Prediction
 from ernie_pair.server import serve as serving
 
@@ -22,7 +23,7 @@ class Model:
     """Takes ``seconds`` for a call; the label tells how long the first text is."""
 
     backend, precision = "none", "fp32"
-    exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.0)
+    exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.0, {})
     threshold, symmetric = None, "none"
 
     def __init__(self, *given, **chosen):

@@ -11,7 +11,7 @@ import sys
 import threading
 import urllib.request
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from places import ROOT
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
 from data_tools.base.installation import install_command
+from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.predictor import Prediction
 from ernie_pair.server.serve import ServeConfig, _listen, serve
 
@@ -40,7 +41,7 @@ class Model:
     """Says how long both texts are together; ``gate`` holds it up, ``calls`` are what it was asked."""
 
     backend, precision = "onnx", "fp32"
-    exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.5)
+    exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.5, {})
     threshold, symmetric = 0.25, "average"
 
     def __init__(self):
@@ -292,6 +293,8 @@ def test_health_says_what_is_served(model):
     facts = {
         "backend": "onnx",
         "precision": "fp32",
+        "target": "classification",
+        "label_range": None,
         "labels": ["odd", "even"],
         "max_seq_len": 128,
         "waiting_pairs": 0,

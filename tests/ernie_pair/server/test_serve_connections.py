@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from places import ROOT, SUPPORT
 
+from ernie_pair.inference.exported_model import ExportedModel
+
 for library in ("httpx", "fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(library)
 
@@ -324,10 +326,8 @@ def test_a_host_that_is_not_the_services_is_refused(flags, host, status):
 
 
 class FakeModel:
-    from types import SimpleNamespace
-
     backend, precision, threshold, symmetric = "none", "fp32", None, "none"
-    exported = SimpleNamespace(labels=("odd", "even"), max_seq_len=128, temperature=1.0)
+    exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.0, {})
 
     def predict(self, pairs):
         import numpy as np

@@ -1,0 +1,1 @@
+"""What a model without classes is worth: the measurements of its scores, and their report."""

@@ -1,0 +1,102 @@
+"""The folder of a report on an order: report.json and errors.tsv for programs, report.html for a reader."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Sequence
+
+import numpy as np
+
+from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
+from ernie_pair.pair.report.chart import BLUE, ORANGE, Chart, draw_chart
+from ernie_pair.pair.report.page import render_page, shown_number, shown_range
+from ernie_pair.pair.report.table import table_line
+from ernie_pair.pair.targets.ranking_metrics import ranked_queries
+
+TEMPLATE = Path(__file__).with_name("ranking_report.html")
+COLUMNS = ("line", "rank", "candidates", "score", "first_score", "query", "relevant", "first")
+ON_THE_PAGE = 50  # worst queries
+NAMES = {"mrr": "MRR", "map": "MAP", "ndcg": "nDCG", "hit_at_1": "First is relevant", "loss": "Listwise loss"}
+HISTOGRAM_BINS = 40
+
+
+def write_ranking_report(
+    files: Sequence[Path], evaluation: Dict[str, Any], answers: ScoreAnswers, most_rows: int
+) -> None:
+    """Write the report to ``files``: numbers, worst queries, page.
+
+    Equal answers give equal bytes. Raises OSError.
+    """
+    worst = worst_queries(answers, most_rows)
+    numbers, errors, page = files
+    numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
+    rendered = render_page(
+        TEMPLATE,
+        evaluation=evaluation,
+        cards=_cards(evaluation),
+        charts=[_ranks(evaluation), _scores(answers)],
+        worst=worst[:ON_THE_PAGE],
+    )
+    page.write_bytes(rendered.encode("utf-8"))
+
+
+def worst_queries(answers: ScoreAnswers, most: int) -> List[Dict[str, Any]]:
+    """Return at most ``most`` queries whose first candidate is not relevant, COLUMNS of each.
+
+    They come by the falling rank of the first relevant candidate, which ``line`` is of; ``first`` is the
+    candidate that stands first.
+    """
+    pairs, scores = answers.pairs, answers.scores
+    names = pairs.left if pairs.queries is None else pairs.queries
+    found: List[Dict[str, Any]] = []
+    for query in ranked_queries(scores, answers.labels, answers.known_groups):
+        rank = int(query.ranks[0])
+        if rank > 1:
+            relevant, first = int(query.rows[rank - 1]), int(query.rows[0])
+            values = (pairs.number(relevant), rank, len(query.rows), float(scores[relevant]))
+            texts = (names[relevant], pairs.right[relevant], pairs.right[first])
+            found.append(dict(zip(COLUMNS, (*values, float(scores[first]), *texts))))
+    return sorted(found, key=lambda row: (-row["rank"], row["line"]))[:most]
+
+
+def _lines(rows: List[Dict[str, Any]]) -> Iterator[str]:
+    yield table_line(COLUMNS)
+    for row in rows:
+        shown = {**row, **{name: f"{row[name]:.6g}" for name in ("score", "first_score")}}
+        yield table_line(str(shown[name]) for name in COLUMNS)
+
+
+def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
+    """Return the numbers at the top of the page: name, value, and what stands below it."""
+    ranges = evaluation.get("intervals", {})
+    return [
+        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
+        for name, shown in NAMES.items()
+    ]
+
+
+def _ranks(evaluation: Dict[str, Any]) -> Chart:
+    parts = evaluation["first_ranks"]
+    names = [
+        f"{part['from']}" if part["from"] == part["to"] else f"{part['from']}–{part['to']}" for part in parts
+    ]
+
+    def draw(axes) -> None:
+        axes.bar(names, [part["queries"] for part in parts], color=BLUE, alpha=0.8)
+        axes.set(xlabel="rank of the first relevant candidate", ylabel="queries")
+
+    return draw_chart("Where the answer stands", draw, f"MRR {evaluation['mrr']:.4f}; 1 is best.")
+
+
+def _scores(answers: ScoreAnswers) -> Chart:
+    relevant = answers.labels == 1
+    edges = np.linspace(answers.scores.min(), answers.scores.max() + 1e-9, HISTOGRAM_BINS + 1)
+
+    def draw(axes) -> None:
+        for inside, color, name in ((~relevant, ORANGE, "label 0"), (relevant, BLUE, "label 1")):
+            axes.hist(answers.scores[inside], edges, color=color, alpha=0.55, label=name)
+        axes.set(xlabel="score", ylabel="rows")
+        axes.legend(loc="upper center")
+
+    note = "Of all queries together: only the order within a query counts."
+    return draw_chart("Scores by label", draw, note)

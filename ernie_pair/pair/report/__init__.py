@@ -1,0 +1,1 @@
+"""What the reports of all targets are made of: charts and pages."""

@@ -1,0 +1,50 @@
+"""The page of a report: a template that extends page.html, which brings the look of all of them."""
+
+from pathlib import Path
+from typing import NamedTuple, Sequence
+
+
+class Table(NamedTuple):
+    """A table of its own on the page; ``rows`` begin with a name, None is an empty cell."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    note: str
+
+
+def render_page(template: Path, **values: object) -> str:
+    """Return an HTML page that needs no other file; ``template`` fills the blocks of page.html."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=shown_number, percent=percent, range=shown_range, cell=shown_cell)
+    return environment.get_template(template.name).render(**values)
+
+
+def shown_cell(value: object) -> str:
+    """Return what stands in a cell of a `Table`."""
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) >= 0.01 or value == 0 else f"{value:.4g}"
+    return "" if value is None else str(value)
+
+
+def shown_number(value, digits: int = 4) -> str:
+    """Return a number with so many digits behind the point, a dash for None."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value) -> str:
+    """Return a share in percent, a dash for None."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def shown_range(interval) -> str:
+    """Return an interval [low, high] in words, '' for None."""
+    return "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}"
