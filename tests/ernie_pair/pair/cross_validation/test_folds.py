@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.audit.findings import coded
+from ernie_pair.pair.audit.links import coded
 from ernie_pair.pair.cross_validation.fold_files import rows_of_fold
 from ernie_pair.pair.cross_validation.folds import deal_groups, describe_folds, group_rows, make_folds
 from ernie_pair.pair.data.pair_file import Pairs
