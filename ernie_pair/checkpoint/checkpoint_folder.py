@@ -99,13 +99,15 @@ class Checkpoint:
 
     def tell_what_else_changed(self, topology: Dict[str, object]) -> None:
         """Log a line about other processes, a line about other versions; neither stands in the way."""
-        for what, level, saved, now in (
-            ("goes on with", logging.INFO, self.manifest.get("topology", topology), topology),
-            ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions()),
+        for what, level, saved, now, nothing in (
+            ("goes on with", logging.INFO, self.manifest.get("topology", topology), topology, "default"),
+            ("other versions:", logging.WARNING, self.manifest["versions"], installed_versions(), "absent"),
         ):
             keys = [key for key in sorted({*saved, *now}) if saved.get(key) != now.get(key)]
             if keys:
-                changes = ", ".join(f"{key} {now.get(key)} (was {saved.get(key)})" for key in keys)
+                changes = ", ".join(
+                    f"{key} {now.get(key, nothing)} (was {saved.get(key, nothing)})" for key in keys
+                )
                 logger.log(level, "%s %s", what, changes)
 
 

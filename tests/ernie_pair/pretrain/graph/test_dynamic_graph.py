@@ -111,13 +111,14 @@ def test_a_dynamic_run_goes_on_to_the_bit(world):
     assert events(cut) == events(whole)
 
 
-def test_a_static_run_goes_on_in_dynamic_graph(world):
+@pytest.mark.parametrize("first, second", [("static", "dynamic"), ("dynamic", "static")])
+def test_a_run_of_one_graph_goes_on_in_the_other(world, first, second):
     settings = {**NO_DROPOUT, "decay_steps": 6, "warmup_rate": 0, "max_lr": 1e-3, "kernels": "plain"}
-    whole = pretrain(world, "all static", **settings)
-    pretrain(world, "crossed", max_steps=4, **settings)
-    crossed = pretrain(world, "crossed", graph="dynamic", **settings)
+    whole = pretrain(world, f"all {first}", graph=first, **settings)
+    pretrain(world, f"from {first}", graph=first, max_steps=4, **settings)
+    crossed = pretrain(world, f"from {first}", graph=second, **settings)
     manifests = (json.loads((o / "model_last" / "MANIFEST.json").read_text()) for o in (whole, crossed))
-    assert [manifest["topology"].get("graph") for manifest in manifests] == [None, "dynamic"]
+    assert [manifest["topology"].get("graph", "static") for manifest in manifests] == [first, second]
     refuse_far(whole, crossed, rtol=2e-3, atol=2e-5)
 
 
