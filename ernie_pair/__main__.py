@@ -69,7 +69,7 @@ COMMANDS = {
         "ernie_pair.pretrain.pretrain",
         "pretrain",
         "PretrainConfig",
-        "pretrain ERNIE in static graph",
+        "pretrain ERNIE, in static or dynamic graph",
     ),
     "convert": (
         "ernie_pair.pretrain.convert.convert",

@@ -131,23 +131,41 @@ def _describe(data: PretrainData) -> str:
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
     """Build the job of this rank, its programs started, and the sums over all ranks.
 
-    Paddle's static mode is on from here to the end of the process.
+    Paddle's static mode is on from here to the end of the process, unless the run is of the dynamic graph.
     """
-    from ernie_pair.pretrain.fusion.fused_ops import choose_fused
-    from ernie_pair.pretrain.graph.fused_layers import choose_path
     from ernie_pair.pretrain.graph.model import ernie_config
-    from ernie_pair.pretrain.graph.program import build_program
     from ernie_pair.pretrain.graph.rank_sums import RankSums
     from ernie_pair.pretrain.graph.strategy import start_fleet
     from ernie_pair.pretrain.pretrain_job import PretrainJob
 
     quiet_libraries()
-    start_fleet(config.device, world.size)
+    if not config.is_dynamic:
+        start_fleet(config.device, world.size)
     model_config = ernie_config(
         source.spec,
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
     )
+    program = (
+        _build_dynamic(config, model_config)
+        if config.is_dynamic
+        else _build_static(config, model_config, world)
+    )
+    all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
+    return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
+
+
+def _build_dynamic(config: PretrainConfig, model_config):
+    from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
+
+    return DynamicProgram(config, model_config)
+
+
+def _build_static(config: PretrainConfig, model_config, world: World):
+    from ernie_pair.pretrain.fusion.fused_ops import choose_fused
+    from ernie_pair.pretrain.graph.fused_layers import choose_path
+    from ernie_pair.pretrain.graph.program import build_program
+
     kernels = choose_path(config, config.device, world.size)
     head_size = model_config.hidden_size // model_config.num_attention_heads
     fused = choose_fused(config, head_size, gpu_capability() if config.device == "gpu" else None)
@@ -155,8 +173,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         logger.info(fused.describe())
     program = build_program(config, model_config, world.rank, kernels, fused)
     program.start(config.seed)
-    all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
-    return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
+    return program
 
 
 class PretrainHooks(Hooks):

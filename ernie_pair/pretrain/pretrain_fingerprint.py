@@ -41,6 +41,7 @@ def topology_of(config: PretrainConfig, kernels: str, world: World) -> Dict[str,
         "threads": cpu_threads(),
         "kernels": kernels,
         **({"tf32": True} if config.tf32 else {}),
+        **({"graph": config.graph} if config.is_dynamic else {}),
         **({"deterministic": config.deterministic} if config.device == "gpu" else {}),  # a CPU always is
     }
 

@@ -1,4 +1,4 @@
-"""What one step of static pretraining is, and what a checkpoint of it holds."""
+"""What one step of pretraining is, and what a checkpoint of it holds."""
 
 import json
 from collections import ChainMap
@@ -21,6 +21,7 @@ from ernie_pair.pretrain.convert.warm_start import read_start, warn_of_random_we
 from ernie_pair.pretrain.data import MicroBatch, PretrainData
 from ernie_pair.pretrain.graph.built_program import PretrainProgram
 from ernie_pair.pretrain.graph.dropout_seed import NO_DROPOUT, seed_feed
+from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS
 from ernie_pair.pretrain.graph.rank_sums import LABELLED, RankSums
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDS
@@ -53,7 +54,7 @@ class PretrainJob:
         config: PretrainConfig,
         world: World,
         local: World,
-        program: PretrainProgram,
+        program: Union[PretrainProgram, DynamicProgram],
         data: PretrainData,
         all_reduce: RankSums,
         source: ModelSource,

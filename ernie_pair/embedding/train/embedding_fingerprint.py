@@ -3,14 +3,13 @@
 from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import RunRules
-from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.config.step_flags import SAME_STEP
+from ernie_pair.pair.train.pair_fingerprint import STEPS, cure_of, key_of_file, warmup_of
 from ernie_pair.processes.world import World
 
-STEPS = "steps in all"
 # No --allow_change makes the weights, or the best metric so far, fit these.
 FIXED = ("model_type", "config.json", "vocabulary", "best_metric", "pooling", "freeze", "dims", "max_seq_len")
 OF_PAIRS_ALONE = ("class_weights", "rdrop_alpha", "fgm_epsilon", "symmetric")
@@ -20,49 +19,21 @@ FLAGS = (
     *("objective", "pooling", "temperature", "hard_negatives", "bucket", "best_metric", "eval_batch_size"),
     *(name for name in SAME_STEP if name not in OF_PAIRS_ALONE),
 )
+RULES = RunRules(FIXED, cure=cure_of)
 
 
 def fingerprint_of(
     config: EmbeddingConfig, source: ModelSource, hashes: Dict[str, str], job: EmbeddingJob, world: World
 ) -> Dict[str, object]:
     """Return what must not change between a checkpoint and the run that resumes from it."""
-    warmup = config.warmup_share if config.warmup_steps is None else f"{config.warmup_steps} steps"
     flags_of_steps = "--max_steps, --epochs" if config.max_steps else "--epochs, --max_steps"
     return {
         "model_type": job.model.family,
         **{name: getattr(config, name) for name in FLAGS},
         "dims": ",".join(map(str, job.settings.dims)),
-        "warmup_rate (--warmup_rate, --warmup_steps)": warmup,
+        "warmup_rate (--warmup_rate, --warmup_steps)": warmup_of(config),
         "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_step(world.size),
         f"{STEPS} ({flags_of_steps})": job.total_steps,
         "config.json (sha256, of --model_name_or_path)": source.spec.sha256,
-        **{_key_of_file(name): value for name, value in hashes.items()},
-    }
-
-
-def _key_of_file(name: str) -> str:
-    return f"{name} (sha256, of --model_name_or_path)" if name == "vocabulary" else f"--{name} (sha256)"
-
-
-def _cure(name: str, old: object) -> str:
-    if name == STEPS:
-        return "pass the old value (the learning rate falls to 0 at the last step: it would be another)"
-    return "pass the old value"
-
-
-RULES = RunRules(FIXED, cure=_cure)
-
-
-def topology_of(config: EmbeddingConfig, kernels: str, world: World) -> Dict[str, object]:
-    """Return what may change on resume, with a line about it in the log; ``kernels``: which are used."""
-    return {
-        "processes": world.size,
-        **{
-            name: getattr(config, name)
-            for name in ("batch_size", "gradient_accumulation_steps", "reduce_dtype")
-        },
-        "threads": cpu_threads(),
-        "kernels": kernels,
-        **({"tf32": True} if config.tf32 else {}),
-        **({"deterministic": config.deterministic} if config.device == "gpu" else {}),  # a CPU always is
+        **{key_of_file(name): value for name, value in hashes.items()},
     }

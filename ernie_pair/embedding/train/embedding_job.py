@@ -31,6 +31,7 @@ from ernie_pair.pair.model.kernel_path import constant_weights, seed_dropout
 from ernie_pair.pair.step.amp import AmpContext, loss_scale_of
 from ernie_pair.pair.step.data_parallel import DataParallel
 from ernie_pair.pair.step.freezing import num_frozen_layers
+from ernie_pair.pair.step.sound_step import move_if_sound
 from ernie_pair.pair.train import job_state
 from ernie_pair.pair.train.pair_job import open_optimizer, rates_of
 from ernie_pair.processes.world import seed_of
@@ -126,7 +127,7 @@ class EmbeddingJob:
             stop.set_total(stop.local())
         if self._judges:
             self._read()
-            return {**metrics, **self._move_if_sound(rate, metrics["loss"], metrics["gradient_norm"])}
+            return {**metrics, **move_if_sound(self, rate, metrics["loss"], metrics["gradient_norm"])}
         is_known = has_norm and self.process_group.rank == 0 and isinstance(squares, float)
         self.parallel.step(rate, math.sqrt(squares) if is_known else None)
         self.parallel.clear()
@@ -188,20 +189,6 @@ class EmbeddingJob:
         own = gradient if len(gradient) == len(vectors) else gradient[paddle.to_tensor(batch.places)]
         loss = (vectors * own).sum() * self.parallel.loss_factor
         (loss if self.loss_scale is None else self.loss_scale.scale(loss)).backward()
-
-    def _move_if_sound(self, rate: float, loss: float, norm: float) -> Dict[str, float]:
-        """Move the weights, or skip the step, and return what there is to say of it."""
-        is_sound = math.isfinite(norm) and (self.config.on_nan == "stop" or math.isfinite(loss))
-        if is_sound:
-            self.parallel.step(rate, norm)
-        else:
-            self.skipped_updates += 1
-        self.parallel.clear()
-        told: Dict[str, float] = {}
-        if self.loss_scale is not None:
-            self.loss_scale.judge(is_sound)
-            told["loss_scale"] = self.loss_scale.value
-        return {**told, "skipped_updates": self.skipped_updates}
 
     def _read(self) -> None:
         """Set the metrics of all steps that wait, by one sum over the ranks."""

@@ -15,7 +15,7 @@ from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
-from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_of, topology_of
+from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_of
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
@@ -32,6 +32,7 @@ from ernie_pair.pair.step.freezing import freeze, num_frozen_layers
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.early_stopping import EarlyStopping
+from ernie_pair.pair.train.pair_fingerprint import topology_of
 from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
 from ernie_pair.processes.world import World, launched_world
 

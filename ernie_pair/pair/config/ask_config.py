@@ -10,6 +10,7 @@ from ernie_pair.device.device import default_device
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.pair.config.robustness_flags import RobustnessFlags
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
 
@@ -63,7 +64,7 @@ class AskConfig(KernelFlags, AskedFiles):
 
 
 @dataclass(frozen=True)
-class EvaluateConfig(AskConfig):
+class EvaluateConfig(RobustnessFlags, AskConfig):
     """Measure a trained model on labelled pairs."""
 
     EXAMPLE = "--model_path output/best --input_file test.tsv --output_file metrics.json"
@@ -104,13 +105,6 @@ class EvaluateConfig(AskConfig):
         help="write the threshold of --at_precision there too; needs --tune_on or --calibrate_on",
         group="evaluation",
     )
-    bootstrap: int = option(
-        1000,
-        help="resamples for the confidence intervals; 0: no intervals",
-        group="evaluation",
-        unit="resamples",
-        at_least=0,
-    )
     query: str = option(
         "",
         help="of a model that ranks: the column that says of which query a row is; empty: the first text",
@@ -125,17 +119,8 @@ class EvaluateConfig(AskConfig):
         "entity, order, filler; empty: none",
         group="evaluation",
     )
-    robustness_rows: int = option(
-        2000, help="most rows of each kind; 0: all", group="evaluation", unit="rows", at_least=0
-    )
-    robustness_file: str = option(
-        "", help="the changed pairs go here: .tsv, .csv or .jsonl; empty: nowhere", group="evaluation"
-    )
     worst_rows: int = option(
         200, help="most wrong rows that errors.tsv holds", group="evaluation", unit="rows", at_least=0
-    )
-    seed: int = option(
-        1234, help="of the resamples, and of the changed pairs", group="evaluation", at_least=0
     )
 
     def __post_init__(self):

@@ -16,6 +16,7 @@ from data_tools.base.progress import CountProgress
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels
+from ernie_pair.pair.config.robustness_flags import RobustnessFlags
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RobustnessConfig(ExportedFlags):
+class RobustnessConfig(RobustnessFlags, ExportedFlags):
     """Measure how an exported model bears typos, homophones, negation, other entities, order and fillers."""
 
     EXAMPLE = "--model exported --input_file test.tsv --output_file robustness.json"
@@ -52,23 +53,7 @@ class RobustnessConfig(ExportedFlags):
         help="the kinds: all, or some of typo, homophone (needs pypinyin), negation, entity, order, filler",
         group="evaluation",
     )
-    robustness_rows: int = option(
-        2000, help="most rows of each kind; 0: all", group="evaluation", unit="rows", at_least=0
-    )
-    robustness_file: str = option(
-        "", help="the changed pairs go here: .tsv, .csv or .jsonl; empty: nowhere", group="evaluation"
-    )
-    bootstrap: int = option(
-        1000,
-        help="resamples for the confidence intervals; 0: no intervals",
-        group="evaluation",
-        unit="resamples",
-        at_least=0,
-    )
     label: str = option("", help="the column of the label", group="data")
-    seed: int = option(
-        1234, help="of the resamples, and of the changed pairs", group="evaluation", at_least=0
-    )
 
 
 def measure_exported(config: RobustnessConfig) -> None:

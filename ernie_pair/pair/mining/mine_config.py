@@ -61,7 +61,7 @@ class MineConfig(Options):
         unit="pairs",
         at_least=0,
     )
-    embedding: str = option(
+    embedding_model: str = option(
         "", help="an embedding model that tells what is near; empty: character n-grams", group="model"
     )
     max_similarity: float = option(
@@ -87,10 +87,10 @@ class MineConfig(Options):
         refuse_unknown_names("kinds", names_in(self.kinds), KINDS, fault)
         if not self.chosen_kinds:
             raise InputError(f"--kinds names none; name some of {', '.join(KINDS)}")
-        if self.embedding and "near" not in self.chosen_kinds:
+        if self.embedding_model and "near" not in self.chosen_kinds:
             raise InputError(
-                f"--embedding {self.embedding} tells what is near, and --kinds does not name near; "
-                "leave one out"
+                f"--embedding_model {self.embedding_model} tells what is near, and --kinds does not name "
+                "near; leave one out"
             )
         if self.min_similarity > self.max_similarity:
             raise InputError(

@@ -1,6 +1,6 @@
 """ernie-pair mine TRAIN: make new training pairs of labelled ones.
 
-ernie-pair mine train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding output/tower
+ernie-pair mine train.tsv --output_file mined.tsv --dev_file dev.tsv --embedding_model output/tower
 
 Each new pair says where it comes from in the column `origin`. None stands in the files that measure, none is
 called different that the labels call equal, directly or by a chain. A run that is killed goes on where it was
@@ -47,7 +47,7 @@ from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
 from ernie_pair.pair.new_pairs.pair_writer import NewPair, refuse_ending, write_new_pairs
 from ernie_pair.processes.world import World
 
-PLACES = ("train_file", "dev_file", "test_file", "embedding")
+PLACES = ("train_file", "dev_file", "test_file", "embedding_model")
 LABELLED = "labelled"
 SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
 LOOKED_AT = 1000  # texts whose similarities are told where no near pair was found
@@ -101,9 +101,9 @@ def _read(config: MineConfig, labels: Labels) -> Dict[str, Pairs]:
 
 
 def _results(config: MineConfig) -> Results:
-    folder = str(model_folder_of(Path(config.embedding))) if config.embedding else ""
+    folder = str(model_folder_of(Path(config.embedding_model))) if config.embedding_model else ""
     inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in PLACES[:3]}
-    inputs["embedding"] = files_of(folder)
+    inputs["embedding_model"] = files_of(folder)
     sets = {place: getattr(config, place) for place in PLACES[:3] if not inputs[place]}
     settings = {**settings_of(config, *PLACES, "output_file"), **sets}
     also = [Path(f"{config.output_file}.{split}{ENDING}") for split in ("train", "dev", "test")]
@@ -184,11 +184,11 @@ def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
 
 
 def _compare(graph: TextGraph, kept: KeptBlocks, config: MineConfig) -> Compare:
-    if not config.embedding:
+    if not config.embedding_model:
         return Ngrams(graph.texts)
     from ernie_pair.embedding.open_embedder import open_embedder
 
-    return Embeddings(open_embedder(config.embedding, config.device), graph.texts, kept)
+    return Embeddings(open_embedder(config.embedding_model, config.device), graph.texts, kept)
 
 
 def _limited(pairs: List[Mined], kind: str, config: MineConfig) -> List[Mined]:

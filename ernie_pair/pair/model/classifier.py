@@ -80,15 +80,14 @@ class PairClassifier(EncoderModel):
     def _centre_scores(self) -> None:
         """Let a new model for regression begin in the middle of its range, rather than at 0."""
         limits = self.spec.labels.label_range if self.num_classes == 1 else None
-        if limits is not None:
-            dict(self.named_parameters())[self._output_bias()].set_value(
-                np.array([sum(limits) / 2], np.float32)
-            )
+        bias = dict(self.named_parameters()).get(self._output_bias())
+        if limits is not None and bias is not None:
+            bias.set_value(np.array([sum(limits) / 2], np.float32))
 
     def _output_bias(self) -> str:
-        """Return the name of the number that is added to the output of a model without classes."""
+        """Return the name of the number that is added to a model's one output; '' for none."""
         named = (f"classifier.{name}" for name, p in self.classifier.named_parameters() if p.shape == [1])
-        return next(name for name in named if name.endswith("bias"))
+        return next((name for name in named if name.endswith("bias")), "")
 
     def is_unused(self, name: str) -> bool:
         """Return whether the parameter of this name is unused: no logit, or no order, depends on it.

@@ -188,7 +188,8 @@ def _rejected(config: PairConfig, split: str) -> Path:
 
 def _describe(source: PairSource, rows: EncodedPairs, labels: Labels) -> None:
     known = np.zeros(0, np.int64) if rows.labels is None else rows.labels
-    known = known[known != UNLABELLED] if labels.are_optional else known
+    if source.labels is not None and source.labels.are_optional:
+        known = known[known != UNLABELLED]
     shares = _shares(known, labels)
     if len(known) < len(rows):
         shares = f"{shares}, {len(rows) - len(known)} without label"

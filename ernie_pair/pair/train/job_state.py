@@ -3,7 +3,7 @@
 model.safetensors                       the weights, under structured names
 distillation.safetensors                what a distillation trains along, and its model has not
 config.json, vocab.txt, tokenizer_config.json    with them it loads as a model; earlier versions left them out
-calibration.json                        with --symmetric average: it is asked as it learns
+calibration.json                        with --symmetric average, see `PairJob`: it is asked as it learns
 optimizer.safetensors                   the state of each, `classifier.weight.moment1`, and the loss scale
 optimizer-00000-of-00002.safetensors    with --sharding: a process's part; the first's has the scale
 """
@@ -12,7 +12,6 @@ from fnmatch import fnmatch
 from typing import Any, Dict, Iterator, Tuple
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
 from ernie_pair.pair.model.encoder_model import TRAINING_ONLY
 from ernie_pair.pair.step.amp import FINITE, INFINITE, SCALE
 from ernie_pair.pair.step.optimizer import state_shapes
@@ -34,8 +33,6 @@ def state_files(job) -> Iterator[Tuple[str, Content]]:
             yield BESIDE_FILE, widen_tensors(beside)
         if job.vocab_file is not None:
             yield from job.model.files_beside(job.vocab_file, job.config.max_seq_len).items()
-            if job.config.scored_as != "none":
-                yield CALIBRATION, calibration_bytes(Calibration(symmetric=job.config.scored_as))
     yield from job.parallel.files({} if job.loss_scale is None else job.loss_scale.arrays())
 
 

@@ -7,6 +7,7 @@ from typing import Dict
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
 from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.model_files.labels import RANKING
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.config.pair_config import PairConfig
@@ -19,6 +20,7 @@ from ernie_pair.processes.world import World
 FIXED = ("model_type", "model_class", "config.json", "vocabulary", "best_metric", "pooling", "freeze")
 # The only values that there were before there was a flag.
 ONLY_ONES = {"lr_scheduler_type": "linear", "precision": "fp32", "symmetric": "none"}
+LAYOUT = ("batch_size", "gradient_accumulation_steps", "reduce_dtype")
 STEPS, STEPS_BEFORE = "steps in all", "updates in all"  # as earlier versions call it
 
 
@@ -36,14 +38,14 @@ def fingerprint_of(
         **({"symmetric_alpha": config.symmetric_alpha} if config.symmetric == "consistency" else {}),
         **_flags_of_ranking(config, source),
         **({"encoding": config.encoding} if config.encoding != "utf-8" else {}),
-        "warmup_rate (--warmup_rate, --warmup_steps)": _warmup_of(config),
+        "warmup_rate (--warmup_rate, --warmup_steps)": warmup_of(config),
         "best_metric": config.best_metric + _if_turned_round(config),
         "pooling": job.model.pooling,
         "--batch_size x --gradient_accumulation_steps x processes": config.pairs_per_step(world.size),
         "order of the rows (--bucket, --streaming, --shuffle_buffer)": _order_of(config),
         f"{STEPS} ({flags_of_steps})": job.total_steps,
         "config.json (sha256, of --model_name_or_path)": source.spec.sha256,
-        **{_key_of_file(name): value for name, value in hashes.items()},
+        **{key_of_file(name): value for name, value in hashes.items()},
     }
 
 
@@ -52,11 +54,13 @@ def _flags_of_ranking(config: PairConfig, source: ModelSource) -> Dict[str, obje
     return {name: getattr(config, name) for name in names}
 
 
-def _warmup_of(config: PairConfig) -> object:
+def warmup_of(config: WarmupFlags) -> object:
+    """Return how long the learning rate rises, as a fingerprint holds it."""
     return config.warmup_share if config.warmup_steps is None else f"{config.warmup_steps} steps"
 
 
-def _key_of_file(name: str) -> str:
+def key_of_file(name: str) -> str:
+    """Return the key of the hash of a file, which says the flag that names it."""
     return f"{name} (sha256, of --model_name_or_path)" if name == "vocabulary" else f"--{name} (sha256)"
 
 
@@ -65,13 +69,14 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
     return {**ONLY_ONES, **renamed}
 
 
-def _cure(name: str, old: object) -> str:
+def cure_of(name: str, old: object) -> str:
+    """Return what makes a run fit its checkpoint again."""
     if name == STEPS:
         return "pass the old value (the learning rate falls to 0 at the last step: it would be another)"
     return "pass the old value"
 
 
-RULES = RunRules(FIXED, _upgrade, _cure)
+RULES = RunRules(FIXED, _upgrade, cure_of)
 
 
 def _if_turned_round(config: PairConfig) -> str:
@@ -85,12 +90,14 @@ def _order_of(config: PairConfig) -> str:
     return sorted_ + (f", streamed through {config.shuffle_buffer} rows" if config.streaming else "")
 
 
-def topology_of(config: PairConfig, kernels: str, world: World) -> Dict[str, object]:
-    """Return what may change on resume, with a line about it in the log; ``kernels``: which are used."""
-    names = ("batch_size", "gradient_accumulation_steps", "sharding", "reduce_dtype")
+def topology_of(config, kernels: str, world: World, *names: str) -> Dict[str, object]:
+    """Return what may change on resume, with a line about it in the log; ``kernels``: which are used.
+
+    ``config``: that of a training in dynamic graph, and ``names`` its flags that may, beside those of all.
+    """
     return {
         "processes": world.size,
-        **{name: getattr(config, name) for name in names},
+        **{name: getattr(config, name) for name in (*LAYOUT, *names)},
         "threads": cpu_threads(),
         "kernels": kernels,
         **({"tf32": True} if config.tf32 else {}),

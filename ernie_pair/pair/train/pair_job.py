@@ -13,6 +13,7 @@ from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.engine.readings import DeferredMetrics
 from ernie_pair.kernels.adamw import FusedAdamW
 from ernie_pair.model_files.pair_symmetry import mean_of_orders
+from ernie_pair.model_files.temperature import CALIBRATION, Calibration, calibration_bytes
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import Batch, EncodedPairs
 from ernie_pair.pair.metrics import find_single_class
@@ -29,6 +30,7 @@ from ernie_pair.pair.step.operations import StepOperations
 from ernie_pair.pair.step.optimizer import OptimizerFlags, ScheduleFlags, new_optimizer
 from ernie_pair.pair.step.pinned_batch import PinnedBatch
 from ernie_pair.pair.step.score_loss import loss_of
+from ernie_pair.pair.step.sound_step import move_if_sound
 from ernie_pair.pair.step.step_numbers import PassNumbers, StepSums, WaitingStep, read_steps
 from ernie_pair.pair.step.zero2 import Zero2
 from ernie_pair.pair.targets.target_metrics import MeasureFunction, measure_of
@@ -137,7 +139,7 @@ class PairJob:
             stop.set_total(stop.local())
         if self._judges:
             self._read()
-            return {**metrics, **self._move_if_sound(rate, metrics["loss"], metrics["gradient_norm"])}
+            return {**metrics, **move_if_sound(self, rate, metrics["loss"], metrics["gradient_norm"])}
         is_known = has_norm and self.process_group.rank == 0 and isinstance(squares, float)
         self._move(rate, math.sqrt(squares) if is_known else None)
         if self._reads_each_step:
@@ -210,20 +212,6 @@ class PairJob:
         self.parallel.step(rate, norm)
         self.parallel.clear()
 
-    def _move_if_sound(self, rate: float, loss: float, norm: float) -> Dict[str, float]:
-        """Move the weights, or skip the step, and return what there is to say of it."""
-        is_sound = math.isfinite(norm) and (self.config.on_nan == "stop" or math.isfinite(loss))
-        if is_sound:
-            self.parallel.step(rate, norm)
-        else:
-            self.skipped_updates += 1
-        self.parallel.clear()
-        told: Dict[str, float] = {}
-        if self.loss_scale is not None:
-            self.loss_scale.judge(is_sound)
-            told["loss_scale"] = self.loss_scale.value
-        return {**told, "skipped_updates": self.skipped_updates}
-
     def _read(self) -> None:
         """Set the metrics of all steps that wait, by one copy from the device and one sum over the ranks."""
         steps, self._waiting = self._waiting, []
@@ -271,7 +259,10 @@ class PairJob:
 
     def state_files(self) -> Iterator[Tuple[str, Content]]:
         """Iterate over (name, content) of the checkpoint files of this rank; see `job_state`."""
-        return job_state.state_files(self)
+        yield from job_state.state_files(self)
+        loads_as_a_model = self.process_group.rank == 0 and self.vocab_file is not None
+        if loads_as_a_model and self.config.scored_as != "none":
+            yield CALIBRATION, calibration_bytes(Calibration(symmetric=self.config.scored_as))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore a checkpoint, all ranks together. Raises CheckpointError with nothing set."""

@@ -159,7 +159,7 @@ class PairRun:
             schedule=schedule,
             rates=job.rates,
             fingerprint={**known_by, **supplied.fingerprint},
-            topology={**topology_of(config, self.kernels.name, self.world), **supplied.topology},
+            topology={**topology_of(config, self.kernels.name, self.world, "sharding"), **supplied.topology},
             rules=RULES,
             allow_change=config.allow_change,
             fresh_start=config.fresh_start,

@@ -24,7 +24,7 @@ LARGEST_SEED = 2**63 - 1
 class PretrainConfig(
     RetentionFlags, MaskingFlags, WarmupFlags, ReportFlags, RecipeFlags, KernelFlags, DeterministicFlags
 ):
-    """Pretrain ERNIE 1.0 in static graph on a tokenized corpus. Start it again to resume."""
+    """Pretrain ERNIE 1.0 on a tokenized corpus, in static graph unless told. Start it again to resume."""
 
     EXAMPLE = "--model_name_or_path ernie-1.0 --input_dir data --output_dir output --max_steps 10000"
     USUAL_RATE = 0.01  # the recipe's

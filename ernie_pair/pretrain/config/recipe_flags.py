@@ -7,13 +7,14 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import option
 from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.pretrain.config.fused_flags import FusedFlags
+from ernie_pair.pretrain.config.graph_flags import GraphFlags
 from ernie_pair.pretrain.config.half_flags import HalfFlags
 
 MODEL_PARALLEL = {"mp_degree": "tensor parallelism", "pp_degree": "pipeline parallelism"}
 
 
 @dataclass(frozen=True)
-class RecipeFlags(HalfFlags, FusedFlags):
+class RecipeFlags(HalfFlags, FusedFlags, GraphFlags):
     """The flags of the recipe that mean nothing here, or have another name; a part of `PretrainConfig`."""
 
     mp_degree: int = option(

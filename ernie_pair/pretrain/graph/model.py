@@ -94,8 +94,21 @@ def build_padded(config: PretrainedConfig) -> nn.Layer:
     if config.vocab_size > vocab_size:
         values = np.zeros(config.vocab_size, np.float32)
         values[vocab_size:] = NEVER_LOGIT
-        _start_from(nn.initializer.Assign(values), model.cls.predictions.decoder.bias)
+        _start_added_rows(model, vocab_size, values)
     return model
+
+
+def _start_added_rows(model: nn.Layer, first: int, bias_values: np.ndarray) -> None:
+    """Let the bias begin with ``bias_values``; in dynamic graph the embedding of those rows with 0."""
+    bias = model.cls.predictions.decoder.bias
+    if not paddle.in_dynamic_mode():
+        _start_from(nn.initializer.Assign(bias_values), bias)
+        return
+    bias.set_value(bias_values)
+    embedding = encoder_of(model).embeddings.word_embeddings.weight
+    rows = embedding.numpy()
+    rows[first:] = 0
+    embedding.set_value(rows)
 
 
 def _draw_weights(model: nn.Layer) -> None:

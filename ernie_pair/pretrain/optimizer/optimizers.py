@@ -1,6 +1,6 @@
-"""The optimizers of the static program, and which parameters each of them treats otherwise."""
+"""The optimizers of pretraining, and which parameters each of them treats otherwise."""
 
-from typing import Any, Dict, Set
+from typing import Any, Dict, List, Optional, Set
 
 import paddle
 from paddle import nn
@@ -15,8 +15,12 @@ def decayed_parameters(model: nn.Layer) -> Set[str]:
     }
 
 
-def build_optimizer(config: PretrainConfig, model: nn.Layer, schedule) -> paddle.optimizer.Optimizer:
+def build_optimizer(
+    config: PretrainConfig, model: nn.Layer, schedule, parameters: Optional[List] = None
+) -> paddle.optimizer.Optimizer:
     """Return the optimizer of ``config``; ``schedule`` gives the learning rate.
+
+    ``parameters``: those that it moves, in dynamic graph; a program says itself.
 
     LAMB (https://arxiv.org/abs/1904.00962) makes the step of a parameter as long as rate x |w|, by
     |w| / |r + decay x w| with Adam's step r; biases and norms move as Adam moves them, without decay. Paddle
@@ -25,6 +29,7 @@ def build_optimizer(config: PretrainConfig, model: nn.Layer, schedule) -> paddle
     decayed = decayed_parameters(model)
     settings: Dict[str, Any] = {
         "learning_rate": schedule,
+        "parameters": parameters,
         "beta1": config.adam_beta1,
         "beta2": config.adam_beta2,
         "epsilon": config.adam_epsilon,

@@ -24,7 +24,7 @@ def needed(config_class):
     """The words without which nothing is parsed."""
     words = ["--vocab_file", "x"] if issubclass(config_class, CreateConfig) else []
     words += ["--input_path", "x"] if config_class is VocabConfig else []
-    words += ["--model", "x"] if config_class is IndexConfig else []
+    words += ["--model_path", "x"] if config_class is IndexConfig else []
     for item in fields(config_class):
         if item.default is MISSING:
             word = __file__ if item.name == "train_config" else "x"  # which has to be there

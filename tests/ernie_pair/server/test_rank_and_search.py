@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from test_serve import LIMITS, Model, texts
@@ -94,11 +95,12 @@ def test_a_bad_question_is_refused_before_the_model(model, body, status, reason)
 
 
 def test_a_model_of_three_classes_ranks_nothing(model):
-    model.exported.labels, before = ("a", "b", "c"), model.exported.labels
+    before = model.exported
+    model.exported = replace(before, labels=("a", "b", "c"))
     try:
         answer = ask(model, lambda client: rank(client, "x"))
     finally:
-        model.exported.labels = before
+        model.exported = before
     assert answer.status_code == 422 and "has 3 classes" in answer.json()["error"]
 
 

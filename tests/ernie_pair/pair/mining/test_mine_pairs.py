@@ -211,7 +211,7 @@ class Killed(BaseException):
 def test_a_killed_run_goes_on_to_the_same_bytes(train, tmp_path, monkeypatch):
     model = str(write_trained(tmp_path / "model"))
     monkeypatch.setattr(neighbours, "BLOCK_BYTES", 4 * 100 * 10)
-    mine(train, tmp_path / "whole.tsv", embedding=model, max_similarity=0.99)
+    mine(train, tmp_path / "whole.tsv", embedding_model=model, max_similarity=0.99)
     block, found = neighbours._block, []
 
     def until_killed(*arguments):
@@ -222,12 +222,12 @@ def test_a_killed_run_goes_on_to_the_same_bytes(train, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(neighbours, "_block", until_killed)
-        mine(train, tmp_path / "cut.tsv", embedding=model, max_similarity=0.99)
+        mine(train, tmp_path / "cut.tsv", embedding_model=model, max_similarity=0.99)
     assert not (tmp_path / "cut.tsv").exists() and (tmp_path / "cut.tsv.work").is_dir()
     (tmp_path / "cut.tsv.work" / "mine.txt").write_text("of a person")
     again = []
     monkeypatch.setattr(neighbours, "_block", lambda *words: again.append(words[-1]) or block(*words))
-    mine(train, tmp_path / "cut.tsv", embedding=model, max_similarity=0.99)
+    mine(train, tmp_path / "cut.tsv", embedding_model=model, max_similarity=0.99)
     assert (tmp_path / "cut.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
     assert again[0] == found[2] and set(again).isdisjoint(found[:2])
     assert [path.name for path in (tmp_path / "cut.tsv.work").iterdir()] == ["mine.txt"]
@@ -252,8 +252,8 @@ def test_a_damaged_block_is_computed_again(tmp_path):
         ({"min_similarity": 0.9, "max_similarity": 0.5}, "min_similarity=0.9 is above"),
         ({"label_map": "a,b,c"}, "mining needs two classes"),
         ({"same": "equal"}, "same equal is not one of 0, 1"),
-        ({"embedding": "model", "kinds": "implied"}, "and kinds does not name near"),
-        ({"embedding": "/nowhere"}, "/nowhere is not a folder"),
+        ({"embedding_model": "model", "kinds": "implied"}, "and kinds does not name near"),
+        ({"embedding_model": "/nowhere"}, "/nowhere is not a folder"),
         ({"output": "out.txt"}, "name a file that ends with"),
     ],
 )

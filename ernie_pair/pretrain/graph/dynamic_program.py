@@ -1,0 +1,150 @@
+"""Pretraining in dynamic graph behind the face of the static programs: both share job, checkpoints and hooks.
+
+What the variables of the static programs are called their state is called here too, so a checkpoint of one
+graph is gone on from in the other. A step is the same sums in the same order as far as Paddle's ops are the
+same; the random numbers of dropout are others.
+"""
+
+from collections import deque
+from typing import Any, Deque, Dict, Iterable, List, Optional
+
+import numpy as np
+import paddle
+
+from ernie_pair.device.paddle_patches.optimizer_state import adam_slots
+from ernie_pair.kernels.choice import KernelChoice, choose_plain
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.graph.model import build_padded, run_ernie, sum_losses
+from ernie_pair.pretrain.graph.program import FEEDS, LOSS_WEIGHTS
+from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDED_PASSES
+from ernie_pair.pretrain.optimizer.optimizers import build_optimizer
+from ernie_pair.weights.weight_files import Arrays
+
+WHY_PLAIN = "the fused layers of pretraining are ops of the static graph"
+ORDER_ALONE = ("cls.seq_relationship.", ".pooler.")  # in names of what only the head of the order trains
+POWERS = ("beta1_pow_acc_0", "beta2_pow_acc_0")  # in the CPU's memory: AdamW takes another kernel elsewhere
+Feeds = Dict[str, paddle.Tensor]
+
+
+class DynamicProgram:
+    """The model and its optimizer; what `PretrainJob` asks of a `PretrainProgram`, without a program.
+
+    ``slots``: {parameter: {variable of its optimizer state: shape}}, of those that train.
+    """
+
+    main, test = "main", "test"
+    executor = None
+    skips = False
+
+    def __init__(self, config: PretrainConfig, model_config):
+        self.kernels: KernelChoice = choose_plain(config, WHY_PLAIN, config.device)
+        paddle.seed(config.seed)
+        self.config, self.model = config, build_padded(model_config)
+        self.parameters: Dict[str, paddle.Tensor] = self.model.state_dict()
+        self._by_name = {p.name: p for p in self.parameters.values()}
+        self._trained = _trained_of(self.model, config.binary_head)
+        self.optimizer = build_optimizer(config, self.model, 0.0, self._trained)
+        self.slots: Dict[str, Dict[str, tuple]] = {}
+        self._state: Dict[str, paddle.Tensor] = {}
+        for parameter, slots in zip(self._trained, adam_slots(self.optimizer, self._trained)):
+            named = dict(zip(_slot_names(parameter.name), slots))
+            self.slots[parameter.name] = {name: tuple(slot.shape) for name, slot in named.items()}
+            self._state.update(named)
+        self.recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
+        self._records: Deque[paddle.Tensor] = deque(maxlen=self.recorded_passes)
+        self._norm: Optional[paddle.Tensor] = paddle.zeros([]) if config.grad_clip > 0 else None
+        self._passes = 0  # of the step that has begun
+
+    def rate(self, rate: float) -> None:
+        """Set the learning rate of the next step."""
+        self.optimizer.set_lr(rate)
+
+    def run(self, program: str, feed: Dict[str, Any]) -> None:
+        """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` moves the weights."""
+        feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in FEEDS}
+        if program == self.test:
+            self._evaluate(feeds)
+        else:
+            self._train(feeds, np.asarray(feed[LOSS_WEIGHTS]))
+
+    def _evaluate(self, feeds: Feeds) -> None:
+        self.model.eval()
+        with paddle.no_grad():
+            self._record(sum_losses(run_ernie(self.model, feeds), feeds))
+
+    def _train(self, feeds: Feeds, weights: np.ndarray) -> None:
+        self.model.train()
+        sums = sum_losses(run_ernie(self.model, feeds), feeds)
+        loss = sums.lm_loss * float(weights[0])
+        if self.config.binary_head:
+            loss = loss + sums.sop_loss * float(weights[1])
+        (loss / self.config.accumulation_steps).backward()
+        self._passes += 1
+        if self._passes == self.config.accumulation_steps:
+            self._move()
+        self._record(sums)
+
+    def _move(self) -> None:
+        if self._norm is not None:
+            gradients = [p.grad for p in self._trained if p.grad is not None]
+            self._norm = paddle.sqrt(paddle.add_n([paddle.sum(paddle.square(g)) for g in gradients]))
+        self.optimizer.step()
+        self.optimizer.clear_grad(set_to_zero=False)
+        self._passes = 0
+
+    def _record(self, sums) -> None:
+        row = [*sums, self._norm] if self._norm is not None else [*sums]
+        self._records.append(paddle.stack([each.detach() for each in row]))
+
+    def records(self, passes: int) -> np.ndarray:
+        """Return what the last ``passes`` runs have left: as `PretrainProgram.records`."""
+        kept = list(self._records)[len(self._records) - passes :]
+        width = 4 if self._norm is None else 5
+        return np.stack([row.numpy() for row in kept]) if kept else np.zeros((0, width), np.float32)
+
+    def monitored(self) -> Dict[str, float]:
+        """Return what the last step left for the log."""
+        return {} if self._norm is None else {GRADIENT_NORM: float(self._norm)}
+
+    def owned_variables(self, names: Iterable[str]) -> List[str]:
+        """Return those of ``names`` that there are."""
+        return [name for name in names if name in self._state]
+
+    def shared_state(self) -> List[str]:
+        """Return the names of the state that belongs to no parameter: there is none."""
+        return []
+
+    def view_variables(self, names: Iterable[str]) -> Arrays:
+        """Return {variable of the optimizer's state: array}, copies."""
+        return {name: self._state[name].numpy() for name in names}
+
+    def weights(self) -> Arrays:
+        """Return {parameter: float32 array}, copies."""
+        return {name: parameter.numpy() for name, parameter in self._by_name.items()}
+
+    def set_weights(self, weights: Arrays) -> None:
+        """Set the parameters to {parameter: float32 array}."""
+        for name, array in weights.items():
+            self._by_name[name].set_value(array)
+
+    def set(self, arrays: Arrays) -> None:
+        """Put arrays into the optimizer's state; each stays where it lies, as in `PretrainProgram.set`."""
+        for name, array in arrays.items():
+            if name.endswith(POWERS):
+                self._state[name].get_tensor().set(array, paddle.CPUPlace())
+            else:
+                self._state[name].set_value(array)
+
+
+def _trained_of(model, binary_head: bool) -> List[paddle.Tensor]:
+    """Return the parameters that a gradient reaches."""
+    return [
+        parameter
+        for name, parameter in model.named_parameters()
+        if binary_head or not any(part in name for part in ORDER_ALONE)
+    ]
+
+
+def _slot_names(parameter: str) -> List[str]:
+    """Return what the static graph calls the state of AdamW or LAMB, in the order of `AdamSlots`."""
+    return [f"{parameter}_{slot}" for slot in ("moment1_0", "moment2_0", *POWERS)]

@@ -1,0 +1,161 @@
+"""Pretraining in dynamic graph: the losses of the static one, its checkpoints, and what it does not do."""
+
+import json
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from places import ROOT
+from safetensors.numpy import load_file
+from tiny_pretrain import CHARACTERS, events, flags, write_corpus, write_model
+
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from ernie_pair import MaskFiller
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
+
+NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+WEIGHTS, STATE = "static_vars.safetensors", "optimizer-00000-of-00001.safetensors"
+LOSSES = ("loss", "lm_loss", "sop_loss", "lm_accuracy", "sop_accuracy", "gradient_norm", "learning_rate")
+MERGED = {"global_batch_size": 8, "decay_steps": 6, "graph": "dynamic"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dynamic")
+    model = write_model(folder / "model")
+    write_model(folder / "gram", model_type="ernie_gram")
+    write_corpus(folder / "data", model)
+    return folder
+
+
+def command(name, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", "ernie_pair", name, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+    )
+    return SimpleNamespace(code=done.returncode, told=done.stderr)
+
+
+def pretrain(world, output, model="model", **changes):
+    """In this process where it is dynamic: static mode stays on to the end of one."""
+    words = flags(world / model, world / "data", world / output, **changes)
+    if changes.get("graph") == "dynamic":
+        pretrain_here(parse_config(PretrainConfig, words))
+    else:
+        done = command("pretrain", *words)
+        assert done.code == 0, done.told
+    return world / output
+
+
+def arrays(output, name):
+    return load_file(output / "model_last" / name)
+
+
+def refuse_far(one, other, **tolerance):
+    for name in (WEIGHTS, STATE):
+        ours, theirs = arrays(one, name), arrays(other, name)
+        assert set(ours) == set(theirs)
+        for key, array in ours.items():
+            np.testing.assert_allclose(array, theirs[key], err_msg=f"{name} {key}", **tolerance)
+
+
+CASES = {
+    "ernie, merged": {"global_batch_size": 8},
+    "no head of the order": {"binary_head": "false", "grad_clip": 0},
+    "ernie_gram": {"model": "gram"},
+    "lamb": {"optimizer": "lamb", "adam_epsilon": 1e-6},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_are_those_of_the_static_graph(world, case):
+    """From the same weights, over several steps and the evaluations between them."""
+    settings = dict(CASES[case])
+    model = settings.pop("model", "model")
+    start = pretrain(world, f"start of {case}", model, max_steps=1, graph="dynamic", **NO_DROPOUT)
+    (world / f"from {case}").mkdir()
+    for name in ("config.json", "vocab.txt", WEIGHTS):
+        shutil.copy(start / "model_last" / name, world / f"from {case}")
+    settings.update(NO_DROPOUT, from_scratch="false", model=f"from {case}", max_lr=1e-3, kernels="plain")
+    one, other = (
+        pretrain(world, f"{case} {graph}", graph=graph, **settings) for graph in ("static", "dynamic")
+    )
+    expected, found = events(one), events(other)
+    assert len(expected) == len(found) == 10 and expected[1]["loss"] != expected[-1]["loss"]
+    for static, dynamic in zip(expected, found):
+        assert (static["split"], static["step"]) == (dynamic["split"], dynamic["step"])
+        of_static = {name: static[name] for name in LOSSES if name in static}
+        assert {name: dynamic[name] for name in LOSSES if name in dynamic} == pytest.approx(
+            of_static, rel=1e-5
+        )
+    refuse_far(one, other, rtol=2e-3, atol=2e-5)
+
+
+def test_a_dynamic_run_goes_on_to_the_bit(world):
+    """With dropout, several micro-batches in a step, and a vocabulary that is padded."""
+    whole = pretrain(world, "whole", **MERGED)
+    shutil.copytree(whole, world / "cut", symlinks=True)
+    for step in (4, 6):
+        shutil.rmtree(world / "cut" / "checkpoints" / f"step_{step:08d}", ignore_errors=True)
+    cut = pretrain(world, "cut", **MERGED)
+    for name in (WEIGHTS, STATE):
+        assert (whole / "model_last" / name).read_bytes() == (cut / "model_last" / name).read_bytes()
+    assert events(cut) == events(whole)
+
+
+def test_a_static_run_goes_on_in_dynamic_graph(world):
+    settings = {**NO_DROPOUT, "decay_steps": 6, "warmup_rate": 0, "max_lr": 1e-3, "kernels": "plain"}
+    whole = pretrain(world, "all static", **settings)
+    pretrain(world, "crossed", max_steps=4, **settings)
+    crossed = pretrain(world, "crossed", graph="dynamic", **settings)
+    manifests = (json.loads((o / "model_last" / "MANIFEST.json").read_text()) for o in (whole, crossed))
+    assert [manifest["topology"].get("graph") for manifest in manifests] == [None, "dynamic"]
+    refuse_far(whole, crossed, rtol=2e-3, atol=2e-5)
+
+
+def test_pairs_and_masks_start_from_what_it_leaves(world, tmp_path):
+    """Without a converter: from the run's folder, and from the model that it exports."""
+    pretrain(world, tmp_path / "out", graph="dynamic", save_steps=6)
+    rows = [f"{CHARACTERS[i:i + 3]}\t{CHARACTERS[i:i + 4]}\t{i % 2}" for i in range(8)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    for name in ("out", "out/model_6"):
+        (slot,) = MaskFiller(str(tmp_path / name), "cpu").fill("天地[MASK]黄")
+        assert len(slot.fillings) == 5
+        words = {"model_name_or_path": tmp_path / name, "output_dir": tmp_path / f"pair {name[4:]}"}
+        words.update(train_file=tmp_path / "pairs.tsv", dev_file=tmp_path / "pairs.tsv", device="cpu")
+        words.update(max_steps=1, batch_size=4, max_seq_len=16)
+        done = command("train", *(word for key, value in words.items() for word in (f"--{key}", value)))
+        assert done.code == 0, done.told
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sharding_degree": 2},
+        {"dp_degree": 2},
+        {"use_amp": "true"},
+        {"use_recompute": "true"},
+        {"on_nan": "skip"},
+        {"fused_ops": "attention"},
+    ],
+    ids=str,
+)
+def test_what_is_of_the_static_graph_is_refused(world, changes):
+    given = flags(world / "model", world / "data", world / "out", graph="dynamic", **changes)
+    with pytest.raises(InputError, match="dynamic (does not do|has no)") as caught:
+        parse_config(PretrainConfig, given)
+    assert next(iter(changes)) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_fused_kernels_are_refused_where_asked_for(world):
+    given = flags(world / "model", world / "data", world / "fused", graph="dynamic", kernels="fused")
+    done = command("pretrain", *given)
+    assert done.code == 2 and "ops of the static graph; use --kernels auto" in done.told
