@@ -86,7 +86,7 @@ BELOW = {
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
     "ernie_pair/launch": (
         *("ernie_pair/pair/cross_validation", "ernie_pair/pair/param_search", "ernie_pair/pretrain"),
-        "ernie_pair/embedding/train",
+        *("ernie_pair/embedding/train", "ernie_pair/pair/mining"),
     ),
 }
 # Their recipe fixes where they lie; these are the rooms that they are of.

@@ -20,7 +20,7 @@ class EmbedderOptions:
 
     ``dim``: numbers of a vector, one of the lengths that it was trained for. ``pooling`` and ``max_seq_len``
     are of a model without embedding.json, which is asked as it is: mean, and the length of its training.
-    ``threads``: of one forward pass of an exported model, 0: the cores of this process.
+    ``threads``: of one forward pass on a CPU, 0: those of this process.
     """
 
     dim: int = 0
@@ -74,7 +74,7 @@ def _open_trained(path: Path, device: str, options: EmbedderOptions, kernels: Ke
     source = open_model(str(path), model_type="", from_scratch=False)
     refuse_no_family(source, "write model_type there")
     settings = read_embedding(path) or _untrained_settings(source, options)
-    return open_trained(source, settings, device, kernels)
+    return open_trained(source, settings, device, kernels, options.threads)
 
 
 def _untrained_settings(source: ModelSource, options: EmbedderOptions) -> EmbeddingSettings:

@@ -15,19 +15,22 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.kernels.choice import KernelChoice
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.source import ModelSource
-from ernie_pair.pair.model.kernel_path import casting, choose_path, constant_weights
+from ernie_pair.pair.model.kernel_path import casting, choose_path, constant_weights, take_threads
 from ernie_pair.processes.world import World
 
 logger = logging.getLogger(__name__)
 
 
 def open_trained(
-    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags
+    source: ModelSource, settings: EmbeddingSettings, device: str, kernels: KernelFlags, threads: int = 0
 ) -> EmbeddingModel:
-    """Open the model of ``source``. Raises InputError for what ``device`` cannot do, CheckpointError."""
+    """Open the model of ``source``, to be asked on ``threads`` of a CPU, 0: those of this process.
+
+    Raises InputError for what ``device`` cannot do, CheckpointError."""
     quiet_libraries()
     logger.info("on %s", start_device(device, World()))
     model, choice = load_text_encoder(source, settings, device, kernels)
+    take_threads(model, threads)
     logger.info("%s", choice.describe())
     tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
     return EmbeddingModel(

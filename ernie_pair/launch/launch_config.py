@@ -30,12 +30,14 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
+from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
 from ernie_pair.pair.param_search.search_config import SearchParamsConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.processes.world import World
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")
+NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*")  # as commands are written; a file has an ending, or a folder
 TIMED = ("train", "pretrain")  # of which a probe can take steps
 CONFIGS: Dict[str, Type[Options]] = {
     "train": TrainConfig,
@@ -46,12 +48,13 @@ CONFIGS: Dict[str, Type[Options]] = {
     "train-embedding": TrainEmbeddingConfig,
     "cross-validate": CrossValidateConfig,
     "search-params": SearchParamsConfig,
+    "pseudo-label": PseudoLabelConfig,
 }
 
 
 @dataclass(frozen=True)
 class LaunchConfig(Options):
-    """Start pretraining, trainings, distillation, evaluation or prediction in several processes."""
+    """Start pretraining, training, distillation, evaluation, prediction or labelling in several processes."""
 
     EXAMPLE = "pretrain --gpus 0,1 --model_name_or_path ernie-1.0 --input_dir data --output_dir output"
 
@@ -174,6 +177,11 @@ def _entries_of(first: str) -> Tuple[List[Entry], List[Entry]]:
     """Return the block `launch:` of a file and the flags beside it; nothing of a command."""
     if first in CONFIGS:
         return [], []
+    if NAME.fullmatch(first) and not Path(first).exists():
+        raise InputError(
+            f"{first} is no command of launch; give one of {', '.join(CONFIGS)}, or a file that ernie-pair "
+            "config makes"
+        )
     if not Path(first).is_file():
         raise InputError(
             f"{first}: no such file; ernie-pair config makes one, or give one of {', '.join(CONFIGS)} for it"

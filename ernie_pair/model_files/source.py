@@ -40,6 +40,7 @@ WEIGHT_FILES = (
     *("model_state.pdparams", "model.safetensors", "static_vars.safetensors"),
     *("static_vars.pdparams", "static_vars", "params"),  # the recipe's, and ERNIE's own releases
 )
+OF_EXPORTED = ("export.json", "model.onnx")  # every exported model has one of them
 RECIPE_NOTE, MOST_NOTE_BYTES = "config.yml", 1 << 16
 # The recipe's spelling of the name that PaddleNLP knows.
 ALIASES = {"ERNIE 1.0": "ernie-1.0"}
@@ -141,6 +142,7 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
         raise InputError(f"{folder} has no {' and no '.join(missing)}{cure}")
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
+        _refuse_exported(folder)
         raise InputError(
             f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or start from random "
             "weights with --from_scratch true"
@@ -157,6 +159,14 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
         is_own = OWN_FAMILY in read_config(config)
         refuse_other_cutting(folder, folder / VOCAB, spec.lower_case, is_own)
     return ModelSource(str(folder), spec, folder / VOCAB, weights, is_theirs)
+
+
+def _refuse_exported(folder: Path) -> None:
+    if any((folder / name).is_file() for name in OF_EXPORTED):
+        raise InputError(
+            f"{folder} holds an exported model, which has no weights to load; give the trained one that it "
+            "was made from: the OUT of a training run, or OUT/best"
+        )
 
 
 def _is_hugging_face(config: Path, weights: Optional[Path]) -> bool:

@@ -6,7 +6,7 @@ that was killed takes them up; the folder appears when all of it is there.
 
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Dict, List, Literal, NamedTuple, Optional, Sequence
@@ -168,6 +168,7 @@ def _refuse_loss(output_dir: Path) -> None:
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     left_out = LeftOut()
     count = _write_texts(Path(config.texts_file), draft, left_out if config.on_bad_row == "skip" else None)
+    _refuse_many_lists(config, count)
     if left_out.count:
         logger.warning("%d lines are left out, the first: %s", left_out.count, left_out.first)
     vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
@@ -184,6 +185,15 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
         kind, config.precision, count, dim, vectors.fingerprint, vectors.max_seq_len, recall
     )
     manifest.write(draft, lines_left_out=left_out.count)
+
+
+def _refuse_many_lists(config: IndexConfig, count: int) -> None:
+    """Raise InputError for more lists than there are texts: faiss finds no centres for them."""
+    if config.lists > count:
+        raise InputError(
+            f"--lists {config.lists} is above the {count} texts of {config.texts_file}; use "
+            f"{replace(config.shape, lists=0).lists_for(count)}, or leave it out"
+        )
 
 
 def _vectors_of(config: IndexConfig, table: TextTable, work: Path) -> Vectors:

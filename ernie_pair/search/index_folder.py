@@ -56,6 +56,14 @@ class IndexFolder:
     texts: TextTable
     ids: TextTable
 
+    def refuse_breadth(self, breadth: int) -> None:
+        """Raise InputError where ``breadth`` would change nothing: 0 leaves it to the index."""
+        if breadth and self.manifest.kind == "flat":
+            raise InputError(
+                f"--breadth {breadth}: {self.folder} is a flat index, whose vectors are all compared; leave "
+                "the flag out"
+            )
+
 
 def open_index_folder(folder: Path) -> IndexFolder:
     """Open an index, all of whose files are checked by their hashes.

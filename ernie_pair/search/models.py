@@ -44,4 +44,4 @@ def open_scorer(folder: str, device: str, threads: int) -> Scorer:
         return predictor.score
     from ernie_pair.search.trained_scorer import open_trained_scorer  # which loads Paddle
 
-    return open_trained_scorer(folder, device)
+    return open_trained_scorer(folder, device, threads)

@@ -27,7 +27,7 @@ from ernie_pair.search.index_folder import INDEX_MANIFEST
 from ernie_pair.search.searcher import RECALL_K, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
-BREADTH_HELP = "of ivf the lists that are looked through, of hnsw the candidates; 0: 64"
+BREADTH_HELP = "of ivf the lists that are looked through, of hnsw the candidates, flat has none; 0: 64"
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)

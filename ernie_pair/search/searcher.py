@@ -23,7 +23,7 @@ class TextRecall:
     """An index and the embedding model that made it. Not for several threads at a time.
 
     ``recall_k``: texts for each query. ``breadth``: see `VectorIndex`. Raises InputError where ``embedder``
-    is not the model that made the index, CheckpointError where the index is damaged.
+    is not the model that made the index or the index has no breadth, CheckpointError where it is damaged.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class TextRecall:
         threads: int = 0,
         breadth: int = 0,
     ):
+        folder.refuse_breadth(breadth)
         manifest = folder.manifest
         if manifest.dim != embedder.dim and manifest.dim in embedder.settings.dims:
             embedder = TextEmbedder(embedder.model, manifest.dim, embedder.batch_size)
@@ -111,6 +112,7 @@ class PairSearcher:
         if recall_k < 1:
             raise InputError(f"--recall_k {recall_k} is below 1; use {RECALL_K}, for example")
         folder = open_index_folder(Path(index))
+        folder.refuse_breadth(breadth)
         embedder = open_embedding_model(str(model_path), 0, device, threads)
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
         self.threshold, self.cuts = threshold, cuts

@@ -14,7 +14,7 @@ from ernie_pair.model_files.pair_symmetry import score_pairs
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.model_files.temperature import read_calibration
 from ernie_pair.pair.model.classifier_weights import load_classifier
-from ernie_pair.pair.model.kernel_path import casting, choose_path
+from ernie_pair.pair.model.kernel_path import casting, choose_path, take_threads
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.process_group import SingleProcess
 from ernie_pair.processes.world import World
@@ -22,10 +22,13 @@ from ernie_pair.processes.world import World
 BATCH_SIZE = 64
 
 
-def open_trained_scorer(folder: str, device: str) -> Callable[[Sequence[Tuple[str, str]]], np.ndarray]:
+def open_trained_scorer(
+    folder: str, device: str, threads: int = 0
+) -> Callable[[Sequence[Tuple[str, str]]], np.ndarray]:
     """Open the classifier in ``folder``, or the best one of a run there; it scores as its calibration says.
 
-    Raises InputError for a folder without one, or one of more than two classes, CheckpointError.
+    ``threads``: of one forward pass on a CPU, 0: those of this process. Raises InputError for a folder
+    without one, or one of more than two classes, CheckpointError.
     """
     quiet_libraries()
     start_device(device, World())
@@ -33,6 +36,7 @@ def open_trained_scorer(folder: str, device: str) -> Callable[[Sequence[Tuple[st
     model, vocab_file = load_classifier(str(path))
     refuse_unrankable(model.num_classes, str(path))
     kernels = choose_path(model, KernelFlags(), device, casts=True)
+    take_threads(model, threads)
     length = model.spec.inference_length
     tokenizer = open_tokenizer(vocab_file, model.spec, length)
     saved = read_calibration(path, model.num_classes)

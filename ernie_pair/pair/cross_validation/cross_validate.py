@@ -92,8 +92,9 @@ class _CrossValidation:
         self.pairs = self.file.read()
         told = self.output_dir / f"train{ENDING}" if self.ranks.world.is_first else None
         tell_rejected(config.train_file, self.pairs.bad, len(self.pairs), told)
-        self.folds = make_folds(self.pairs, config.folds, config.group_by, config.seed)
-        logger.info("%s: %s", config.train_file, describe_folds(self.folds, self.pairs.known_labels))
+        names = self.labels.names
+        self.folds = make_folds(self.pairs, names, config.folds, config.group_by, config.seed)
+        logger.info("%s: %s", config.train_file, describe_folds(self.folds, self.pairs.known_labels, names))
         self.files = FoldFiles(self.output_dir, config.folds)
 
     def make(self) -> CrossValidation:

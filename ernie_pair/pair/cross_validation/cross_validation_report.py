@@ -98,22 +98,27 @@ def evaluation_of_folds(
     together = evaluation_of(answers, asked)
     evaluation: Dict[str, Any] = {
         **together,
-        **{name: value if math.isfinite(value) else None for name, value in found.mean.items()},
-        "folds": [{"rows": rows, **metrics} for rows, metrics in zip(found.rows, found.folds)],
-        "deviation": found.deviation,
+        **_defined(found.mean),
+        "folds": [{"rows": rows, **_defined(metrics)} for rows, metrics in zip(found.rows, found.folds)],
+        "deviation": _defined(found.deviation),
         "all_rows": {name: together[name] for name in METRICS},
     }
     return {**evaluation, "intervals": found.interval} if found.interval else evaluation
 
 
+def _defined(metrics: Metrics) -> Dict[str, Optional[float]]:
+    """Return ``metrics`` as JSON can hold them: what is undefined, as auc of one class is, is None."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+
+
 def table_of_folds(found: CrossValidation) -> Table:
     """Return the table of the report: a row per fold, then mean and deviation."""
     rows = [
-        [f"fold {number}", count, *(metrics[name] for name in METRICS)]
+        [f"fold {number}", count, *_defined(metrics).values()]
         for number, (count, metrics) in enumerate(zip(found.rows, found.folds), start=1)
     ]
-    rows.append(["mean", sum(found.rows), *(found.mean[name] for name in METRICS)])
-    rows.append(["deviation", None, *(found.deviation[name] for name in METRICS)])
+    rows.append(["mean", sum(found.rows), *_defined(found.mean).values()])
+    rows.append(["deviation", None, *_defined(found.deviation).values()])
     note = (
         "The metrics at the top are the means over the folds, and their intervals are by bootstrap over "
         "groups of rows that share texts. Curves, slices and worst rows are of all rows together, each "

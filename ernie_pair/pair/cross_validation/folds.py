@@ -5,7 +5,7 @@ are equal when they are so normalised, as in the audit. Groups are dealt to the 
 spread evenly.
 """
 
-from typing import Literal, NamedTuple, Tuple
+from typing import Literal, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -25,12 +25,13 @@ class Folds(NamedTuple):
     fold: np.ndarray
 
 
-def make_folds(pairs: Pairs, count: int, group_by: GroupBy, seed: int) -> Folds:
-    """Divide labelled ``pairs`` into ``count`` folds, the same ones for the same ``seed``.
+def make_folds(pairs: Pairs, names: Sequence[str], count: int, group_by: GroupBy, seed: int) -> Folds:
+    """Divide ``pairs``, labelled with the classes ``names``, into ``count`` folds; ``seed`` decides.
 
     ``group_by``: text joins rows that share a text, pair only those of the same two texts, in either order.
     Raises InputError where the groups leave no ``count`` folds of all classes.
     """
+    _refuse_no_rows(pairs, names)
     file = coded({"train": pairs})["train"]
     group = group_rows(file, group_by)
     _refuse_giant(file, group)
@@ -40,7 +41,7 @@ def make_folds(pairs: Pairs, count: int, group_by: GroupBy, seed: int) -> Folds:
             f"for --folds {count}; take fewer folds, or --group_by pair"
         )
     fold = deal_groups(group, pairs.known_labels, count, seed)
-    _refuse_absent_class(pairs, fold, count)
+    _refuse_absent_class(pairs, names, fold, count)
     return Folds(group, fold)
 
 
@@ -104,25 +105,35 @@ def _commonest_text(file: Coded) -> Tuple[str, int]:
     return text, int(both[number])
 
 
-def _refuse_absent_class(pairs: Pairs, fold: np.ndarray, count: int) -> None:
+def _refuse_no_rows(pairs: Pairs, names: Sequence[str]) -> None:
+    """Raise InputError for a class that no row has: a model of such rows cannot be measured."""
+    rows = np.bincount(pairs.known_labels, minlength=len(names))
+    if not rows.all():
+        raise InputError(
+            f"{pairs.path} has no pair of class {names[int(rows.argmin())]}; give pairs of all classes: "
+            f"{', '.join(names)}"
+        )
+
+
+def _refuse_absent_class(pairs: Pairs, names: Sequence[str], fold: np.ndarray, count: int) -> None:
     labels = pairs.known_labels
     for number in range(count):
         absent = np.setdiff1d(labels, labels[fold == number])
         if len(absent):
             raise InputError(
-                f"{pairs.path}: fold {number + 1} of {count} has no pair of class {absent[0]}; take fewer "
-                "--folds, give more pairs of that class, or take --group_by pair"
+                f"{pairs.path}: fold {number + 1} of {count} has no pair of class {names[absent[0]]}; take "
+                "fewer --folds, give more pairs of that class, or take --group_by pair"
             )
 
 
-def describe_folds(folds: Folds, labels: np.ndarray) -> str:
-    """Return a line on how the rows are divided, of ``labels`` int64 [rows]."""
+def describe_folds(folds: Folds, labels: np.ndarray, names: Sequence[str]) -> str:
+    """Return a line on how the rows are divided, of ``labels`` int64 [rows] of the classes ``names``."""
     sizes, largest = np.bincount(folds.fold), np.bincount(folds.group).max()
-    shares = [float(np.mean(labels[folds.fold == number] == labels.max())) for number in range(len(sizes))]
+    shares = [float(np.mean(labels[folds.fold == number] == len(names) - 1)) for number in range(len(sizes))]
     told = (
         f"{len(labels)} rows in {folds.group.max() + 1} groups, the largest of {largest} rows: folds of "
         f"{sizes.min()} to {sizes.max()} rows, {min(shares):.4f} to {max(shares):.4f} of them of class "
-        f"{labels.max()}"
+        f"{names[-1]}"
     )
     if largest <= sizes.sum() / len(sizes):
         return told

@@ -15,7 +15,7 @@ from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels, refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
-from ernie_pair.model_files.temperature import CALIBRATION
+from ernie_pair.model_files.temperature import CALIBRATION, read_calibration
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import ENCODING_HELP, RowRules
@@ -24,6 +24,7 @@ from ernie_pair.pair.distill.model_table import FILES, Column, compare, write_ta
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_pair import export_pair
 from ernie_pair.pair.export.judge_precision import FLOAT, INT8
+from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.processes.world import World
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
@@ -105,6 +106,8 @@ def compare_models(config: CompareModelsConfig) -> None:
         print((Path(config.output_dir) / FILES[1]).read_text(encoding="utf-8"), end="")
         return
     pairs = _pairs_of(config, labels)
+    for model in models:  # all of them, before the first is exported
+        read_calibration(model.folder, load_classifier(str(model.folder))[0].num_classes)
     columns = [column for model in models for column in _columns_of(config, model, model is models[-1])]
     threads = config.threads or cpu_threads()
     table = compare(columns, pairs, config.alone, config.bootstrap, config.seed)

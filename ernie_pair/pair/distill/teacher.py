@@ -15,7 +15,7 @@ from typing import Any, ContextManager, Dict, List, Sequence
 import numpy as np
 import paddle
 
-from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.errors import InputError
 from data_tools.base.progress import CountProgress
 from data_tools.files.array_cache import ArrayKind, array_cache
 from data_tools.files.keyed_cache import KeyedCache
@@ -28,7 +28,7 @@ from ernie_pair.model_files.source import ModelSource, model_folder_of, open_mod
 from ernie_pair.model_files.temperature import read_calibration
 from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.model.classifier import PairClassifier
-from ernie_pair.pair.model.classifier_weights import HEADS, load_classifier
+from ernie_pair.pair.model.classifier_weights import load_classifier, refuse_no_classifier
 from ernie_pair.pair.model.kernel_path import choose_path, constant_weights
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.step.amp import FLOAT32_OPS
@@ -53,7 +53,7 @@ class Teacher:
         folder = model_folder_of(Path(config.teacher))
         self.config, self.name = config, str(folder)
         self.source: ModelSource = open_model(str(folder), model_type="", from_scratch=False)
-        _refuse_no_classifier(self.source)
+        refuse_no_classifier(self.source.read_weights(), f"--teacher {self.source.name}")
         refuse_no_classes(self.source.spec.labels, f"--teacher {folder}", "distill")
         self.model: PairClassifier = load_classifier(str(folder), config.model_class)[0]
         for parameter in self.model.parameters():
@@ -62,7 +62,7 @@ class Teacher:
         self.tokenizer: WordPiece = open_tokenizer(
             self.source.vocab_file, self.source.spec, config.max_seq_len
         )
-        self._sha256 = ""
+        self._sha256 = self._kernels = ""
         self._constant = ExitStack()
 
     @property
@@ -92,7 +92,7 @@ class Teacher:
     def prepare(self, process_group) -> None:
         """Choose the kernels, the same on all ranks; the weights stay as they are from here on."""
         config, group = self.config, process_group
-        choose_path(self.model, config, config.device, group.size, group.all_reduce)
+        self._kernels = choose_path(self.model, config, config.device, group.size, group.all_reduce).name
         self._constant.enter_context(constant_weights(self.model))
 
     def eval(self) -> None:
@@ -148,6 +148,7 @@ class Teacher:
             "teacher": self.sha256,
             "rows": sha256_of_rows(part),
             "batch_size": config.batch_size,
+            "kernels": f"{config.device}, {self._kernels}",
             "computed in": config.amp_dtype if config.use_amp else config.precision,
         }
         wanted = ArrayKind(np.dtype(np.float32), (len(part), self.num_classes))
@@ -171,11 +172,3 @@ def _parts_of(rows: EncodedPairs) -> Sequence[EncodedPairs]:
         starts, heads = rows.starts[first : last + 1] - begin, rows.heads[first:last]
         parts.append(EncodedPairs(rows.ids[begin:end], starts, heads, None, rows.pad_id))
     return parts
-
-
-def _refuse_no_classifier(source: ModelSource) -> None:
-    """Raise CheckpointError when ``source`` holds an encoder without a classifier."""
-    if not any(name.startswith(HEADS[0]) for name in source.read_weights()):
-        raise CheckpointError(
-            f"--teacher {source.name} holds no classifier, only an encoder; train one with ernie-pair train"
-        )

@@ -118,8 +118,9 @@ def symmetry_of(members: Sequence[Member], asked: str) -> str:
     for member, one in zip(members, chosen):
         if one != chosen[0]:
             raise InputError(
-                f"{member.path} was tuned with --symmetric {one}, and {members[0].path} with {chosen[0]}; "
-                "tune them alike: ernie-pair evaluate --calibrate_on FILE --save_temperature true"
+                f"{member.path} is scored with --symmetric {one}, and {members[0].path} with {chosen[0]}; "
+                "pass --symmetric average or none, a model tuned the other way first: ernie-pair evaluate "
+                "--symmetric average --calibrate_on FILE --save_temperature true"
             )
     return chosen[0]
 

@@ -40,6 +40,7 @@ from ernie_pair.pair.mining.neighbours import (
     Ngrams,
     Range,
     nearest,
+    seen_range,
 )
 from ernie_pair.pair.mining.text_graph import TextGraph
 from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
@@ -49,6 +50,7 @@ from ernie_pair.processes.world import World
 PLACES = ("train_file", "dev_file", "test_file", "embedding_model")
 LABELLED = "labelled"
 SPARE = 4  # neighbours looked at for each that a text may have: some are taken or known
+LOOKED_AT = 1000  # texts whose similarities are told where no near pair was found
 _DRAWN = 3  # sets the draws of --limit apart
 
 logger = logging.getLogger(__name__)
@@ -137,12 +139,34 @@ def _near_pairs(
     compare = _compare(graph, kept, config)
     _tell_doubt(graph, compare, config)
     found = nearest(compare, graph.group, wanted, kept)
+    before = len(taken)
     for node, others in enumerate(found):
         for other, similarity in others.tolist():
             if other == NOBODY or quota.is_full(node):
                 break
             if quota.take(node, other):
                 yield Mined(node, other, False, "near", (), similarity)
+    if len(taken) == before:
+        _tell_range(graph, compare, config)
+
+
+def _tell_range(graph: TextGraph, compare: Compare, config: MineConfig) -> None:
+    """Log which similarities there are, where none makes a new pair, and which flag lets more of them in."""
+    count, (least, most) = min(len(graph.group), LOOKED_AT), seen_range(compare, graph.group, LOOKED_AT)
+    if least > most:
+        logger.info("near: none of the first %d texts is like one of another group at all", count)
+        return
+    cures = {
+        "raise --max_similarity": least > config.max_similarity,
+        "lower --min_similarity": most < config.min_similarity,
+        "what lies between is known already: lower --min_similarity or raise --max_similarity": True,
+    }
+    logger.info(
+        "near: no new pair: similarities of the first %d texts go from %.4f to %.4f, and those from %g to %g "
+        "are asked for; %s",
+        *(count, least, most, config.min_similarity, config.max_similarity),
+        next(cure for cure, is_so in cures.items() if is_so),
+    )
 
 
 def _tell_doubt(graph: TextGraph, compare: Compare, config: MineConfig) -> None:

@@ -60,6 +60,19 @@ def nearest(compare: Compare, group: np.ndarray, wanted: Range, kept: KeptBlocks
             progress.advance(end - first)
 
 
+def seen_range(compare: Compare, group: np.ndarray, count: int) -> Tuple[float, float]:
+    """Return the least and the greatest similarity of the first ``count`` texts with those of other groups.
+
+    ``group`` int64 [N], as in `nearest`. They are inf and -inf where there is none.
+    """
+    least, most = np.inf, -np.inf
+    for row, (nodes, similarities) in enumerate(compare.block(0, min(count, len(group)))):
+        others = similarities[group[nodes] != group[row]]
+        if len(others):
+            least, most = min(least, float(others.min())), max(most, float(others.max()))
+    return least, most
+
+
 def _block(compare: Compare, group: np.ndarray, wanted: Range, span: Tuple[int, int]) -> np.ndarray:
     first, end = span
     found = np.zeros((end - first, wanted.most_texts), dtype=NEAR)

@@ -10,7 +10,7 @@ Any number of pairs takes the same memory. A run that is killed goes on where it
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterator, List, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -70,7 +70,11 @@ def pseudo_label(config: PseudoLabelConfig) -> None:
 def _thresholds(
     trained: InferenceModel, dev: Pairs, symmetric: str, config: PseudoLabelConfig
 ) -> List[PreciseThreshold]:
-    """Choose the thresholds on ``dev``, and log them. Raises InputError when no class has one."""
+    """Choose the thresholds on ``dev``, and log them.
+
+    Raises InputError when no class has one, or ``dev`` lacks a class.
+    """
+    _refuse_absent_class(trained.labels.names, dev)
     shown = probabilities(trained.logits(dev, symmetric), trained.calibration.temperature)
     found = precise_thresholds(shown, dev.known_labels, config.at_precision, config.confidence)
     for name, one in zip(trained.labels.names, found):
@@ -90,6 +94,16 @@ def _thresholds(
             f"{best:.4f}; ask for less with --at_precision, or give more labelled pairs"
         )
     return found
+
+
+def _refuse_absent_class(names: Sequence[str], dev: Pairs) -> None:
+    """Raise InputError for a class without a row: nothing tells then how often it is mistaken for another."""
+    rows = np.bincount(dev.known_labels, minlength=len(names))
+    if not rows.all():
+        raise InputError(
+            f"--dev_file {dev.path} has no pair of class {names[int(rows.argmin())]}, so it tells no "
+            "precision; give labelled pairs of all classes"
+        )
 
 
 def _windows(

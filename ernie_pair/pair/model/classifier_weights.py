@@ -65,9 +65,22 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
     model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
     assert source.weights is not None  # a model that is not from scratch has some
-    set_matching(model, source.read_weights(), source.weights)
+    found = source.read_weights()
+    if any(
+        name.startswith(HEADS[0]) for name, _ in model.named_parameters()
+    ):  # a person's class may have none
+        refuse_no_classifier(found, source.name)
+    set_matching(model, found, source.weights)
     model.eval()
     return model, source.vocab_file
+
+
+def refuse_no_classifier(found: Arrays, where: str) -> None:
+    """Raise CheckpointError when the weights ``found`` are of an encoder, or an embedding model, alone."""
+    if not any(name.startswith(HEADS[0]) for name in found):
+        raise CheckpointError(
+            f"{where} holds no classifier, only an encoder; train one with ernie-pair train"
+        )
 
 
 def with_prefix(found: Arrays, model: EncoderModel) -> Arrays:

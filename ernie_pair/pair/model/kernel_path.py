@@ -8,6 +8,7 @@ import paddle
 
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.gpu.capability import paddle_capability, refuse_old_gpu
+from ernie_pair.device.paddle_patches.core_settings import set_math_threads
 from ernie_pair.kernels.attach import attach_kernels, describe_unfit, detach_kernels, why_layers_unfit
 from ernie_pair.kernels.choice import AllReduce, KernelChoice, agree_on_path, choose_kernels
 from ernie_pair.kernels.kernel_flags import DTYPES, KernelFlags
@@ -49,6 +50,14 @@ def choose_path(
         detach_kernels(*parts)
         model.fused_state = None
     return choice.with_note(describe_unfit(parts[1])) if choice.is_fused else choice
+
+
+def take_threads(model: EncoderModel, threads: int) -> None:
+    """Let this thread ask ``model`` on so many ``threads`` of a CPU; 0: as many as the process has."""
+    if threads:
+        set_math_threads(threads)
+        if model.fused_state is not None:
+            model.fused_state.threads = threads
 
 
 def casting(choice: KernelChoice) -> ContextManager[None]:

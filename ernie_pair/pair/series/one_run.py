@@ -59,6 +59,7 @@ class OneRun:
     def logits(self, file: str) -> np.ndarray:
         """Return the logits, float32 [N, C], that its best model gives the pairs of ``file``.
 
+        They are scored as the model says, in one order or both: as it will answer once it is shipped.
         Raises CheckpointError when the run has published none.
         """
         result = self._trainer.state.best_model_checkpoint
@@ -67,4 +68,4 @@ class OneRun:
                 f"{self._trainer.config.output_dir} holds no best model; remove it and run the same command "
                 "again"
             )
-        return self._trainer.predict(file, symmetric="none").predictions
+        return self._trainer.predict(file).predictions

@@ -196,6 +196,8 @@ def test_what_is_wrong_is_said_before_anything_starts(folder, monkeypatch, block
     [
         ([], "give a file or one of train, "),
         (["--epochs=3"], "give a file or one of train, "),
+        (["mine", "--train_file=a"], "mine is no command of launch; give one of train, .*, or a file that"),
+        (["predikt"], "predikt is no command of launch; give one of train, "),
         (["absent.yaml"], "absent.yaml: no such file; ernie-pair config makes one"),
     ],
 )

@@ -16,7 +16,7 @@ from ernie_pair.search import faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index_folder import WRITTEN, open_index_folder
 from ernie_pair.search.search_texts import SearchConfig, search_texts
-from ernie_pair.search.searcher import PairSearcher
+from ernie_pair.search.searcher import PairSearcher, TextRecall
 from ernie_pair.search.text_table import TextTable, TextTableWriter
 
 pytest.importorskip("faiss")
@@ -105,6 +105,21 @@ def test_too_little_memory_is_said_before_the_model_works(tmp_path, embedder, mo
     error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS))
     assert error.exit_code == 5 and "60 vectors of 16 takes about 0.0 GB" in error.message
     assert embedder.calls == []
+
+
+def test_more_lists_than_texts_are_refused_at_once(tmp_path, embedder):
+    error = refusal_of(write_lines(tmp_path / "texts.txt", TEXTS), kind="ivf", lists=61)
+    assert error.exit_code == 2 and "61 is above the 60 texts of " in error.message
+    assert error.message.endswith("use 1, or leave it out") and embedder.calls == []
+
+
+def test_breadth_of_a_flat_index_is_refused(index, embedder):
+    embedder.calls.clear()
+    with pytest.raises(InputError, match="breadth=8: .*index is a flat index") as told:
+        PairSearcher(index, "any", breadth=8)
+    with pytest.raises(InputError, match="breadth=8: .*index is a flat index"):  # as the service opens it
+        TextRecall(open_index_folder(index), embedder, breadth=8)
+    assert "\n" not in told.value.message and embedder.calls == []
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 from tiny_pair import toy_rows, write_model
+from tiny_ship import logits_of_trained
 
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair import CrossValidateConfig, cross_validate
 from ernie_pair.__main__ import _run as run_here
 from ernie_pair.pair.cross_validation import cross_validate as module
-from ernie_pair.pair.cross_validation.cross_validation_report import measure_folds
+from ernie_pair.pair.cross_validation.cross_validation_report import (
+    answers_of,
+    evaluation_of_folds,
+    measure_folds,
+    table_of_folds,
+)
 from ernie_pair.pair.cross_validation.folds import Folds
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
 from ernie_pair.pair.metrics import METRICS
 from ernie_pair.pair.series.one_run import OneRun
@@ -111,6 +119,19 @@ def test_a_fold_is_the_run_that_train_makes_of_its_files(config, tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
+def test_a_fold_is_predicted_as_its_model_will_answer(config, tmp_path):
+    """A run that was trained to average both orders ships that, so that is what its fold measures."""
+    spread = str(write_model(tmp_path / "spread", initializer_range=0.5))  # so that the order matters
+    cross_validate(replace(config, model_name_or_path=spread, folds=2, max_steps=3, symmetric="average"))
+    told = read_log_probabilities(tmp_path / "out" / "fold-1" / "predictions.tsv", 2)
+    rows = (tmp_path / "out" / "folds" / "fold-1-test.jsonl").read_text(encoding="utf-8").splitlines()
+    pairs = [(row["sentence1"], row["sentence2"]) for row in map(json.loads, rows)]
+    model = str(tmp_path / "out" / "fold-1" / "best")
+    one, turned = (logits_of_trained(model, asked) for asked in (pairs, [pair[::-1] for pair in pairs]))
+    found = [log_softmax(logits, axis=1) for logits in ((one + turned) / 2, one)]
+    assert np.abs(told - found[0]).max() < 1e-3 < np.abs(told - found[1]).max()
+
+
 def test_the_command_takes_dev_file_and_names_of_classes(config, tmp_path, capsys):
     dev = tmp_path / "dev.tsv"
     rows = (f"{a}\t{b}\t{('no', 'yes')[label]}\n" for a, b, label in toy_rows(20, 3))
@@ -174,6 +195,27 @@ def test_intervals_are_wider_where_rows_share_texts(config, tmp_path):
         assert low < found.mean["accuracy"] < high
         widths.append(high - low)
     assert widths[1] > 2 * widths[0]
+
+
+def test_what_a_fold_cannot_measure_is_no_nan_in_the_report(config, tmp_path):
+    labels = np.array([0, 1] * 20 + [0] * 20)  # the third fold has no pair of class 1
+    logits = np.random.default_rng(0).normal(size=(60, 2))
+    folds = Folds(np.arange(60), np.arange(60) // 20)
+    asked = replace(config, folds=3)
+    found = measure_folds(logits, labels, folds, asked, tmp_path / "predictions.tsv")
+    pairs = Pairs(["a"] * 60, ["b"] * 60, labels, "", "all.tsv")
+    told = evaluation_of_folds(found, answers_of(pairs, ("0", "1"), logits), asked)
+    assert json.dumps(told, allow_nan=False) and told["folds"][2]["auc"] is None
+    assert told["auc"] is told["deviation"]["auc"] is None and told["folds"][0]["auc"] is not None
+    assert table_of_folds(found).rows[2][1 + len(METRICS) - 2] is None
+
+
+def test_a_file_of_one_class_is_refused_before_any_run(config, tmp_path):
+    rows = ("\t".join(map(str, row)) + "\n" for row in toy_rows(60, 0) if row[2] == 0)
+    (tmp_path / "zeros.tsv").write_text("".join(rows), encoding="utf-8")
+    with pytest.raises(InputError, match="zeros.tsv has no pair of class same; give pairs of all classes"):
+        cross_validate(replace(config, train_file=str(tmp_path / "zeros.tsv"), label_map="0=other,1=same"))
+    assert not (tmp_path / "out" / "folds").exists()
 
 
 def test_the_mean_goes_to_the_tools_of_report_to(config, tmp_path, monkeypatch):

@@ -9,6 +9,8 @@ from ernie_pair.pair.cross_validation.fold_files import rows_of_fold
 from ernie_pair.pair.cross_validation.folds import deal_groups, describe_folds, group_rows, make_folds
 from ernie_pair.pair.data.pair_file import Pairs
 
+NAMES = ("no", "yes")
+
 
 def pairs_of(rows):
     left, right, labels = zip(*rows)
@@ -32,7 +34,7 @@ def test_rows_that_a_chain_of_texts_joins_are_one_group():
 @pytest.mark.parametrize("count", [2, 5])
 def test_no_text_stands_in_two_folds_and_classes_are_even(count):
     pairs = chained(600, 2400)
-    folds = make_folds(pairs, count, "text", seed=3)
+    folds = make_folds(pairs, NAMES, count, "text", seed=3)
     texts = [
         {t for side in (pairs.left, pairs.right) for t, f in zip(side, folds.fold) if f == number}
         for number in range(count)
@@ -47,7 +49,7 @@ def test_no_text_stands_in_two_folds_and_classes_are_even(count):
 
 def test_folds_follow_from_the_seed_alone():
     pairs = chained(300, 1200)
-    one, same, other = (make_folds(pairs, 4, "text", seed).fold for seed in (1, 1, 2))
+    one, same, other = (make_folds(pairs, NAMES, 4, "text", seed).fold for seed in (1, 1, 2))
     assert np.array_equal(one, same) and not np.array_equal(one, other)
 
 
@@ -63,8 +65,8 @@ def test_a_giant_group_is_named_with_its_text_and_the_cure():
     with pytest.raises(
         InputError, match="join 30 of its 50 rows into one group.*你好.* in 30.*group_by pair"
     ):
-        make_folds(pairs_of(hub + rest), 5, "text", seed=0)
-    by_pair = make_folds(pairs_of(hub + rest), 5, "pair", seed=0)
+        make_folds(pairs_of(hub + rest), NAMES, 5, "text", seed=0)
+    by_pair = make_folds(pairs_of(hub + rest), NAMES, 5, "pair", seed=0)
     assert np.bincount(by_pair.fold).tolist() == [10] * 5
 
 
@@ -72,26 +74,31 @@ def test_a_group_larger_than_a_fold_is_told():
     hub = [("你好", f"text {number}", number % 2) for number in range(20)]
     rest = [(f"left {number}", f"right {number}", number % 2) for number in range(30)]
     pairs = pairs_of(hub + rest)
-    told = describe_folds(make_folds(pairs, 5, "text", seed=0), pairs.labels)
+    told = describe_folds(make_folds(pairs, NAMES, 5, "text", seed=0), pairs.labels, NAMES)
     assert "31 groups, the largest of 20 rows" in told and told.endswith("take fewer folds to even them")
-    assert "even them" not in describe_folds(make_folds(pairs, 2, "text", seed=0), pairs.labels)
+    assert "even them" not in describe_folds(make_folds(pairs, NAMES, 2, "text", seed=0), pairs.labels, NAMES)
 
 
 @pytest.mark.parametrize(
     "rows, reason",
     [
         ([("a", "b", 0), ("c", "d", 1), ("e", "f", 0)], "too few for folds=4; take fewer folds"),
-        ([(f"a{n}", f"b{n}", int(n < 2)) for n in range(9)], "has no pair of class 1; take fewer folds"),
+        ([(f"a{n}", f"b{n}", int(n < 2)) for n in range(9)], "has no pair of class yes; take fewer folds"),
+        (
+            [(f"a{n}", f"b{n}", 0) for n in range(9)],
+            "all.tsv has no pair of class yes; give pairs of all .* no, yes",
+        ),
+        ([(f"a{n}", f"b{n}", 1) for n in range(9)], "all.tsv has no pair of class no; give pairs of all"),
     ],
 )
 def test_folds_that_cannot_be_made_say_why(rows, reason):
     with pytest.raises(InputError, match=reason):
-        make_folds(pairs_of(rows), 4, "text", seed=0)
+        make_folds(pairs_of(rows), NAMES, 4, "text", seed=0)
 
 
 def test_rows_that_choose_a_model_are_whole_groups_of_others():
     pairs = chained(400, 1600)
-    folds = make_folds(pairs, 4, "text", seed=0)
+    folds = make_folds(pairs, NAMES, 4, "text", seed=0)
     for number in range(4):
         train, dev, test = rows_of_fold(folds, pairs.labels, number, 0.2, seed=5)
         assert sorted([*train, *dev, *test]) == list(range(400))

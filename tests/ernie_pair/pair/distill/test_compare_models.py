@@ -11,6 +11,8 @@ from tiny_distill import distill_config, write_teacher
 from data_tools.base.cli import exit_code_of, run_command
 from data_tools.base.errors import InputError
 from ernie_pair import PairPredictor, distill
+from ernie_pair.model_files.model_folder import write_weights
+from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.data.pair_file import read_pairs
 from ernie_pair.pair.distill.compare_models import CompareModelsConfig, compare_models
 
@@ -100,6 +102,8 @@ BAD = [
     ({"models": " "}, "--models names no model"),
     ({"input_file": "absent.tsv"}, "absent.tsv: no such file"),
     ({"input_file": "bare.tsv"}, "bare.tsv:1: no label; each row needs one of 0, 1"),
+    ({"models": "a=one b=encoder"}, "encoder holds no classifier, only an encoder; train one with"),
+    ({"models": "a=one b=shipped"}, "shipped holds an exported model, which has no weights to load"),
     ({"models": "a=one b=other"}, "a tells 0, 1 apart and b no, yes"),
 ]
 
@@ -108,12 +112,16 @@ BAD = [
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, folder, monkeypatch, capfd, changes, reason):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare.tsv").write_text("今天\t明天\n", encoding="utf-8")
-    for name in ("one", "other"):
+    for name in ("one", "other", "encoder", "shipped"):
         shutil.copytree((folder / "small" / "best").resolve(), tmp_path / name)
     named = tmp_path / "other" / "config.json"
     found = json.loads(named.read_text())
     named.write_text(json.dumps({**found, "id2label": {"0": "no", "1": "yes"}, "label2id": {}}))
-    assert exit_code_of(lambda: compare_models(config_of(folder, output_dir="out", **changes))) == 2
+    arrays = open_model("encoder", model_type="", from_scratch=False).read_weights()
+    write_weights(tmp_path / "encoder", {n: a for n, a in arrays.items() if not n.startswith("classifier.")})
+    (tmp_path / "shipped" / "model_state.pdparams").rename(tmp_path / "shipped" / "model.onnx")
+    code = exit_code_of(lambda: compare_models(config_of(folder, output_dir="out", **changes)))
+    assert code == (3 if "no classifier" in reason else 2)
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert not (tmp_path / "out").exists()

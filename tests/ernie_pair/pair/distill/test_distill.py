@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_distill import TEACHER_LAYERS, distill_config, write_teacher
 from tiny_pair import toy_rows, write_model
+from tiny_pretrain import needs_kernels
 
 from data_tools.base.cli import exit_code_of, run_command
 from data_tools.base.errors import InputError
@@ -225,6 +226,18 @@ def test_a_killed_asking_goes_on_with_the_next_part(tmp_path, config, monkeypatc
     kept.write_bytes(kept.read_bytes()[:-8])
     distill(replace(config, output_dir=str(tmp_path / "again"), cache_dir=str(tmp_path / "small" / "cache")))
     assert asked[4:] == [32]  # damaged, and asked again
+
+
+@needs_kernels
+def test_answers_of_other_kernels_are_not_taken(tmp_path, config, monkeypatch):
+    asked, logits_of = [], teaching.logits_of
+    monkeypatch.setattr(
+        teaching, "logits_of", lambda model, *more: asked.append(1) or logits_of(model, *more)
+    )
+    cache = str(tmp_path / "kept")
+    for number, kernels in enumerate(("fused", "plain", "auto")):
+        distill(replace(config, kernels=kernels, cache_dir=cache, output_dir=str(tmp_path / str(number))))
+    assert len(asked) == 2  # auto is fused here
 
 
 def test_a_teacher_of_both_orders_teaches_so(tmp_path, config, teacher):

@@ -8,12 +8,14 @@ import pytest
 from tiny_pair import write_pairs
 from tiny_ship import logits_of_trained, random_texts, write_trained
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair import EnsembleConfig, PairPredictor, ensemble
 from ernie_pair.__main__ import _run as run_here
-from ernie_pair.model_files.model_folder import write_json
+from ernie_pair.model_files.model_folder import write_json, write_weights
+from ernie_pair.model_files.source import open_model
 from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.ensemble.ensemble import mean_of
+from ernie_pair.pair.ensemble.ensemble_model import open_members, symmetry_of
 from ernie_pair.pair.metrics import METRICS, measure
 
 LENGTH = 40  # of tiny_ship, whose models are asked for so many tokens
@@ -136,7 +138,10 @@ def other_symmetry(folder):
     [
         (other_classes, "other has the classes yes, no, and .*ernie 0, 1; give models of the same classes"),
         (other_words, "makes other ids of a text than .*give models of the same one"),
-        (other_symmetry, "other was tuned with symmetric average, and .*ernie with none; tune them alike"),
+        (
+            other_symmetry,
+            "other is scored with symmetric average, and .*ernie with none; pass symmetric average or none",
+        ),
     ],
 )
 def test_models_that_cannot_be_one_are_refused(models, tmp_path, change, reason):
@@ -144,6 +149,26 @@ def test_models_that_cannot_be_one_are_refused(models, tmp_path, change, reason)
     with pytest.raises(InputError, match=reason):
         ensemble(config_of([models[0], tmp_path / "other"], tmp_path))
     assert not (tmp_path / "ship").exists()
+
+
+def test_folders_that_hold_no_classifier_are_named(models, shipped, tmp_path):
+    encoder = write_trained(tmp_path / "encoder")
+    arrays = open_model(str(encoder), model_type="", from_scratch=False).read_weights()
+    write_weights(encoder, {name: a for name, a in arrays.items() if not name.startswith("classifier.")})
+    with pytest.raises(CheckpointError, match="encoder holds no classifier, only an encoder; train one with"):
+        ensemble(config_of([models[0], encoder], tmp_path))
+    with pytest.raises(InputError, match="ship holds an exported model, .*give the trained one"):
+        ensemble(config_of([models[0], shipped.output_dir], tmp_path))
+    assert not (tmp_path / "ship").exists()
+
+
+def test_models_of_two_orders_are_one_where_that_is_asked(models, tmp_path):
+    other = write_trained(tmp_path / "other")
+    write_calibration(other, Calibration(symmetric="average"))  # trained so, and not tuned
+    members = open_members([str(models[0]), str(other)], "")
+    with pytest.raises(InputError, match="a model tuned the other way first: ernie-pair evaluate"):
+        symmetry_of(members, "auto")
+    assert [symmetry_of(members, asked) for asked in ("none", "average")] == ["none", "average"]
 
 
 def test_bad_flags_are_refused(models, tmp_path):

@@ -1,6 +1,7 @@
 """Mining: what labelled pairs imply and what they forbid, near texts, leaks, kills, and bad input."""
 
 import json
+import re
 from collections import Counter
 
 import numpy as np
@@ -185,6 +186,22 @@ def test_limits_and_kinds_are_drawn_from_the_same_pairs(train, tmp_path):
     few = mine(train, tmp_path / "few.tsv", kinds="near", per_text=3, limit=4)[1:]
     assert len(few) == 4 and [line for line in near if line in few] == few
     assert all("\t0\tnear 0." in line for line in near)
+
+
+@pytest.mark.parametrize(
+    "limits, cure",
+    [
+        ((0.98, 1.0), "lower --min_similarity"),
+        ((0.0, 1e-9), "raise --max_similarity"),
+    ],
+)
+def test_where_nothing_is_near_the_range_is_told(train, tmp_path, capfd, limits, cure):
+    asked = dict(zip(("min_similarity", "max_similarity"), limits))
+    assert len(mine(train, tmp_path / "out.tsv", kinds="near", **asked)) == 1
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "near: no new pair" in line]
+    least, most = (float(word) for word in re.findall(r"from (\S+) to (\S+?),", line)[0])
+    assert limits[1] < least < most or least < most < limits[0]
+    assert line.endswith(cure)
 
 
 class Killed(BaseException):

@@ -125,6 +125,16 @@ def test_a_killed_run_goes_on_to_the_same_bytes(world, tmp_path, monkeypatch):
     assert again == [300, 50, 50] and not (tmp_path / "cut.tsv.work").exists()
 
 
+def test_a_dev_file_that_lacks_a_class_is_refused(world, tmp_path):
+    rows = ("\t".join(map(str, row)) + "\n" for row in toy_rows(120, seed=7) if row[2] == 1)
+    (tmp_path / "ones.tsv").write_text("".join(rows), encoding="utf-8")
+    with pytest.raises(
+        InputError, match="dev_file .*ones.tsv has no pair of class 0, so it tells no"
+    ) as told:
+        label(world, tmp_path / "out.tsv", dev_file=str(tmp_path / "ones.tsv"))
+    assert "\n" not in told.value.message and not (tmp_path / "out.tsv").exists()
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

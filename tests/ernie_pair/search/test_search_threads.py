@@ -1,0 +1,36 @@
+"""The threads of the trained models of a search."""
+
+import pytest
+from tiny_ship import write_trained
+
+from ernie_pair.kernels.model_state import ModelState
+from ernie_pair.pair.model import kernel_path
+from ernie_pair.search.models import open_embedding_model, open_scorer
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """What Paddle's own kernels are told, and the fused ones of each model, in their order."""
+    told = []
+    monkeypatch.setattr(kernel_path, "set_math_threads", told.append)
+    change = ModelState.__setattr__
+
+    def changed(state, name, value):
+        change(state, name, value)
+        if name == "threads":
+            told.append(value)
+
+    monkeypatch.setattr(ModelState, "__setattr__", changed)
+    return told
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_trained_models_take_the_threads_of_the_flag(tmp_path, taken, threads):
+    model = str(write_trained(tmp_path / "model"))
+    scorer = open_scorer(model, "cpu", threads)
+    own = taken.copy()
+    taken.clear()
+    embedder = open_embedding_model(model, 0, "cpu", threads)
+    for told in (own, taken):
+        assert (3 in told) == bool(threads) and (not threads or told[-1] == 3)
+    assert len(scorer([("今天", "明天")])) == 1 and len(embedder.embed(["今天"])) == 1
