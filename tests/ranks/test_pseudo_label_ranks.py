@@ -8,8 +8,6 @@ import pytest
 from places import ROOT
 from tiny_pair import train_config, write_pairs
 
-from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
-from ernie_pair.pair.mining.pseudo_label import pseudo_label
 from ernie_pair.pair.train.train_pair import train_pair
 
 pytestmark = pytest.mark.ranks
@@ -23,11 +21,20 @@ def test_two_processes_label_to_the_same_bytes(tmp_path):
         "dev_file": write_pairs(tmp_path / "labelled.tsv", 200, seed=7),
         **{"at_precision": 0.6, "device": "cpu", "batch_size": 16},
     }
-    pseudo_label(PseudoLabelConfig(**flags_of(flags, tmp_path / "one.tsv")))
-    words = [f"--{name}={value}" for name, value in flags_of(flags, tmp_path / "two.tsv").items()]
+    start(["pseudo-label"], flags, tmp_path / "one.tsv")
+    launched = ["launch", "pseudo-label", "--processes", "2", "--log_dir", str(tmp_path / "log")]
+    start(launched, flags, tmp_path / "two.tsv")
+    logs = [path.read_text() for path in sorted((tmp_path / "log").glob("workerlog.*"))]
+    assert len(logs) == 2 and "2 process(es)" in logs[0]
+    one, two = ((tmp_path / name).read_bytes() for name in ("one.tsv", "two.tsv"))
+    assert one == two and one.count(b"\n") > 20
+
+
+def start(command, flags, out):
+    """Label in processes of one thread each: another number of threads may round in another way."""
+    words = [f"--{name}={value}" for name, value in {**flags, "output_file": out}.items()]
     done = subprocess.run(
-        [sys.executable, "-m", "ernie_pair", "launch", "pseudo-label", "--processes", "2", *words]
-        + ["--log_dir", str(tmp_path / "log")],
+        [sys.executable, "-m", "ernie_pair", *command, *words],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -35,13 +42,3 @@ def test_two_processes_label_to_the_same_bytes(tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    logs = [path.read_text() for path in sorted((tmp_path / "log").glob("workerlog.*"))]
-    assert len(logs) == 2 and "2 process(es)" in logs[0]
-    one, two = ((tmp_path / name).read_bytes() for name in ("one.tsv", "two.tsv"))
-    assert one == two and one.count(b"\n") > 20
-
-
-def flags_of(flags, out):
-    """What is given to one start; numbers stay numbers."""
-    plain = {name: value if isinstance(value, (int, float)) else str(value) for name, value in flags.items()}
-    return {**plain, "output_file": str(out)}
