@@ -133,7 +133,7 @@ def write_texts(here):
     (here / "dev.tsv").write_text("".join(lines), encoding="utf-8")
     for number, name in enumerate(("", "_dev")):
         tiny_targets.write_rows(here / f"sts{name}.tsv", tiny_targets.score_rows(33, number))
-        tiny_targets.write_rows(here / f"faq{name}.tsv", tiny_targets.candidate_rows(12, number))
+        tiny_targets.write_rows(here / f"candidates{name}.tsv", tiny_targets.candidate_rows(12, number))
     flags = {
         "model_type": "ernie",
         "train_file": "train.tsv",
