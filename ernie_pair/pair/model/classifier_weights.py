@@ -66,9 +66,7 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
     model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)
     assert source.weights is not None  # a model that is not from scratch has some
     found = source.read_weights()
-    if any(
-        name.startswith(HEADS[0]) for name, _ in model.named_parameters()
-    ):  # a person's class may have none
+    if any(name.startswith(HEADS[0]) for name, _ in model.named_parameters()):  # an own class may have none
         refuse_no_classifier(found, source.name)
     set_matching(model, found, source.weights)
     model.eval()
