@@ -3,6 +3,7 @@
 B rows, Q queries, M candidates of the one that has most.
 """
 
+from abc import ABC, abstractmethod
 from typing import Optional, Tuple
 
 import numpy as np
@@ -49,7 +50,7 @@ def _numbers_of(loss: paddle.Tensor, errors_B: paddle.Tensor) -> paddle.Tensor:
     return paddle.stack([loss.detach(), total * 0, total])
 
 
-class RankingLoss(PairLoss):
+class RankingLoss(PairLoss, ABC):
     """A loss over the candidates of each query, all of which are in one micro-batch.
 
     ``numbers`` of what it returns end with the number of queries whose highest score is of a relevant one.
@@ -70,9 +71,9 @@ class RankingLoss(PairLoss):
         loss = self._loss_of(scores_QM, is_there_QM, relevant_QM).mean()
         return LossParts(loss, _hits_of(loss, scores_QM, relevant_QM), len(places))
 
+    @abstractmethod
     def _loss_of(self, scores_QM, is_there_QM, relevant_QM) -> paddle.Tensor:
         """Return the loss of each query, float32 [Q]; ``relevant_QM``: 1.0 or 0.0, what is not there 0.0."""
-        raise NotImplementedError
 
 
 class ListwiseLoss(RankingLoss):
