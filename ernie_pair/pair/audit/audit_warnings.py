@@ -14,6 +14,7 @@ from data_tools.files.keyed_cache import KeyedCache
 from ernie_pair.pair.audit.audit_pairs import audit_of, same_of
 from ernie_pair.pair.audit.audit_report import warnings_of
 from ernie_pair.pair.audit.links import coded
+from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 
@@ -49,11 +50,17 @@ def warn_before_training(cache_dir: Path, sources: Dict[str, PairSource]) -> Non
 def _find_warnings(sources: Dict[str, PairSource]) -> List[str]:
     labels = sources["train"].labels
     assert labels is not None  # training reads them
-    pairs = {split: source.read().labelled() for split, source in sources.items()}
+    pairs = {split: _read_labelled(source) for split, source in sources.items()}
     if not len(pairs["train"]):
         return []
     files = coded(pairs)
     return warnings_of(audit_of(files, labels, same_of(labels), tokenizer=None, max_seq_len=0))
+
+
+def _read_labelled(source: PairSource) -> Pairs:
+    """Return the rows of ``source`` that have a label: all of them, where it is not optional."""
+    pairs = source.read()
+    return pairs.labelled() if source.labels is not None and source.labels.are_optional else pairs
 
 
 def _note_of(warnings: List[str]) -> Dict[str, object]:

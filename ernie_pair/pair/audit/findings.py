@@ -74,7 +74,7 @@ def is_contradicted(file: Coded) -> np.ndarray:
     _, group = np.unique(file.unordered, return_inverse=True)
     labels = file.pairs.known_labels
     lowest = np.full(group.max() + 1, labels.max())
-    highest = np.zeros_like(lowest)
+    highest = np.full_like(lowest, labels.min())
     np.minimum.at(lowest, group, labels)
     np.maximum.at(highest, group, labels)
     return (lowest != highest)[group]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -358,3 +359,13 @@ def test_scores_are_for_no_comparison_of_classifiers(tmp_path):
     starts = f"a=random:{model} b=random:{model}"
     with pytest.raises(InputError, match="compares classifiers, and these are models for regression"):
         compare_starts(CompareConfig(starts=starts, train_config=str(flags), output_dir=str(tmp_path / "o")))
+
+
+def test_rows_whose_score_is_minus_one_are_audited(tmp_path, capfd):
+    """-1 is a score like another; of classes alone it stands for a label that is not there."""
+    rows = [("怎么开户", f"如何开户{number}", -1.0) for number in range(8)]
+    config = target_config(tmp_path, "regression", label_range="-1,1", max_steps=1, best_metric="mse")
+    write_rows(Path(config.train_file), [*rows, rows[0]])
+    write_rows(Path(config.dev_file), [("今天下雨", "下雨了", -1.0), ("再见", "你好", 1.0)])
+    train_pair(config)
+    assert "repeat an earlier pair, label and all" in capfd.readouterr().err
