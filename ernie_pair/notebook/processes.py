@@ -21,6 +21,7 @@ from typing import IO, Dict, List, Optional
 import cloudpickle
 
 from data_tools.base.errors import LostProcessError
+from ernie_pair.processes.exit_code import exit_code_of
 
 PAYLOAD = "function"
 UNPACKABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
@@ -71,7 +72,7 @@ class Ranks:
 
     def wait(self) -> None:
         """Wait until all have ended, or one has failed and the others had their time."""
-        while all(process.poll() in (None, 0) for process in self.processes):
+        while all(exit_code_of(process) in (None, 0) for process in self.processes):
             self._forward(LOOK_SECONDS)
             if not self._running():
                 break
@@ -90,9 +91,9 @@ class Ranks:
             _raise(min(errors, key=lambda answer: (answer["is_of_a_peer"], answer["time"])))
         silent = [rank for rank, answer in answers.items() if answer is None]
         if silent:
-            rank = min(silent, key=lambda rank: _innocence_of(self.processes[rank].poll()))
+            rank = min(silent, key=lambda rank: _innocence_of(exit_code_of(self.processes[rank])))
             raise LostProcessError(
-                f"rank {rank} {_fate_of(self.processes[rank].poll())}{self._last_line_of(rank)}"
+                f"rank {rank} {_fate_of(exit_code_of(self.processes[rank]))}{self._last_line_of(rank)}"
             )
         first = answers[0]
         assert first is not None  # otherwise rank 0 was silent
@@ -112,7 +113,7 @@ class Ranks:
         return process.stdout
 
     def _running(self) -> List[subprocess.Popen]:
-        return [process for process in self.processes if process.poll() is None]
+        return [process for process in self.processes if exit_code_of(process) is None]
 
     def _forward(self, seconds: float) -> bool:
         """Show what rank 0 has printed, waiting for it for that long; return whether there was anything."""
@@ -131,7 +132,7 @@ class Ranks:
     def _let_them_save(self) -> None:
         """Let the processes save and end; a second interrupt ends them at once."""
         for process in self._running():
-            process.send_signal(signal.SIGTERM)
+            os.kill(process.pid, signal.SIGTERM)  # nobody has waited for it, so the number is still its own
         self._wait_until(time.monotonic() + SAVE_SECONDS)
 
     def _kill(self) -> None:

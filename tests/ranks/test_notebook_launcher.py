@@ -186,9 +186,11 @@ def test_bad_input_is_the_error_it_is_with_one_process(flags, tmp_path):
         notebook_launcher(train, ({**flags, "train_file": "absent.tsv"}, str(tmp_path / "out")))
 
 
-# A notebook whose run never ends by itself.
+# A notebook whose run never ends by itself. Like a kernel, it takes interrupts even where the shell that
+# started the tests has them ignored.
 ENDLESS = """
-import sys, json
+import sys, json, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 from ernie_pair import notebook_launcher
 from test_notebook_launcher import train

@@ -14,6 +14,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 from data_tools.base.errors import LostProcessError
 from ernie_pair.processes.child_command import ERRORS, BrokenRunError, error_of, last_error
+from ernie_pair.processes.exit_code import exit_code_of
 
 MARK = "ERNIE_PAIR_CHECK"  # in the environment of every process of the check: whose it is
 LOOK_SECONDS, KILL_SECONDS = 0.005, 20.0
@@ -122,7 +123,7 @@ class Running:
 
         Raises LostProcessError at the deadline.
         """
-        while self.process.poll() is None:
+        while exit_code_of(self.process) is None:
             if until():
                 return True
             if time.monotonic() > self.deadline:
@@ -130,6 +131,7 @@ class Running:
             if self._is_over():
                 raise LostProcessError("the check is over")
             time.sleep(LOOK_SECONDS)
+        self.process.wait()
         return False
 
     def refuse_failure(self, accepted: Sequence[int] = (0,)) -> None:

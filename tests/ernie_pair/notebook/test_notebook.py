@@ -45,9 +45,11 @@ except Own as error:
     print("Own", error)
 """
 
-# Starts two processes that note their ids, and never end by themselves.
+# Starts two processes that note their ids, and never end by themselves. Like a kernel, it takes interrupts
+# even where the shell that started the tests has them ignored.
 ENDLESS = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from ernie_pair import notebook_launcher
 
 def wait(folder):

@@ -1,0 +1,52 @@
+"""How a process ended, without the lock of Popen."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ernie_pair.processes.exit_code import exit_code_of
+
+
+class InterruptedLock:
+    """The lock of a Popen, with Ctrl-C at the worst moment: it is taken, and nobody knows."""
+
+    def __init__(self):
+        self.is_taken = False
+
+    def acquire(self, blocking=True):
+        self.is_taken = True
+        raise KeyboardInterrupt
+
+
+def wait_for_code(process):
+    for _ in range(600):
+        if exit_code_of(process) is not None:
+            return exit_code_of(process)
+        time.sleep(0.05)
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize(
+    "last, code",
+    [("", 0), ("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9), ("os.kill(os.getpid(), 15)", -15)],
+)
+def test_the_code_is_that_of_wait_before_and_after(last, code):
+    process = subprocess.Popen([sys.executable, "-c", f"import os, sys; {last}"])
+    assert wait_for_code(process) == code
+    assert process.returncode is None
+    assert process.wait() == code and exit_code_of(process) == code
+
+
+def test_an_interrupt_leaves_no_lock_behind():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lock, process._waitpid_lock = process._waitpid_lock, InterruptedLock()
+    with pytest.raises(KeyboardInterrupt):
+        process.poll()
+    assert process._waitpid_lock.is_taken  # what this is for
+    process._waitpid_lock = InterruptedLock()
+    assert exit_code_of(process) is None and not process._waitpid_lock.is_taken
+    process._waitpid_lock = lock
+    process.stdin.close()
+    assert process.wait() != 0  # input() has found no line
