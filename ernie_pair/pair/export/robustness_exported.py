@@ -13,7 +13,6 @@ import numpy as np
 
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.robustness_flags import RobustnessFlags
@@ -33,6 +32,7 @@ from ernie_pair.pair.evaluation.robustness_table import (
 from ernie_pair.pair.export.exported_flags import ExportedFlags
 from ernie_pair.pair.new_pairs.pair_writer import refuse_ending, write_new_pairs
 from ernie_pair.pair.robustness.perturb import ALL, Perturbed, Perturbing, parse_kinds, perturb
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 CHUNK = 4096  # pairs asked at a time

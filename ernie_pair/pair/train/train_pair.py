@@ -7,12 +7,11 @@ from typing import Any, Dict, Optional, Sequence
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import EVENTS
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.run_log import metrics_in, read_events, start_console
+from ernie_pair.engine.run_log import metrics_in, read_events
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
@@ -41,7 +40,8 @@ from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topolo
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics
-from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
+from ernie_pair.processes.console import start_console
+from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world, local_world
 
 logger = logging.getLogger(__name__)
@@ -54,12 +54,8 @@ def train_pair(config: TrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals() as stop:
-        if world.size > 1:
-            stop_with_the_launcher()
-        quiet_libraries()
-        device = start_device(config.device, world, config)
-        set_deterministic(config.deterministic, config.device)
+    with StopSignals(is_launched=world.size > 1) as stop:
+        device = start_training_device(config, world)
         start = open_initial_model(config, config.model_name_or_path)
         config = with_best_metric(config, start)
         if start.model.fused_state is not None:

@@ -1,7 +1,6 @@
 """Training, evaluation and prediction from Python; the engine is that of the commands."""
 
 import contextlib
-import logging
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -25,9 +24,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import quiet_libraries, start_device
-from ernie_pair.engine.run_log import start_console
+from ernie_pair.device.device import start_training_device
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
 from ernie_pair.inference.token_rows import WINDOW
@@ -59,6 +56,7 @@ from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.processes.collectives import gather_results
+from ernie_pair.processes.console import start_missing_console
 from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.processes.world import launched_world
 
@@ -127,11 +125,8 @@ class PairTrainer:
         self.train_dataset = train_dataset if config.streaming else held(train_dataset)
         self.eval_dataset = held(eval_dataset)
         self.world = launched_world()
-        if not logging.getLogger("ernie_pair").handlers:
-            start_console(self.world)
-        quiet_libraries()
-        self._device = start_device(config.device, self.world, config)
-        set_deterministic(config.deterministic, config.device)
+        start_missing_console(self.world)
+        self._device = start_training_device(config, self.world)
         self._open = partial(_start_of, model, config, vocab_file)
         self._start = self._open()
         self.config = with_best_metric(self.config, self._start, compute_metrics is not None)
