@@ -6,9 +6,9 @@ import pytest
 from scipy.special import log_softmax
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.data.class_weights import class_weights_in, class_weights_of
 from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.pair.step.loss import PairLoss
+from ernie_pair.pair.targets.class_weights import class_weights_in, class_weights_of
 
 IDS = np.arange(1, 16).reshape(5, 3)
 BATCH = Batch(IDS, IDS * 0, np.array([0, 2, 1, 2, 0]))
