@@ -25,6 +25,7 @@ from ernie_pair.pair.step.loss import SuppliedLoss
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.step.score_loss import loss_of
 from ernie_pair.pair.targets.target_metrics import measure_of
+from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.callbacks import (
@@ -39,7 +40,6 @@ from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
-from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world, local_world
