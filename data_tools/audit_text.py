@@ -40,7 +40,7 @@ from data_tools.base.options import Options, option
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.results import Results, settings_of
-from data_tools.text.lines import LONGEST_LINE, LineRules
+from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules
 from data_tools.text.text_files import LineBatch, each_once, line_batches, list_inputs
 
 ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
@@ -83,7 +83,7 @@ class AuditConfig(Options):
     )
     encoding_errors: Literal["strict", "replace"] = option(
         "strict",
-        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        help=BAD_BYTES_HELP,
         group="data",
     )
     max_line_bytes: int = option(

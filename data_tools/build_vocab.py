@@ -29,7 +29,7 @@ from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.files.results import Results, settings_of
-from data_tools.text.lines import LONGEST_LINE, LineRules, decoded, json_text
+from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules, decoded, json_text
 from data_tools.text.text_files import line_batches, list_inputs
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
@@ -68,7 +68,7 @@ class VocabConfig(Options):
     json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
     encoding_errors: Literal["strict", "replace"] = option(
         "strict",
-        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        help=BAD_BYTES_HELP,
         group="data",
     )
     max_line_bytes: int = option(
