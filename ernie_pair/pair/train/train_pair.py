@@ -63,6 +63,20 @@ def train_pair(config: TrainConfig) -> None:
         PairRun(config, start, open_pair_data(config, start.source, world), world, device).train(stop)
 
 
+def _tell_who_loads_it(start: InitialModel, config: PairConfig) -> None:
+    """Log where the models of a run load, when that is not everywhere."""
+    if start.model.pooling == "mean":
+        logger.info(
+            "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
+            "AutoModelForSequenceClassification, which has no such pooling"
+        )
+    if config.model_class:
+        logger.info(
+            "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
+            config.model_class,
+        )
+
+
 class PairRun:
     """One training run, opened; made and trained by every rank alike.
 
@@ -85,49 +99,40 @@ class PairRun:
         self.supplied = supplied or SuppliedLoss(loss_of(start.model.spec.labels, config, data.class_weights))
         if config.save_format != "paddle":
             start.model.refuse_other_than_theirs()
-        self.process_group = join_process_group(world)
-        self.process_group.barrier()  # reading and tokenising take each process its own time
+        self.process_group = group = join_process_group(world)
+        group.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %d process(es)", device, world.size)
         logger.info("%s", freeze(start.model, config))
-        if start.model.pooling == "mean":
-            logger.info(
-                "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
-                "AutoModelForSequenceClassification, which has no such pooling"
-            )
-        if config.model_class:
-            logger.info(
-                "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
-                config.model_class,
-            )
-        group = self.process_group
-        choice = choose_path(start.model, config, config.device, group.size, group.all_reduce)
+        _tell_who_loads_it(start, config)
+        self.kernels = choose_path(start.model, config, config.device, group.size, group.all_reduce)
         if config.device == "cpu":
-            logger.info("%s", choice.describe())
+            logger.info("%s", self.kernels.describe())
         recompute_layers(start.model, config.use_recompute)
-        self.kernels = choice
-        self.job = PairJob(
-            config,
-            start.model,
-            data.dev,
-            total_steps(config, data.num_rows, world),
-            self.process_group,
-            measure=UserMetrics(
-                measure_of(start.model.spec.labels, data.dev.groups),
-                *(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
-            ),
-            loss=self.supplied.loss,
-            beginning=start.beginning,
-            vocab_file=start.source.vocab_file,
-        )
-        if self.job.is_compiled:
-            logger.info("the forward pass is one program (--to_static)")
+        self.job = self._open_job(compute_metrics)
         self.state = TrainerState(
             max_steps=self.job.total_steps,
             is_world_process_zero=world.is_first,
             is_local_process_zero=local_world().is_first,
         )
-        called = Callbacks(callbacks, config, self.state, world, self.process_group.all_reduce)
-        self.hooks = PairHooks(self, called)
+        self.hooks = PairHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
+
+    def _open_job(self, compute_metrics: Optional[ComputeMetrics]) -> PairJob:
+        config, start, data, group = self.config, self.start, self.data, self.process_group
+        measure = measure_of(start.model.spec.labels, data.dev.groups)
+        job = PairJob(
+            config,
+            start.model,
+            data.dev,
+            total_steps(config, data.num_rows, self.world),
+            group,
+            measure=UserMetrics(measure, compute_metrics, config.best_metric, self.world, group.all_reduce),
+            loss=self.supplied.loss,
+            beginning=start.beginning,
+            vocab_file=start.source.vocab_file,
+        )
+        if job.is_compiled:
+            logger.info("the forward pass is one program (--to_static)")
+        return job
 
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
