@@ -11,7 +11,7 @@ from ernie_pair.inference.softmax import are_names
 from ernie_pair.pair.evaluation.evaluation import Answers
 from ernie_pair.pair.evaluation.report_charts import charts_of
 from ernie_pair.pair.metrics import describe_single_class
-from ernie_pair.pair.report.page import Table, percent, render_page, shown_number, shown_range
+from ernie_pair.pair.report.page import Table, metric_cards, percent, render_page, shown_number
 from ernie_pair.pair.report.table import table_line
 
 FILES = ("report.json", "errors.tsv", "report.html")
@@ -101,15 +101,12 @@ def _single_class(evaluation: Dict[str, Any]) -> str:
     return "" if name is None else describe_single_class(name, evaluation["rows"])
 
 
-def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, object]]:
+def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
     """Return the numbers at the top of the page: name, value, and what stands below it."""
-    ranges, calibration = evaluation.get("intervals", {}), evaluation["calibration"]
+    calibration = evaluation["calibration"]
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
-    cards: List[Dict[str, object]] = [
-        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
-        for name, shown in names.items()
-    ]
+    cards = metric_cards(evaluation, names)
     for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
         after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
         after += f"{calibration['temperature']:.3g}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
 from ernie_pair.pair.report.chart import BLUE, ORANGE, Chart, draw_chart
-from ernie_pair.pair.report.page import render_page, shown_number, shown_range
+from ernie_pair.pair.report.page import metric_cards, render_page
 from ernie_pair.pair.report.table import table_line
 from ernie_pair.pair.targets.ranking_metrics import ranked_queries
 
@@ -33,7 +33,7 @@ def write_ranking_report(
     rendered = render_page(
         TEMPLATE,
         evaluation=evaluation,
-        cards=_cards(evaluation),
+        cards=metric_cards(evaluation, NAMES),
         charts=[_ranks(evaluation), _scores(answers)],
         worst=worst[:ON_THE_PAGE],
     )
@@ -64,15 +64,6 @@ def _lines(rows: List[Dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         shown = {**row, **{name: f"{row[name]:.6g}" for name in ("score", "first_score")}}
         yield table_line(str(shown[name]) for name in COLUMNS)
-
-
-def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
-    """Return the numbers at the top of the page: name, value, and what stands below it."""
-    ranges = evaluation.get("intervals", {})
-    return [
-        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
-        for name, shown in NAMES.items()
-    ]
 
 
 def _ranks(evaluation: Dict[str, Any]) -> Chart:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ernie_pair.pair.evaluation.scores.score_charts import charts_of
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
-from ernie_pair.pair.report.page import render_page, shown_number, shown_range
+from ernie_pair.pair.report.page import metric_cards, render_page, shown_number
 from ernie_pair.pair.report.table import table_line
 
 TEMPLATE = Path(__file__).with_name("score_report.html")
@@ -73,11 +73,7 @@ def page_of(evaluation: Dict[str, Any], answers: ScoreAnswers, worst: List[Dict[
 
 def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
     """Return the numbers at the top of the page: name, value, and what stands below it."""
-    ranges = evaluation.get("intervals", {})
-    cards = [
-        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
-        for name, shown in NAMES.items()
-    ]
+    cards = metric_cards(evaluation, NAMES)
     if "swap" in evaluation:
         swap = evaluation["swap"]
         below = f"at most {shown_number(swap['largest_difference'])}"
