@@ -10,6 +10,7 @@ import numpy as np
 
 from data_tools.base.options import names_in
 from data_tools.base.progress import CountProgress
+from data_tools.files.json_file import write_json
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
@@ -45,7 +46,7 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
     else:
         found = _measure(config)
         with results.published() as (draft,):
-            draft.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_json(draft, found)
     print("  ".join(f"{name} {value:.4f}" for name, value in found["metrics"].items()))
 
 

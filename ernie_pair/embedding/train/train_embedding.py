@@ -11,6 +11,7 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
+from ernie_pair.embedding.export_embedding import PYTHON
 from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
@@ -40,10 +41,6 @@ logger = logging.getLogger(__name__)
 COMMANDS = """\
 ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors
 ernie-pair evaluate-embedding --model_path . --input_file pairs.tsv --output_file metrics.json"""
-PYTHON = """\
-from ernie_pair import open_embedder
-
-print(open_embedder(".").embed(["怎么开户", "如何开户"]))"""
 # Told elsewhere in the card, or of no effect on the model.
 NOT_SHOWN = (
     *("model_name_or_path", "train_file", "dev_file", "negatives_file", "output_dir", "fresh_start"),

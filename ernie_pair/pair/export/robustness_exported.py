@@ -3,7 +3,6 @@
 ernie-pair robustness --model exported --input_file test.tsv --output_file robustness.json
 """
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
+from data_tools.files.json_file import write_json
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.robustness_flags import RobustnessFlags
@@ -84,7 +84,7 @@ def measure_exported(config: RobustnessConfig) -> None:
     )
     found = _measured(predictor, pairs, changed, config)
     with results.published() as (numbers, *rows):
-        numbers.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(numbers, found)
         for draft in rows:
             names = predictor.class_names
             write_new_pairs(draft, Path(config.robustness_file), new_pairs_of(changed, pairs, names))

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
+ON_THE_PAGE = 50  # the worst rows or queries that a page lists
+
 
 class Table(NamedTuple):
     """A table of its own on the page; ``rows`` begin with a name, None is an empty cell."""
