@@ -248,10 +248,13 @@ def test_a_checkpoint_refuses_other_pairs_or_another_model(tmp_path, config):
 
 def test_new_frequencies_or_a_moved_file_change_nothing(tmp_path, config):
     train_pair(replace(config, max_steps=4))
+    last = tmp_path / "out" / "model_last"
+    before = files_of(last, without=())
     os.rename(tmp_path / "train.tsv", tmp_path / "moved.tsv")
     train_pair(
         replace(config, max_steps=4, train_file=str(tmp_path / "moved.tsv"), eval_freq=1, logging_freq=9)
     )
+    assert files_of(last, without=()) == before
 
 
 def best_model(folder, write=None):
