@@ -40,10 +40,9 @@ from data_tools.base.options import Options, option
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.results import Results, settings_of
-from data_tools.text.lines import LONGEST_LINE, LineRules
-from data_tools.text.text_files import LineBatch, each_once, line_batches, list_inputs
+from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules
+from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, each_once, line_batches, list_inputs
 
-ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
 TRADITIONAL = 20  # characters that are listed
 _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
@@ -83,7 +82,7 @@ class AuditConfig(Options):
     )
     encoding_errors: Literal["strict", "replace"] = option(
         "strict",
-        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        help=BAD_BYTES_HELP,
         group="data",
     )
     max_line_bytes: int = option(
@@ -119,7 +118,7 @@ def audit_text(config: AuditConfig) -> None:
         import_optional(name, "audit")
     if config.near_limit:
         import_optional("datasketch", "audit")
-    found = (list_inputs(path, ENDINGS, any_file=True, named="INPUT") for path in config.input)
+    found = (list_inputs(path, TEXT_ENDINGS, any_file=True, named="INPUT") for path in config.input)
     inputs = each_once(chain.from_iterable(found))
     folder = Path(config.output)
     results = Results(

@@ -29,11 +29,10 @@ from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.files.results import Results, settings_of
-from data_tools.text.lines import LONGEST_LINE, LineRules, decoded, json_text
-from data_tools.text.text_files import line_batches, list_inputs
+from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules, decoded, json_text
+from data_tools.text.text_files import TEXT_ENDINGS, line_batches, list_inputs
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
 
-ENDINGS = (".txt", ".jsonl", ".gz", ".zst")
 _REPEATED = 1000
 _OF_TEXT = ("vocab_size", "min_count", "json_key", "encoding_errors", "max_line_bytes", "workers")
 
@@ -68,7 +67,7 @@ class VocabConfig(Options):
     json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
     encoding_errors: Literal["strict", "replace"] = option(
         "strict",
-        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        help=BAD_BYTES_HELP,
         group="data",
     )
     max_line_bytes: int = option(
@@ -124,7 +123,7 @@ def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
 
 def _vocabulary_of_text(config: VocabConfig) -> None:
     output = Path(config.output_path)
-    inputs = list_inputs(config.input_path, ENDINGS, apart_from=[output], any_file=True)
+    inputs = list_inputs(config.input_path, TEXT_ENDINGS, apart_from=[output], any_file=True)
     settings = settings_of(config, "input_path", "add_twins_to", "output_path")
     results = Results("build_vocab", [output], {"input_path": inputs}, settings, config.overwrite)
     if results.are_done():

@@ -28,7 +28,7 @@ from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
 from data_tools.files.own_names import own_entries, own_name
 from data_tools.files.results import Results, settings_of
-from data_tools.text.lines import LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
+from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
 from data_tools.text.text_files import list_inputs, read_lines
 
 LOCK = "lock"
@@ -57,7 +57,7 @@ class TransConfig(Options):
     )
     encoding_errors: Literal["strict", "replace"] = option(
         "strict",
-        help="a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes",
+        help=BAD_BYTES_HELP,
         group="data",
     )
     max_line_bytes: int = option(

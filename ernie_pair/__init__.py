@@ -38,9 +38,9 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.model.classifier import PairClassifier
     from ernie_pair.pair.param_search.search_config import SearchParamsConfig
     from ernie_pair.pair.param_search.search_params import search_params
+    from ernie_pair.pair.targets.user_metrics import EvalPrediction
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
-    from ernie_pair.pair.train.user_metrics import EvalPrediction
     from ernie_pair.pretrain.filling.mask_filler import MaskFiller
     from ernie_pair.search.searcher import PairSearcher
 
@@ -80,7 +80,7 @@ _OFFERED = {
     "EmbeddingConfig": "ernie_pair.embedding.train.embedding_config",
     "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
     "EnsembleConfig": "ernie_pair.pair.ensemble.ensemble_config",
-    "EvalPrediction": "ernie_pair.pair.train.user_metrics",
+    "EvalPrediction": "ernie_pair.pair.targets.user_metrics",
     "MaskFiller": "ernie_pair.pretrain.filling.mask_filler",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",

@@ -149,7 +149,7 @@ def _speed_of_ids(config: BenchConfig, folder: Path, texts: List[str]) -> Iterat
 
 
 def _masked_samples(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Whole samples, cut and masked, of the joined corpus: nearly all of them are full."""
+    """Measure whole samples, cut and masked, of the corpus as it is and joined: then nearly all are full."""
     datasets = {prefix: _dataset(config, folder / prefix) for prefix in (PREFIX, JOINED)}
     for prefix, name in ((PREFIX, "as they are"), (JOINED, "joined when short")):
         lengths = [len(datasets[prefix].text(number).tokens) for number in range(SAMPLES)]
@@ -166,7 +166,7 @@ def _masked_samples(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _dataset(config: BenchConfig, prefix: Path) -> ErnieDataset:
-    """With every option at its default."""
+    """Open the data set at ``prefix`` with every option at its default."""
     corpus, masking = Corpus(prefix), MaskingFlags()
     rows = sample_map.build_sample_map(
         corpus.docs,
@@ -181,7 +181,7 @@ def _dataset(config: BenchConfig, prefix: Path) -> ErnieDataset:
 
 
 def _repeated(texts: List[str], megabytes: float) -> Iterator[str]:
-    """The texts in turn, again and again, until there are so many MB of them."""
+    """Yield the texts in turn, again and again, until there are so many MB of them."""
     num_bytes = 0
     for text in cycle(texts):
         if num_bytes >= megabytes * 1e6:
@@ -227,7 +227,7 @@ def _shuffled(docs: np.ndarray, lens: np.ndarray) -> np.ndarray:
 
 
 def _made_up_documents(num_tokens: int) -> tuple:
-    """lens int32 and docs int64 of documents of ten sentences of 1 to 49 tokens."""
+    """Return lens int32 and docs int64 of documents of ten sentences of 1 to 49 tokens."""
     num_documents = max(1, num_tokens // (TOKENS_PER_SENTENCE * SENTENCES_PER_DOCUMENT))
     num_sentences = num_documents * SENTENCES_PER_DOCUMENT
     lens = np.random.default_rng(1).integers(1, 2 * TOKENS_PER_SENTENCE, num_sentences, dtype=np.int32)
@@ -235,7 +235,7 @@ def _made_up_documents(num_tokens: int) -> tuple:
 
 
 def _opening(config: BenchConfig, folder: Path) -> Row:
-    """The files are in the system's memory, having been written just before."""
+    """Measure the opening of a large corpus, whose files the system still has in memory."""
     prefix, lens = folder / "large", _made_up_documents(config.million_tokens * 10**6)[0]
     tokenizer = WordPiece.from_file(config.vocab_file)
     with CorpusWriter(prefix, vocab_size=tokenizer.vocab_size) as writer:
@@ -279,7 +279,7 @@ def _descendants(pid: int) -> List[int]:
 
 
 def _resident_bytes(pid: int) -> int:
-    """0 for a process that has ended. Pages that processes share are counted in each of them."""
+    """Return the resident bytes of a process, pages that it shares included; 0 for one that has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):

@@ -127,7 +127,7 @@ def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _prepare(config: BenchConfig, folder: Path) -> None:
-    """A model folder, and the first rows of the file as training and dev pairs."""
+    """Write a model folder, and the first rows of the file as training and dev pairs."""
     write_model(
         folder / "model", config.vocab_file, "ernie_gram", config.hidden_size, config.num_hidden_layers
     )
@@ -170,7 +170,7 @@ def _training(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Runs with and without kernels that give the same bits again, in turn."""
+    """Measure runs with and without kernels that give the same bits again, in turn."""
     speeds = {True: [], False: []}
     for _ in range(config.runs):
         for deterministic, found in speeds.items():
@@ -180,7 +180,7 @@ def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _prediction(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """By the model that the last run of training left, its start and its files included."""
+    """Measure prediction by the model that the last run of training left, start and files included."""
     (model,) = (folder / "run").glob("best-*")
     ask = PredictConfig(
         model_path=str(model),

@@ -114,7 +114,7 @@ def _measured(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _prepare(config: BenchConfig, folder: Path) -> None:
-    """A model folder and a corpus of the embedded sample."""
+    """Write a model folder and a corpus of the embedded sample."""
     write_model(folder / "model", config.vocab_file, "ernie", config.hidden_size, config.num_hidden_layers)
     write_corpus(folder, config.vocab_file, DOCUMENTS)
 
@@ -141,7 +141,7 @@ def _settings(config: BenchConfig, folder: Path, output: str, **changes) -> dict
 
 
 def _launched(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Two processes of one thread, or GPU, against one process of two threads, the same samples an update."""
+    """Measure two processes of one thread, or GPU, against one of two threads, at the same samples a step."""
     if config.device == "gpu" and count_cards() < 2:
         yield Row("2 processes against 1", "not measured", "needs 2 GPUs")
         return
@@ -176,7 +176,7 @@ def _recompute(config: BenchConfig, folder: Path) -> Iterator[Row]:
 
 
 def _deterministic(config: BenchConfig, folder: Path) -> Iterator[Row]:
-    """Runs with and without kernels that give the same bits again, in turn."""
+    """Measure runs with and without kernels that give the same bits again, in turn."""
     speeds = {True: [], False: []}
     for _ in range(config.runs):
         for deterministic, found in speeds.items():
@@ -234,9 +234,10 @@ def _whole(run: PretrainConfig, job, updates, checkpoints: Checkpoints, number: 
 
 
 def _save_pause(config: BenchConfig, folder: Path, job, updates, checkpoints: Checkpoints) -> Row:
-    """The two in turn, and whichever first; as many old files stay of the one as checkpoints of the other.
+    """Measure saving a checkpoint against writing its files alone, in turn, each first as often.
 
-    Each comes after an update, as in a run: an old checkpoint is deleted then, and memory is as it is used.
+    As many old files stay as checkpoints. Each comes after a step, as in a run: an old checkpoint is deleted
+    then, and memory is as it is used.
     """
     parts = [_as_bytes(content) for _, content in job.state_files()]
 

@@ -23,7 +23,7 @@ def deterministic_row(unit: str, device: str, deterministic: float, free: float)
 
 
 def print_rows(rows: Iterable[Row]) -> None:
-    """Each as soon as its figure is known."""
+    """Print each row as soon as its figure is known."""
     for row in rows:
         print(f"{row.what:<66}{row.figure:>14}   {row.goal}", flush=True)
 
@@ -31,7 +31,7 @@ def print_rows(rows: Iterable[Row]) -> None:
 def write_model(
     folder: Path, vocab_file: str, model_type: str, hidden_size: int, layers: int, hidden_act: str = ""
 ) -> Path:
-    """Of the proportions of the base and the 4 x 312 models: heads of 64 or 26, four times as wide inside."""
+    """Write a model of the usual proportions: heads of 64 or 26 numbers, layers four times as wide inside."""
     new_model(
         NewModelConfig(
             vocab_file=vocab_file,

@@ -96,5 +96,5 @@ def _shortened(line: str) -> str:
 
 
 def _shown(character: str) -> str:
-    """Spell out what a terminal would obey."""
+    """Return ``character``, escaped where a terminal would obey it."""
     return character if character.isprintable() else character.encode("unicode_escape").decode()

@@ -100,7 +100,7 @@ def _with_underscores(word: str) -> str:
 
 
 def _with_joined_numbers(words: Iterable[str]) -> List[str]:
-    """--rate -1e-4 as --rate=-1e-4: argparse takes the second word for a flag."""
+    """Join --rate -1e-4 to --rate=-1e-4: argparse takes the second word for a flag."""
     joined: List[str] = []
     for word in words:
         if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _is_negative(word):

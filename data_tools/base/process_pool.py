@@ -20,7 +20,7 @@ IN_FLIGHT_PER_WORKER = 3
 
 
 def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
-    """``map``, in this process for one worker, otherwise in ``workers`` others (at most the CPUs).
+    """Map ``function`` over ``items``, in this process for one worker, otherwise in ``workers`` others.
 
     The results, and the first error, are the same for any number of workers. Raises InputError when
     ``workers`` is below 1, MachineError when a worker dies.
@@ -33,7 +33,7 @@ def ordered_map(function: Callable[[Item], Result], items: Iterable[Item], worke
 
 
 def most_processes(workers: int) -> int:
-    """As many as ``workers``, but no more than this machine is good for."""
+    """Return ``workers``, at most the number of CPUs, or four on a smaller machine."""
     return min(workers, max(4, os.cpu_count() or 1))
 
 

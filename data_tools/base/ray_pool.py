@@ -33,7 +33,7 @@ def require_ray(address: str = ""):
 
 
 def _knock(address: str) -> None:
-    """Ray itself would wait for minutes where nothing listens, then take this process with it."""
+    """Raise MachineError where nothing listens: Ray would wait for minutes, then end this process."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
@@ -46,7 +46,9 @@ def _knock(address: str) -> None:
 def ray_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int, address: str = ""
 ) -> Iterator[Result]:
-    """``map`` by at most ``workers`` tasks at a time, in a Ray of our own or the cluster at HOST:PORT.
+    """Map ``function`` over ``items`` by at most ``workers`` tasks of Ray at a time.
+
+    ``address``: HOST:PORT of a cluster, empty: a Ray of our own.
 
     ``function``, its items and results are pickled; the workers import what they are made of. What
     ``function`` raises is raised here, in the place of its result. Raises MachineError: Ray does not
@@ -107,9 +109,9 @@ class _Tasks:
             ) from None
 
     def stop(self) -> None:
-        """Afterwards no task is running: what they write to may be removed.
+        """Wait for the tasks that run, so that what they write to may be removed.
 
-        They are waited for: a `ray.cancel` that comes as a task ends brings Ray 2.40 down.
+        A `ray.cancel` that comes as a task ends brings Ray 2.40 down.
         """
         if self._running:
             self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)

@@ -84,7 +84,7 @@ def _given_in(entry: Entry, hints: Dict[str, object]) -> Given:
 
 
 def nearest(words: Iterable[str], names: Iterable[str]) -> str:
-    """'did you mean --max_steps?' for words that are no flags, and where all of them are listed."""
+    """Return a hint for words that are no flags: 'did you mean --max_steps?', and what lists all of them."""
     near = [name for word in words for name in get_close_matches(word, list(names), n=1)]
     hint = f"did you mean {', '.join('--' + name for name in near)}? " if near else ""
     return hint + "--help lists the flags"

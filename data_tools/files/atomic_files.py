@@ -17,7 +17,7 @@ LONGEST_NAME = 200  # bytes of a final name that its draft's repeats; a file sys
 
 @contextmanager
 def published(*finals: Path, forced: bool = True) -> Iterator[List[Path]]:
-    """Draft paths to fill, one per final path; leaving takes them to the final names in this order.
+    """Yield draft paths to fill, one per final path; leaving takes them to the final names in this order.
 
     Leaving by an exception removes the drafts and touches no final path. A reader that holds the
     old file open or mapped keeps it: nothing is written in place. A draft has a name of its own, so
@@ -88,7 +88,7 @@ def _is_held(draft: Path) -> bool:
 
 @contextmanager
 def scratch(*paths: Path) -> Iterator[List[Path]]:
-    """Paths of working files that are gone afterwards."""
+    """Yield ``paths`` for working files; whatever lies there is removed before and after."""
     _remove(paths)
     try:
         yield list(paths)
@@ -97,7 +97,7 @@ def scratch(*paths: Path) -> Iterator[List[Path]]:
 
 
 def make_folder(folder: Path) -> None:
-    """With the folders above it. Raises MachineError when a file stands in the way."""
+    """Make ``folder`` and the folders above it. Raises MachineError when a file stands in the way."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

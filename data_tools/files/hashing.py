@@ -27,7 +27,7 @@ def mix_all(*parts: int) -> int:
 
 
 def mix_range(start: int, count: int) -> np.ndarray:
-    """``mix`` of start, start + 1, ...: uint64, shape [count]."""
+    """Return `mix` of start, start + 1, ...: uint64 [count]."""
     with np.errstate(over="ignore"):
         values = np.uint64(start) + np.arange(count, dtype=np.uint64) + np.uint64(GOLDEN)
         values = (values ^ (values >> np.uint64(30))) * np.uint64(FIRST)

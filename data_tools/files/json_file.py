@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote, read without trusting it: one place for all limits.
+"""JSON as it is written here, and JSON that somebody else wrote, read without trusting it.
 
 Refused are what is not UTF-8 or not JSON, NaN and Infinity, numbers that no float holds, a key that stands
 twice, nesting above MOST_DEPTH and, of a file, what is no regular file or is above its size. What a value
@@ -17,6 +17,11 @@ MOST_BYTES = 16 << 20
 MOST_DEPTH = 64  # of lists and objects in each other
 MOST_DIGITS = 300  # of a whole number: every float-sized one, and none that overflows a float
 _SHOWN = 40  # characters of a number or a key in a message
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write ``value`` as an indented JSON document with a line end, in UTF-8. Raises OSError."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 class JsonError(ValueError):

@@ -55,7 +55,7 @@ def npy_header(dtype: np.dtype, *shape: int) -> bytes:
 
 
 def write_member(archive, name: str, dtype: np.dtype, count: int, parts: Iterable[np.ndarray]) -> None:
-    """``name``.npy into a zip archive, from parts of ``count`` numbers in all."""
+    """Write ``name``.npy into a zip archive, from parts of ``count`` numbers in all."""
     # A ZipInfo of our own carries the date 1980-01-01, so equal corpora are equal files.
     with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
         member.write(npy_header(dtype, count))
@@ -64,7 +64,7 @@ def write_member(archive, name: str, dtype: np.dtype, count: int, parts: Iterabl
 
 
 def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """``array`` in slices that are small enough to hold several of."""
+    """Iterate over slices of ``array`` that are small enough to hold several of."""
     return (array[begin : begin + _CHUNK] for begin in range(0, len(array), _CHUNK))
 
 

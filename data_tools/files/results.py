@@ -122,7 +122,7 @@ class Results:
 
     @contextmanager
     def published(self, *outputs: Path) -> Iterator[List[Path]]:
-        """Drafts of ``outputs``, or of all, that take their names when this is left; see `published`."""
+        """Yield drafts of ``outputs``, or of all, that take their names at the end; see `published`."""
         finals = [followed(output) for output in outputs] or self.outputs
         streams = [final for final in finals if is_stream(final)]
         files = [final for final in finals if final not in streams]

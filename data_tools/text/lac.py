@@ -37,7 +37,7 @@ def lac_segmenter() -> Callable[[str], List[str]]:
 
 @contextmanager
 def _fluid():
-    """LAC imports what it needs of Paddle as paddle.fluid; in Paddle 2.6.2 that is called paddle.base."""
+    """Offer paddle.base as paddle.fluid in this context: so LAC imports it, and so older Paddle called it."""
     base = import_module("paddle.base")
     names = {"paddle.fluid": base, "paddle.fluid.core": base.core}
     sys.modules.update(names)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import JsonError, kind_of, parse_json
 
+BAD_BYTES_HELP = "a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
 LONGEST_LINE = 64 << 20
 ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
 _SNIPPET = 60

@@ -9,6 +9,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
 from data_tools.text.lines import LONGEST_LINE
 
+TEXT_ENDINGS = (".txt", ".jsonl", ".gz", ".zst")  # of the files in a folder of text
 _CHUNK = 1 << 20
 _PACKED = 512  # bytes of a .zst that are unpacked at a time: to 16 MiB at the very most
 _BATCH = 1 << 18

@@ -7,6 +7,7 @@ from typing import Optional
 from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.device.cpu_env import THREADS, cpu_threads, math_path
 from ernie_pair.device.cpu_pin import describe_threads, pin_to_share
+from ernie_pair.device.deterministic import set_deterministic
 from ernie_pair.device.gpu.builds import installed_build
 from ernie_pair.device.gpu.cards import BACKEND, card_at, choose_card, has_driver, open_card
 from ernie_pair.device.gpu.libraries import refuse_missing_libraries
@@ -17,7 +18,7 @@ VIEWS = "FLAGS_use_stride_kernel"
 
 
 def start_device(device: str, world: World, precision: Optional[AmpFlags] = None, opens: bool = True) -> str:
-    """Make ``cpu`` or ``gpu`` Paddle's current device and return what it is, in words.
+    """Make ``cpu`` or ``gpu`` Paddle's current device and return what it is, in words; quiet PaddleNLP.
 
     ``precision``: the flags of a training, which may allow TF32; all else computes float32 in float32. Not
     ``opens``, a GPU is looked at alone, and `open_device` runs the first kernel: for who forks processes
@@ -26,6 +27,7 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
     """
     import paddle
 
+    quiet_libraries()
     if device == "cpu":
         # A build for GPUs would take NCCL, which needs one for each process.
         os.environ.update({BACKEND: "gloo"} if world.size > 1 else {})
@@ -43,6 +45,17 @@ def start_device(device: str, world: World, precision: Optional[AmpFlags] = None
     if opens:
         open_card(card)
     return f"gpu:{card.number}, {card.name}"
+
+
+def start_training_device(config, world: World, opens: bool = True) -> str:
+    """Start the device of a training, with deterministic kernels if asked for, and return it in words.
+
+    ``config`` holds AmpFlags, DeterministicFlags and ``device``; ``opens`` and the errors are those of
+    `start_device`.
+    """
+    device = start_device(config.device, world, config, opens)
+    set_deterministic(config.deterministic, config.device)
+    return device
 
 
 def open_device() -> None:

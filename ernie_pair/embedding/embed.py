@@ -19,7 +19,6 @@ from data_tools.text.named_texts import read_texts
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.vector_writer import VectorShape, VectorWriter, part_folder
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut
 from ernie_pair.inference.ray_flags import refuse_unseen
 from ernie_pair.inference.vector_files import (
@@ -33,6 +32,7 @@ from ernie_pair.inference.vector_files import (
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.pair.data.pair_file import refuse_changed, stamp_of
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 PIECE = 4096  # texts that are sorted by length together; decides the last bits of the vectors

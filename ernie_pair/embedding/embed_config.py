@@ -11,6 +11,7 @@ from ernie_pair.embedding.open_embedder import EmbedderOptions
 from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.labels import parse_label_map
+from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
 MODEL_HELP = "an embedding model, trained or exported: its folder, or the OUT of a run for its best one"
@@ -88,10 +89,8 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
         help="lengths to be measured beside --dim, 64,128 for example; all: of training",
         group="model",
     )
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first column", group="data"
-    )
-    text_b: str = option("", help="the column of the second text", group="data")
+    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
+    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     label_map: str = option(
         "", help="what files call the labels: 0=different,1=same; 1 is that of a match", group="data"

@@ -10,10 +10,10 @@ import numpy as np
 
 from data_tools.base.options import names_in
 from data_tools.base.progress import CountProgress
+from data_tools.files.json_file import write_json
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.embedder import TextEmbedder, describe_cut, unit_rows
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.labels import Labels, parse_label_map
@@ -24,6 +24,7 @@ from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, tell_rejected
 from ernie_pair.pair.evaluation.result_file import results_of
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 CHUNK = 4096  # texts that are asked for at a time
@@ -45,7 +46,7 @@ def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
     else:
         found = _measure(config)
         with results.published() as (draft,):
-            draft.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_json(draft, found)
     print("  ".join(f"{name} {value:.4f}" for name, value in found["metrics"].items()))
 
 

@@ -23,7 +23,6 @@ from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
 from ernie_pair.embedding.text_encoder import TextEncoder
 from ernie_pair.embedding.trained_model import load_text_encoder
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.embedder import VECTORS, VectorBackend, exported_parts
 from ernie_pair.inference.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
 from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
@@ -35,6 +34,7 @@ from ernie_pair.model_files.source import ModelSource, model_folder_of, open_mod
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, random_texts
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 NUM_TEXTS, TEXTS_PER_BATCH = 24, 6

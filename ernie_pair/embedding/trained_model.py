@@ -6,7 +6,7 @@ from typing import Tuple
 import numpy as np
 import paddle
 
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_device
 from ernie_pair.device.paddle_patches.core_settings import without_tf32
 from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.inference.embedder import EmbeddingModel
@@ -27,7 +27,6 @@ def open_trained(
     """Open the model of ``source``, to be asked on ``threads`` of a CPU, 0: those of this process.
 
     Raises InputError for what ``device`` cannot do, CheckpointError."""
-    quiet_libraries()
     logger.info("on %s", start_device(device, World()))
     model, choice = load_text_encoder(source, settings, device, kernels)
     take_threads(model, threads)

@@ -24,6 +24,7 @@ from data_tools.base.errors import MachineError
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
 from data_tools.files.npy_stream import HEADER_BYTES, npy_header
+from ernie_pair.checkpoint.manifest import sha256_of
 from ernie_pair.inference.vector_files import DTYPES, SCALE_DTYPE, SCALES_FILE, VECTORS_FILE, Packed
 
 LOCK, PIECES, ENDING = "lock", "pieces.txt", ".part"
@@ -77,7 +78,7 @@ class VectorWriter:
         content = self._content_of(packed)
         for name, data in content.items():
             self._write(name, data)
-        self._write(PIECES, f"{_hash_of(list(content.values()))}\n".encode())
+        self._write(PIECES, f"{sha256_of(*content.values())}\n".encode())
         self.done += 1
 
     def _content_of(self, packed: Packed) -> Dict[str, bytes]:
@@ -104,7 +105,7 @@ class VectorWriter:
         done = 0
         for wanted in hashes[: self.shape.num_pieces]:
             content = self._read(done)
-            if content is None or _hash_of(content) != wanted:
+            if content is None or sha256_of(*content) != wanted:
                 break
             done += 1
         return done
@@ -138,13 +139,6 @@ class VectorWriter:
                 os.link(self.folder / name, draft / name)
             except OSError:  # a file system without them
                 shutil.copyfile(self.folder / name, draft / name)
-
-
-def _hash_of(parts: List[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -54,22 +54,6 @@ NOT_SHOWN = (
 logger = logging.getLogger("ernie_pair")
 
 
-def start_console(world: World) -> None:
-    """Send INFO lines to stderr on the first rank, warnings elsewhere."""
-    handler = _AboveTheBar()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
-    logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(logging.INFO if world.is_first else logging.WARNING)
-
-
-class _AboveTheBar(logging.Handler):
-    """A handler that lets a line stand above the progress bar instead of through it."""
-
-    def emit(self, record):
-        with suppress(OSError):  # whoever read the console has gone; the run stays
-            tqdm.write(self.format(record), file=sys.stderr)
-
-
 class RunLog:
     """The log of one run: its scalars, from where it is resumed on.
 

@@ -23,6 +23,7 @@ from typing import Any, Dict, List, Literal, Sequence, Tuple
 from data_tools.base.errors import ErniePairError, InputError, Stopped, message_of
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import published
+from data_tools.files.json_file import write_json
 from data_tools.files.results import refuse_existing
 from ernie_pair.device.device import default_device
 from ernie_pair.gpu_check.page import page_of
@@ -89,7 +90,7 @@ def check_gpu(config: CheckGpuConfig) -> None:
             raise Stopped("stopped; nothing is left of the check, nor a report", stop.exit_code) from None
         report = _report(config, machine, outcomes, time.monotonic() - began)
         with published(*config.outputs) as (results, page):
-            results.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_json(results, report)
             page.write_text(page_of(report), encoding="utf-8")
     _say(f"\n{report['summary']}\nreport: {config.outputs[0]}, and as a page {config.outputs[1]}")
     _raise_first(outcomes, config.outputs[0])

@@ -22,6 +22,7 @@ LIBRARY_OF = {"onnx": "onnxruntime", "paddle": "paddle", "onnx-int8": "onnxrunti
 MOST_TOKENS, LENGTH_STEP, SHAPES_KEPT = 1024, 8, 8  # of Paddle Inference; the last two in bf16
 STDERR, CPU_PROVIDER = 2, "CPUExecutionProvider"
 BACKEND_HELP = "auto: onnx where it is installed; onnx-int8: where it was exported with --quantize int8"
+THREADS_HELP = "of one forward pass; 0: the cores of this process"
 PRECISION_HELP = "of the products by --backend paddle: bf16, fp16 on a GPU; bf16 where a CPU has AVX512-BF16"
 
 

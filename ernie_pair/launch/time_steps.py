@@ -15,7 +15,7 @@ from typing import Any, Sequence
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.files.atomic_files import published
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_device
 from ernie_pair.launch.step_times import StepTimes
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
@@ -41,7 +41,6 @@ def time_steps(answer: Path, command: str, flags: Sequence[str]) -> None:
     config_class, module = TIMED[command]
     world = launched_world()
     stop_with_the_launcher()
-    quiet_libraries()
     start_device("cpu", world)
     config = parse_config(config_class, list(flags), command)
     rows, time_step = import_module(module).open_steps(config, world)

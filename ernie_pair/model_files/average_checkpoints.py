@@ -14,10 +14,12 @@ import numpy as np
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_folder import MADE, publish_folder, refuse_loss
+from data_tools.files.json_file import write_json
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
-from ernie_pair.model_files.model_folder import MODEL_STATE, write_json, write_model_folder, write_weights
+from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE
+from ernie_pair.model_files.model_folder import write_model_folder, write_weights
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.model_files.temperature import (
     CALIBRATION,

@@ -1,16 +1,16 @@
 """A folder that PaddleNLP's models and tokenizers load with from_pretrained."""
 
-import json
 import pickle
 from pathlib import Path
 
 import numpy as np
 
+from data_tools.files.json_file import write_json
 from ernie_pair.model_files.config_json import CONFIG, FAMILIES
+from ernie_pair.model_files.hugging_face.paddle_folder import MODEL_STATE
 from ernie_pair.model_files.source import VOCAB, ModelSource
 from ernie_pair.weights.weight_files import Arrays
 
-MODEL_STATE = "model_state.pdparams"
 # PaddleNLP has no class for ErnieGram with heads: its encoder finds itself in the same file.
 WHOLE = {"ernie": "ErnieForPretraining", "ernie_gram": "ErnieGramModel"}
 LAST_HEAD = "cls.seq_relationship.bias"
@@ -59,8 +59,3 @@ def _with_tied_names(weights: Arrays, family: str) -> Arrays:
         array = next(arrays[name] for name in names if name in arrays)
         arrays.update(dict.fromkeys(names, array))
     return {name: arrays[name] for name in sorted(arrays)}
-
-
-def write_json(path: Path, value) -> None:
-    """Write ``value`` as indented JSON in UTF-8."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

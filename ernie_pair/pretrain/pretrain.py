@@ -11,14 +11,12 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_note import publish_of_run
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import open_device, quiet_libraries, start_device
+from ernie_pair.device.device import open_device, quiet_libraries, start_training_device
 from ernie_pair.device.gpu.capability import gpu_capability
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.source import (
@@ -32,7 +30,8 @@ from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_un
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import fingerprint_of, rules_of, topology_of
 from ernie_pair.processes.collectives import gather_results
-from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
+from ernie_pair.processes.console import start_console
+from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.watchdog import all_start
 from ernie_pair.processes.world import World, launched_world, local_world
 
@@ -48,17 +47,14 @@ def pretrain(config: PretrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals() as stop:
-        if world.size > 1:
-            stop_with_the_launcher()
+    with StopSignals(is_launched=world.size > 1) as stop:
         _pretrain(config, world, stop)
 
 
 def _pretrain(config: PretrainConfig, world: World, stop: StopSignals) -> None:
     refuse_without_programs("pretraining")
     refuse_unready(config, world, local_world())
-    device = start_device(config.device, world, config, opens=False)
-    set_deterministic(config.deterministic, config.device)
+    device = start_training_device(config, world, opens=False)
     source = open_model(
         config.model_name_or_path, model_type=config.model_type or "", from_scratch=config.starts_from_scratch
     )

@@ -27,11 +27,12 @@ class StopSignals:
     A signal raises Stopped at once, or is only noted once ``finish_the_step`` was called. Signals that come
     again change nothing. What handled them before is put back at the end, unless the end is that the
     process stops; one that ``goes_on``, a notebook's, gets them back in any case. Outside the main thread,
-    which alone may listen, no signal is heard.
+    which alone may listen, no signal is heard. ``is_launched``: a launcher has started this process, which
+    dies with it.
     """
 
-    def __init__(self, goes_on: bool = False):
-        self._goes_on = goes_on
+    def __init__(self, goes_on: bool = False, is_launched: bool = False):
+        self._goes_on, self._is_launched = goes_on, is_launched
         self._is_deaf = threading.current_thread() is not threading.main_thread()
         self._seen: Optional[signal.Signals] = None
         self._total = 0
@@ -41,6 +42,8 @@ class StopSignals:
     def __enter__(self) -> "StopSignals":
         self._before = {number: signal.getsignal(number) for number in SIGNAL_WEIGHTS}
         self.listen()
+        if self._is_launched:
+            stop_with_the_launcher()
         return self
 
     def __exit__(self, kind, *reason) -> None:
@@ -95,9 +98,7 @@ def call_with_signals(train: Callable[[StopSignals], Result], is_launched: bool)
     another signal SystemExit.
     """
     try:
-        with StopSignals(goes_on=True) as signals:
-            if is_launched:
-                stop_with_the_launcher()
+        with StopSignals(goes_on=True, is_launched=is_launched) as signals:
             return train(signals)
     except Stopped as stop:
         if stop.exit_code == 130:

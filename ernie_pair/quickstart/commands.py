@@ -66,12 +66,12 @@ class SmallLine:
     gpus: str = "0"
 
     def sample(self) -> Words:
-        """Write the text and the pairs."""
+        """Return the command that writes the text and the pairs."""
         flags = {"documents": self.documents, "pairs": self.pairs}
         return words_of("make-sample", output_dir=self.folder / "sample", **flags)
 
     def corpus(self) -> List[Words]:
-        """Prepare the corpus by three commands: sentences, vocabulary, token ids."""
+        """Return the three commands that prepare the corpus: sentences, vocabulary, token ids."""
         corpus, text = self.folder / "corpus", self.folder / "sample" / "corpus.txt"
         flags = {"chinese": "true", "split_sentences": "true", "cn_whole_word_segment": "true", "workers": 2}
         return [
@@ -87,12 +87,12 @@ class SmallLine:
         ]
 
     def new_model(self) -> Words:
-        """Make the small model that pretraining and the training from scratch begin with."""
+        """Return the command that makes the small model, with which pretraining begins."""
         vocab = self.folder / "corpus" / "vocab.txt"
         return words_of("new-model", vocab_file=vocab, output_dir=self.folder / "small", **SMALL_MODEL)
 
     def pretrain(self) -> Words:
-        """Pretrain it in static graph, by the launcher where it is on GPUs."""
+        """Return the command that pretrains it in static graph, by the launcher where it is on GPUs."""
         steps = {"max_steps": self.steps, "decay_steps": self.steps}
         on_gpu = {"gpus": self.gpus, "use_amp": "true"} if self.device == "gpu" else {}
         places = {"model_name_or_path": "small", "input_dir": "corpus", "output_dir": "pretrain"}
@@ -101,12 +101,12 @@ class SmallLine:
         return words_of("launch", "pretrain", **paths, **flags)
 
     def convert(self) -> Words:
-        """Convert it to a dynamic model."""
+        """Return the command that converts the pretrained model to a dynamic one."""
         static_vars = self.folder / "pretrain" / "model_last" / "static_vars"
         return words_of("convert", static_model_path=static_vars, output_dir=self.folder / "dynamic")
 
     def train(self, start: str, output: str) -> Words:
-        """Fine-tune on the pairs, from ``start``: dynamic, or small with new weights."""
+        """Return the command that trains on the pairs, from ``start``: dynamic, or small with new weights."""
         scratch = {"from_scratch": "true"} if start == "small" else {}
         pairs = self.folder / "sample" / "pairs"
         files = {"train_file": pairs / "train.tsv", "dev_file": pairs / "dev.tsv"}

@@ -15,7 +15,7 @@ from typing import Iterator, List, Literal, NamedTuple, Optional
 
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import make_folder, published
-from data_tools.make_sample import SMALLEST_DATA_SET
+from data_tools.text.sample_pairs import SMALLEST_DATA_SET
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import default_device
 from ernie_pair.processes.child_command import ChildCommand

@@ -20,8 +20,8 @@ from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.embedder import describe_cut
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.search.faiss_index import (
     Chunks,

@@ -18,13 +18,12 @@ from data_tools.base.errors import CheckpointError, InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.search.faiss_index import KINDS, PRECISIONS
-from ernie_pair.search.text_table import TextTable, table_files
+from ernie_pair.search.text_table import CURE, TextTable, table_files
 
 INDEX_MANIFEST, INDEX_FORMAT = "index.json", 1
 INDEX_FILE, TEXTS, IDS = "index.faiss", "texts", "ids"
 FILES = (INDEX_FILE, *table_files(TEXTS), *table_files(IDS))
 WRITTEN = (*FILES, INDEX_MANIFEST)
-CURE = "make the index again"
 
 
 @dataclass(frozen=True)

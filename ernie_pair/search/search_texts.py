@@ -19,7 +19,7 @@ from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.named_texts import NamedText, read_texts
-from ernie_pair.engine.run_log import start_console
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP
 from ernie_pair.search.hits import Hit

@@ -5,7 +5,7 @@ from typing import Callable, Sequence, Tuple
 
 import numpy as np
 
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_device
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import probabilities, refuse_unrankable
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
@@ -30,7 +30,6 @@ def open_trained_scorer(
     ``threads``: of one forward pass on a CPU, 0: those of this process. Raises InputError for a folder
     without one, or one of more than two classes, CheckpointError.
     """
-    quiet_libraries()
     start_device(device, World())
     path = model_folder_of(Path(folder))
     model, vocab_file = load_classifier(str(path))

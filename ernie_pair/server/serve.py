@@ -12,10 +12,10 @@ from data_tools.base.errors import InputError, MachineError
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.engine.run_log import start_console
-from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
+from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.temperature import describe_decision
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.search.index_folder import open_index_folder
 from ernie_pair.search.models import open_embedding_model
@@ -53,7 +53,7 @@ class ServeConfig(Options):
     device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
     threads: int = option(
         0,
-        help="of one forward pass; 0: the cores of this process",
+        help=THREADS_HELP,
         group="devices",
         unit="threads",
         at_least=0,

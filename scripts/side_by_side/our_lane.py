@@ -40,8 +40,7 @@ def pretrain(spec):
     """Train by the static graph's job, its data and the engine's loop."""
     from data_tools.text.wordpiece import WordPiece
     from ernie_pair.checkpoint.train_state import TrainState
-    from ernie_pair.device.deterministic import set_deterministic
-    from ernie_pair.device.device import start_device
+    from ernie_pair.device.device import start_training_device
     from ernie_pair.device.malloc import keep_freed_memory
     from ernie_pair.engine.hooks import Hooks
     from ernie_pair.engine.loop import train
@@ -54,8 +53,7 @@ def pretrain(spec):
     from ernie_pair.processes.world import World
 
     turns, config, alone = Turns(), PretrainConfig(**spec["flags"]), World()
-    start_device(config.device, alone, config)
-    set_deterministic(config.deterministic, config.device)
+    start_training_device(config, alone)
     source = open_model(config.model_name_or_path, model_type="ernie", from_scratch=True)
     data = open_pretrain_data(config, alone, WordPiece.from_file(source.vocab_file), source.spec)
     job, _ = build_job(config, alone, alone, source, data)

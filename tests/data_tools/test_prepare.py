@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ports import free_port
 from tiny_corpus import ROOT, finished, hashes, leftovers, lines_of, write_vocab
 from waiting import until
 
@@ -82,12 +82,6 @@ def test_ray_writes_the_same_bytes_and_is_not_heard(folder, whole):
     output, errors = ended(start(folder, "--engine", "ray", "--workers", "2"))
     assert hashes(folder) == whole
     assert output == "" and errors.startswith("out: 1100 documents") and len(errors.splitlines()) == 1
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tiny_embedding import embedding_job, gradients_of_next, run_steps, weights_of
+from tiny_embedding import embedding_job, gradients_of_next, run_steps
+from tiny_pair_job import weights
 
 from ernie_pair.embedding.train.vectors import vectors_of_rows
 from ernie_pair.pair.process_group import join_process_group
@@ -26,7 +27,7 @@ def run_layout(folder, process_group, flags):
     curves = {name: np.array([values[name] for values in metrics]) for name in ("loss", "gradient_norm")}
     vectors = vectors_of_rows(job.model, job.dev.rows, 8, process_group)
     curves.update({f"gradient of {name}": gradient for name, gradient in gradients.items()})
-    return {**curves, "accuracy": np.array(metrics[-1]["accuracy"]), "vectors": vectors, **weights_of(job)}
+    return {**curves, "accuracy": np.array(metrics[-1]["accuracy"]), "vectors": vectors, **weights(job)}
 
 
 def main(jobs_file, out):

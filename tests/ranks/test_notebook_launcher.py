@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 from places import ROOT, SUPPORT
+from run_files import events, files_of
 from tiny_pair import toy_rows, write_model, write_pairs
 
 from data_tools.base.errors import InputError, LostProcessError
-from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer, notebook_launcher
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.engine.run_log import MEASURED
 from ernie_pair.processes.world import launched_world
 
 pytestmark = pytest.mark.ranks
@@ -68,15 +67,6 @@ def train(flags, folder, changes=None, compute_metrics=None, callbacks=()):
 def notebook(flags, tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     return folder, *notebook_launcher(train, (flags, str(folder)))
-
-
-def events(folder):
-    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in event.items() if name not in MEASURED} for event in read]
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (MANIFEST, MADE)}
 
 
 def assert_same_run(ours, theirs):

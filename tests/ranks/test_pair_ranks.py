@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_files import events
 from tiny_pair import write_model, write_pairs
 from tiny_pretrain import level_here, needs_kernels
 
@@ -161,8 +162,7 @@ def weights(folder: Path):
 
 
 def train_losses(folder: Path):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return {e["step"]: e["loss"] for e in map(json.loads, lines) if e["split"] == "train"}
+    return {event["step"]: event["loss"] for event in events(folder, "train")}
 
 
 def test_both_processes_hold_the_same_weights(two):

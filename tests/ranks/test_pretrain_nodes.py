@@ -1,13 +1,13 @@
 """Two machines: two launchers that meet at one address, with one folder for both or a folder each."""
 
 import os
-import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from places import ROOT
+from ports import free_port
 from safetensors.numpy import load_file
 from tiny_pretrain import events, flags, write_corpus, write_model
 
@@ -25,12 +25,6 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nodes")
     write_corpus(folder / "data", write_model(folder / "model"))
     return folder
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def two_machines(world, outputs, **changes):

@@ -1,6 +1,5 @@
 """--processes auto and NPROC=auto on this machine: a real probe of tiny models, and the runs that follow."""
 
-import json
 import os
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import pytest
 import tiny_pair
 import tiny_pretrain
 from places import ROOT
+from run_files import events
 
 from ernie_pair.device.cpu_cores import share_of
 
@@ -36,8 +36,7 @@ def run(folder, *words, **environment):
 
 def steps_of(output):
     """Return (step, samples consumed) of every training line of a run."""
-    events = map(json.loads, (output / "metrics.jsonl").read_text().splitlines())
-    return [(event["step"], event["consumed_samples"]) for event in events if event.get("split") == "train"]
+    return [(event["step"], event["consumed_samples"]) for event in events(output, "train")]
 
 
 def test_pairs_are_probed_once_and_trained(tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from places import ROOT
+from run_files import events
 from tiny_targets import target_config
 
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
@@ -80,10 +81,7 @@ def test_two_processes_are_one(tmp_path, case):
     launch(tmp_path, two, *asked[1])
     for ending in ("json", "tsv"):
         assert (tmp_path / f"one.{ending}").read_bytes() == (tmp_path / f"two.{ending}").read_bytes()
-    curves = [
-        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("out", "two")
-    ]
+    curves = [events(tmp_path / name) for name in ("out", "two")]
     same = ("loss", "mae", "hit_at_1", "mrr", "spearman", "step")
     found = [[[row[name] for name in same if name in row] for row in rows] for rows in curves]
     assert [len(row) for row in found[0]] == [len(row) for row in found[1]]

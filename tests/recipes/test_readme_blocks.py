@@ -21,6 +21,7 @@ import tiny_pretrain
 import tiny_targets
 import yaml
 from pages import PAGES, ROOT, blocks, text_of
+from ports import free_port
 
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.model.classifier import build_classifier
@@ -214,14 +215,6 @@ def serve(command, here, environment, ask=()):
 def serves(command):
     """``command``, a service, on a port that is free."""
     return changed(command).replace("--port 8000", f"--port {free_port()}")
-
-
-def free_port():
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def elsewhere(text):

@@ -101,11 +101,3 @@ def gradients_of_next(job: EmbeddingJob, updates, number: int = 1) -> Dict[str, 
     job.parallel.step = move
     largest = max(float(np.abs(gradient).max()) for gradient in found.values())
     return {name: gradient / largest for name, gradient in found.items()}
-
-
-def weights_of(job: EmbeddingJob) -> Dict[str, np.ndarray]:
-    return {name: parameter.numpy() for name, parameter in job.model.named_parameters()}
-
-
-def largest_difference(first, second) -> float:
-    return max(float(np.abs(first[name] - second[name]).max()) for name in first)

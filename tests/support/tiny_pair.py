@@ -44,6 +44,10 @@ def toy_rows(count: int, seed: int):
 
 def write_pairs(path: Path, count: int, seed: int = 0, labels: bool = True) -> Path:
     rows = (row if labels else row[:2] for row in toy_rows(count, seed))
+    return write_rows(path, rows)
+
+
+def write_rows(path: Path, rows) -> Path:
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
     return path
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_files import events as events
 
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.engine.run_log import MEASURED
 from ernie_pair.kernels.library import FOLDER, open_kernels
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏"
@@ -87,10 +87,3 @@ def flags(model: Path, data: Path, output: Path, **changes):
         **changes,
     }
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
-
-
-def events(output: Path, timing: bool = False):
-    """The lines of metrics.jsonl, without what the clock decides."""
-    lines = (output / "metrics.jsonl").read_text().splitlines()
-    loaded = [json.loads(line) for line in lines]
-    return [{k: v for k, v in event.items() if timing or k not in MEASURED} for event in loaded]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import numpy as np
-from tiny_pair import CHARACTERS, write_model
+from tiny_pair import CHARACTERS, write_model, write_rows
 
 from ernie_pair.pair.config.pair_config import TrainConfig
 
@@ -30,11 +30,6 @@ def candidate_rows(queries: int, seed: int):
             if place == 1:
                 text[rng.integers(5)] = "好"
             yield query, "".join(text), int(place == 1)
-
-
-def write_rows(path: Path, rows) -> Path:
-    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def target_config(folder: Path, target: str, **changes) -> TrainConfig:

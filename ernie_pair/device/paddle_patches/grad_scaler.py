@@ -35,5 +35,5 @@ class AnyDeviceGradScaler(paddle.amp.GradScaler):
 
     @property
     def value(self) -> float:
-        """The scale."""
+        """Return the scale."""
         return self._scale.item()

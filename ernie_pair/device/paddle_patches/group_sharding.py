@@ -59,7 +59,7 @@ def offloaded_of(sharded) -> Offloaded:
 
 @contextmanager
 def sums_in_float32() -> Iterator[None]:
-    """In this context gradients in half precision are summed in float32, and the sum is rounded once."""
+    """Sum gradients in half precision in float32 in this context, and round the sum once."""
     from paddle.distributed.fleet.meta_parallel.sharding import group_sharded_stage2
 
     with replaced(group_sharded_stage2, "dist", _WideSums(group_sharded_stage2.dist)):

@@ -45,7 +45,7 @@ def visible_gpus() -> List[str]:
 
 @contextmanager
 def private_environment() -> Iterator[None]:
-    """In this context the launcher neither stores nor shows the environment of the processes."""
+    """Have the launcher neither store nor show the environment of the processes in this context."""
     from paddle.distributed.launch.controllers.controller import Controller
     from paddle.distributed.launch.job.container import Container
     from paddle.distributed.launch.utils.process_context import ProcessContext
@@ -60,7 +60,7 @@ def private_environment() -> Iterator[None]:
 
 @contextmanager
 def own_exit_code() -> Iterator[None]:
-    """In this context the launcher ends with the code of a process that failed by itself.
+    """Have the launcher end with the code of a process that failed by itself, in this context.
 
     It is 128 + N for signal N. Paddle's own is that of the first process which has one, and those that it
     stops have one too.

@@ -26,7 +26,7 @@ Pairs = List[Tuple]  # (parameter, gradient)
 
 @contextmanager
 def amp_by(decorate: Callable) -> Iterator[None]:
-    """In this context fleet's AMP is ``decorate(optimizer)``, which returns what `paddle.static.amp` does."""
+    """Replace fleet's AMP in this context by ``decorate(optimizer)``, which returns what Paddle's does."""
 
     def init_wrapped_opt(self) -> None:
         if self.wrapped_opt is None:
@@ -39,14 +39,14 @@ def amp_by(decorate: Callable) -> Iterator[None]:
 
 @contextmanager
 def without_nccl() -> Iterator[None]:
-    """In this context fleet exchanges no ids of NCCL: the processes know each other already, by gloo."""
+    """Have fleet exchange no ids of NCCL in this context: the processes know each other already, by gloo."""
     with replaced(common.CollectiveHelper, "_init_communicator", lambda *args, **settings: None):
         yield
 
 
 @contextmanager
 def sums_in_float32() -> Iterator[None]:
-    """In this context fleet's AMP marks float32 gradients to be summed: half ones are cast beforehand.
+    """Have fleet's AMP mark float32 gradients to be summed in this context: half ones are cast beforehand.
 
     Each is cast where it is made, so that its sum can begin while the backward pass goes on.
     """

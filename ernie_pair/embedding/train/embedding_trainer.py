@@ -1,6 +1,5 @@
 """Training an embedding model from Python; the engine is that of the command."""
 
-import logging
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Sequence, Union
 
@@ -8,17 +7,16 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_training_device
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.retrieval import build_retrieval_set, measure_retrieval
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import Given, GivenData, open_embedding_data, source_of
 from ernie_pair.embedding.train.train_embedding import EmbeddingRun, open_initial_encoder
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.data.in_memory_pairs import held
+from ernie_pair.processes.console import start_missing_console
 from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.processes.world import launched_world
 
@@ -66,11 +64,8 @@ class EmbeddingTrainer:
         self.config, self._model, self._negatives = config, str(model), held(negatives)
         self.train_dataset, self.eval_dataset = held(train_dataset), held(eval_dataset)
         self.world = launched_world()
-        if not logging.getLogger("ernie_pair").handlers:
-            start_console(self.world)
-        quiet_libraries()
-        self._device = start_device(config.device, self.world, config)
-        set_deterministic(config.deterministic, config.device)
+        start_missing_console(self.world)
+        self._device = start_training_device(config, self.world)
         self._folder = Path(self._model)
         self._embedder: Optional[TextEmbedder] = None
 

@@ -9,9 +9,9 @@ from typing import Dict, NamedTuple, Tuple
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
+from ernie_pair.embedding.export_embedding import PYTHON
 from ernie_pair.embedding.text_encoder import TextEncoder, build_text_encoder, load_text_weights
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEmbeddingConfig
 from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
@@ -19,7 +19,6 @@ from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.inference.embedding_json import EmbeddingSettings
 from ernie_pair.kernels.product_rate import product_rate
@@ -33,7 +32,8 @@ from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.pair_fingerprint import topology_of
-from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
+from ernie_pair.processes.console import start_console
+from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world
 
 logger = logging.getLogger(__name__)
@@ -41,10 +41,6 @@ logger = logging.getLogger(__name__)
 COMMANDS = """\
 ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors
 ernie-pair evaluate-embedding --model_path . --input_file pairs.tsv --output_file metrics.json"""
-PYTHON = """\
-from ernie_pair import open_embedder
-
-print(open_embedder(".").embed(["怎么开户", "如何开户"]))"""
 # Told elsewhere in the card, or of no effect on the model.
 NOT_SHOWN = (
     *("model_name_or_path", "train_file", "dev_file", "negatives_file", "output_dir", "fresh_start"),
@@ -67,12 +63,8 @@ def train_embedding(config: TrainEmbeddingConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals() as stop:
-        if world.size > 1:
-            stop_with_the_launcher()
-        quiet_libraries()
-        device = start_device(config.device, world, config)
-        set_deterministic(config.deterministic, config.device)
+    with StopSignals(is_launched=world.size > 1) as stop:
+        device = start_training_device(config, world)
         start = open_initial_encoder(config, config.model_name_or_path)
         if start.model.fused_state is not None:
             keep_freed_memory()

@@ -3,10 +3,10 @@
 config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  special_tokens_map.json
 """
 
-import json
 from pathlib import Path
 from typing import Any, Dict, Mapping, NamedTuple
 
+from data_tools.files.json_file import write_json
 from data_tools.text.wordpiece import CONTROL_TOKENS, WordPiece
 from ernie_pair.model_files.hugging_face.fast_tokenizer import build_fast_tokenizer
 from ernie_pair.model_files.hugging_face.names import to_their_names
@@ -44,15 +44,15 @@ def write_their_folder(folder: Path, parts: ModelParts) -> None:
     kind = kind_of(parts.arrays)
     config = to_their_config(parts.config, parts.family, parts.arrays, parts.where, kind)
     arrays = as_float32(to_their_names(parts.arrays, parts.family, parts.where), parts.where)
-    _write_json(folder / CONFIG, config)
+    write_json(folder / CONFIG, config)
     with open(folder / WEIGHTS, "wb") as file:
         for part in safetensors_parts(arrays, {"format": "pt"}):
             file.write(part)
     write_vocabulary(folder / VOCAB, parts.vocab_file, config["vocab_size"])
     tokenizer = WordPiece.from_file(folder / VOCAB, parts.lower_case)
     build_fast_tokenizer(tokenizer).save(str(folder / FAST_TOKENIZER))
-    _write_json(folder / TOKENIZER, _tokenizer_settings(tokenizer, parts.max_seq_len))
-    _write_json(folder / SPECIAL_TOKENS, _special_tokens())
+    write_json(folder / TOKENIZER, _tokenizer_settings(tokenizer, parts.max_seq_len))
+    write_json(folder / SPECIAL_TOKENS, _special_tokens())
 
 
 def write_vocabulary(path: Path, vocab_file: Path, vocab_size: int) -> None:
@@ -77,7 +77,3 @@ def _tokenizer_settings(tokenizer: WordPiece, max_seq_len: int) -> Dict[str, obj
 
 def _special_tokens() -> Dict[str, str]:
     return {f"{token.strip('[]').lower()}_token": token for token in CONTROL_TOKENS}
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -33,7 +33,7 @@ from ernie_pair.pair.audit.findings import (
 )
 from ernie_pair.pair.audit.links import Coded, coded
 from ernie_pair.pair.data.pair_cells import PACKED
-from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP, Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, RowRules
 from ernie_pair.pair.data.pair_source import PairSource
@@ -53,10 +53,8 @@ class AuditPairsConfig(Options):
     )
     dev_file: str = option("", help="labelled pairs that choose the best model", group="data")
     test_file: str = option("", help="pairs of the last measurement; labels are passed over", group="data")
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first", group="data"
-    )
-    text_b: str = option("", help="the column of the second text", group="data")
+    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
+    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")

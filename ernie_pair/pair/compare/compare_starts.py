@@ -12,8 +12,7 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.files.results import Results, files_of, refuse_existing, settings_of
-from ernie_pair.device.device import quiet_libraries, start_device
-from ernie_pair.engine.run_log import start_console
+from ernie_pair.device.device import start_device
 from ernie_pair.model_files.labels import CLASSIFICATION, Labels, parse_label_map
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.compare.comparison_report import (
@@ -32,6 +31,7 @@ from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.metrics import refuse_undefined
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 RANDOM = "random:"
@@ -193,7 +193,6 @@ def _domain_losses(
     starts: List[Candidate], corpus: Corpus, config: CompareConfig, train: TrainConfig
 ) -> Dict[str, Dict[str, object]]:
     """Return what ``domain_loss`` measures for every start, or {"reason": why it cannot}."""
-    quiet_libraries()
     start_device(train.device, World())
     length = min(train.max_seq_len, *(start.source.spec.max_positions for start in starts))
     losses: Dict[str, Dict[str, object]] = {}

@@ -11,6 +11,7 @@ from ernie_pair.inference.ray_flags import RayFlags
 from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.config.robustness_flags import RobustnessFlags
+from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
 
@@ -31,10 +32,8 @@ class AskedFiles(Options):
 class AskConfig(KernelFlags, AskedFiles):
     """What is asked of a trained model; the base of evaluation and prediction."""
 
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first column", group="data"
-    )
-    text_b: str = option("", help="the column of the second text", group="data")
+    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
+    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")

@@ -16,7 +16,7 @@ from ernie_pair.pair.config.encoder_flags import EncoderFlags
 from ernie_pair.pair.config.run_flags import RunFlags
 from ernie_pair.pair.config.step_flags import StepFlags
 from ernie_pair.pair.config.target_flags import TargetFlags
-from ernie_pair.pair.data.class_weights import BALANCED
+from ernie_pair.pair.targets.class_weights import BALANCED
 from ernie_pair.pair.targets.target_metrics import ALL_METRICS, AUTO, LOWER_IS_BETTER
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")

@@ -7,6 +7,7 @@ from data_tools.base.options import Options, option
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.device import default_device
 from ernie_pair.engine.lr_schedule import STYLES
+from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
 LARGEST_SEED = 2**31 - 1
@@ -19,10 +20,8 @@ class RunFlags(Options):
     from_scratch: bool = option(
         False, help="start from random weights: config.json and vocab.txt are enough", group="model"
     )
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first column", group="data"
-    )
-    text_b: str = option("", help="the column of the second text", group="data")
+    text_a: str = option("", help=FIRST_TEXT_HELP, group="data")
+    text_b: str = option("", help=SECOND_TEXT_HELP, group="data")
     label: str = option("", help="the column of the label", group="data")
     encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
     on_bad_row: Literal["stop", "skip"] = option("stop", help=BAD_ROW_HELP, group="data")

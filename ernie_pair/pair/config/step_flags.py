@@ -8,7 +8,7 @@ from data_tools.base.options import option
 from ernie_pair.device.amp_flags import AmpFlags
 from ernie_pair.device.gpu.capability import refuse_old_gpu
 from ernie_pair.device.gpu.cards import Card
-from ernie_pair.pair.data.class_weights import class_weights_in
+from ernie_pair.pair.targets.class_weights import class_weights_in
 
 # What must not change between a checkpoint and the run that goes on from it.
 SAME_STEP = (

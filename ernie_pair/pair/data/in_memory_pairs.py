@@ -27,11 +27,11 @@ from ernie_pair.pair.data.pair_file import (
     Pairs,
     Reject,
     good_rows,
-    in_groups,
     pairs_of,
     row_of,
 )
 from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.ranking_groups import group_candidates
 
 BEGINNING = 10_000  # rows that a stream is known by
 
@@ -90,7 +90,7 @@ class GivenPairs:
         bad: List[BadRow] = []
         rows = list(self.rows(bad.append))
         found = pairs_of(rows, bad, self.labels is not None, _hash_of(rows), self.flag)
-        return in_groups(found, self.labels, self.rules)
+        return group_candidates(found, self.labels, self.rules)
 
     def _query_of(self, example) -> object:
         return query_in(example if isinstance(example, Mapping) else {}, self.columns)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from data_tools.base.errors import InputError
+from data_tools.text.named_texts import PACKED
 from ernie_pair.pair.data.pair_columns import Columns, Layout, keys_of, layout_of
 from ernie_pair.pair.data.pair_records import BadRecord, RowRules, csv_records, json_records, tab_records
 
 JSON_ENDINGS = (".json", ".jsonl")
-PACKED = (".gz", ".zst")
 
 # Text, text, label, query: as they stand, None where there is none; the query is there with --query alone.
 Cells = Tuple[object, object, object, object]

@@ -21,6 +21,8 @@ NAMES = {
     RIGHT: (RIGHT, "text_b", "title", "question2", "#2 string", "hypothesis", "sentence_b", "text2", "s2"),
     LABEL: (LABEL, "labels", "quality", "is_duplicate", "gold_label"),
 }
+FIRST_TEXT_HELP = "the column of the first text; empty: a known name, or the first column"
+SECOND_TEXT_HELP = "the column of the second text"
 PASSED_OVER = ("id", "index", "idx", "#1 id", "#2 id", "qid", "qid1", "qid2", "pairid", "origin")
 
 

@@ -19,7 +19,6 @@ from ernie_pair.pair.data.pair_file import (
     Pairs,
     Reject,
     good_rows,
-    in_groups,
     pairs_of,
     read_file,
     refuse_missing,
@@ -27,6 +26,7 @@ from ernie_pair.pair.data.pair_file import (
     rows_of,
 )
 from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.ranking_groups import group_candidates
 
 _SET_NAME = re.compile(r"[A-Za-z0-9_-]+(:[A-Za-z0-9_-]+)?")
 _END_BYTES = 1 << 20
@@ -88,13 +88,13 @@ class PairSource:
     def read(self) -> Pairs:
         """Read all pairs. Raises InputError naming file:line, or the row of a set."""
         if self.is_file:
-            return in_groups(
+            return group_candidates(
                 read_file(Path(self.name), self.labels, self.columns, self.rules), self.labels, self.rules
             )
         path = str(self._path()) if isinstance(self._set(), SetFile) else f"{self.name} {self.split}"
         bad: List[BadRow] = []
         found = pairs_of(self.rows(bad.append), bad, self.labels is not None, self.sha256(), path)
-        return in_groups(found, self.labels, self.rules)
+        return group_candidates(found, self.labels, self.rules)
 
     def rows(self, reject: Reject = lambda row: None) -> Iterator[Pair]:
         """Iterate over the good rows, a file read line by line; call ``reject`` with each row left out.

@@ -11,7 +11,6 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.lines import ENCODINGS
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels, refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
@@ -25,6 +24,7 @@ from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_pair import export_pair
 from ernie_pair.pair.export.judge_precision import FLOAT, INT8
 from ernie_pair.pair.model.classifier_weights import load_classifier
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")

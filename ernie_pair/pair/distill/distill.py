@@ -7,10 +7,8 @@ from typing import Dict
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.pair.config.distill_config import DistillConfig
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
@@ -24,7 +22,8 @@ from ernie_pair.pair.step.loss import SuppliedLoss
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.train_pair import PairRun
 from ernie_pair.pair.train.trainer import TrainResult
-from ernie_pair.processes.stop_signals import StopSignals, call_with_signals, stop_with_the_launcher
+from ernie_pair.processes.console import start_console, start_missing_console
+from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.processes.world import World, launched_world
 
 logger = logging.getLogger(__name__)
@@ -36,9 +35,7 @@ def distill_pair(config: DistillConfig) -> None:
     Raises an ErniePairError for whatever the user can fix.
     """
     world = launched_world()
-    with StopSignals() as stop:
-        if world.size > 1:
-            stop_with_the_launcher()
+    with StopSignals(is_launched=world.size > 1) as stop:
         start_console(world)
         _open_run(config, world).train(stop)
 
@@ -60,8 +57,7 @@ def distill(config: DistillConfig) -> TrainResult:
     world = launched_world()
 
     def train(stop: StopSignals) -> TrainResult:
-        if not logging.getLogger("ernie_pair").handlers:
-            start_console(world)
+        start_missing_console(world)
         run = _open_run(config, world)
         state = run.train(stop)
         is_done = state.step == run.job.total_steps
@@ -84,11 +80,9 @@ def _metrics_of_best(run: PairRun, state: TrainState) -> Dict[str, float]:
 
 def _open_run(config: DistillConfig, world: World) -> PairRun:
     """Open teacher, student and data, and ask the teacher what is to be kept of it."""
-    quiet_libraries()
     if config.hidden_weight:
         config = replace(config, to_static=False)
-    device = start_device(config.device, world, config)
-    set_deterministic(config.deterministic, config.device)
+    device = start_training_device(config, world)
     teacher = Teacher(config)
     student = open_student(config, teacher)
     if student.model.fused_state is not None:

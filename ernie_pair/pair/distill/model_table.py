@@ -8,7 +8,6 @@ models.json    {"input_file": ..., "sha256": ..., "rows": 8802, "threads": 2, "m
 models.md, models.html    the same for a reader
 """
 
-import json
 import time
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 import numpy as np
 
 from data_tools.base.progress import CountProgress
+from data_tools.files.json_file import write_json
 from ernie_pair.inference.exported_model import FILES_OF
 from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.model_files.model_card import markdown_table
@@ -103,7 +103,7 @@ def _latencies(
 def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     """Write ``content`` to ``files``, which become FILES, and return the Markdown. Raises OSError."""
     numbers, text, page = files
-    numbers.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(numbers, content)
     heads, rows = [*HEADS, *MORE_HEADS], list(map(_cells, content["models"]))
     told = f"{content['rows']} pairs of {content['input_file']}, ONNX Runtime, {content['threads']} thread(s)"
     markdown = f"{told}\n\n{markdown_table(heads, rows)}\n"

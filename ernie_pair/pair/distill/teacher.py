@@ -27,6 +27,7 @@ from ernie_pair.model_files.labels import refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
 from ernie_pair.model_files.temperature import read_calibration
 from ernie_pair.pair.config.distill_config import DistillConfig
+from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_classifier, refuse_no_classifier
 from ernie_pair.pair.model.kernel_path import choose_path, constant_weights
@@ -35,7 +36,6 @@ from ernie_pair.pair.step.amp import FLOAT32_OPS
 
 VERSION = 1  # raised when the same teacher would give other logits for the same rows
 PART = 1 << 14  # rows of one file
-LOCK_SECONDS = 6 * 3600
 
 
 class Teacher:

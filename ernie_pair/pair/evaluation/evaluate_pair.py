@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 from data_tools.base.errors import InputError
+from data_tools.files.json_file import write_json
 from data_tools.files.results import Results
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.model_files.labels import CLASSIFICATION, RANKING
@@ -98,7 +99,7 @@ def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: R
         )
         evaluation["kernels"] = trained.kernels.describe()
         with results.published() as (numbers, *report):
-            numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_json(numbers, evaluation)
             if report:
                 write = write_ranking_report if is_ranking else write_score_report
                 write(report, evaluation, answers, config.worst_rows)
@@ -119,7 +120,7 @@ def _results(config: EvaluateConfig) -> Results:
 
 def _write(results: Results, evaluation: Dict[str, Any], answers: Answers, config: EvaluateConfig) -> None:
     with results.published() as (numbers, *drafts):
-        numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(numbers, evaluation)
         if config.report:
             write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows)
         if config.robustness_file and answers.bearing is not None:

@@ -1,23 +1,22 @@
 """The folder of a report: report.json and errors.tsv for programs, report.html for a reader."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
+from data_tools.files.json_file import write_json
 from ernie_pair.inference.softmax import are_names
 from ernie_pair.pair.evaluation.evaluation import Answers
 from ernie_pair.pair.evaluation.report_charts import charts_of
 from ernie_pair.pair.metrics import describe_single_class
-from ernie_pair.pair.report.page import Table, percent, render_page, shown_number, shown_range
+from ernie_pair.pair.report.page import ON_THE_PAGE, Table, metric_cards, percent, render_page, shown_number
 from ernie_pair.pair.report.table import table_line
 
 FILES = ("report.json", "errors.tsv", "report.html")
 TEMPLATE = Path(__file__).with_name("report.html")
 COLUMNS = ("line", "loss", "probability", "label", "prediction", "text_a", "text_b")
-ON_THE_PAGE = 50  # worst rows
 RARE = 0.025  # chances below it are none
 
 
@@ -34,7 +33,7 @@ def write_report(
     """
     worst = worst_rows(answers, most_rows)
     numbers, errors, page = files
-    numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(numbers, evaluation)
     errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
     page.write_bytes(page_of(evaluation, answers, worst, tables).encode("utf-8"))
 
@@ -101,15 +100,12 @@ def _single_class(evaluation: Dict[str, Any]) -> str:
     return "" if name is None else describe_single_class(name, evaluation["rows"])
 
 
-def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, object]]:
+def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
     """Return the numbers at the top of the page: name, value, and what stands below it."""
-    ranges, calibration = evaluation.get("intervals", {}), evaluation["calibration"]
+    calibration = evaluation["calibration"]
     names = {"accuracy": "Accuracy", "f1": "F1", "auc": "AUC", "average_precision": "Average precision"}
     names.update(precision="Precision", recall="Recall", mcc="MCC", loss="Log loss")
-    cards: List[Dict[str, object]] = [
-        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
-        for name, shown in names.items()
-    ]
+    cards = metric_cards(evaluation, names)
     for shown, name in (("ECE, equal mass", "ece"), ("ECE, top label", "ece_top_label")):
         after = f"{shown_number(calibration[name + '_calibrated'])} with temperature "
         after += f"{calibration['temperature']:.3g}"

@@ -8,8 +8,7 @@ from typing import Callable, Iterator, Optional, Sequence
 import numpy as np
 
 from data_tools.base.progress import CountProgress
-from ernie_pair.device.device import quiet_libraries, start_device
-from ernie_pair.engine.run_log import start_console
+from ernie_pair.device.device import start_device
 from ernie_pair.inference.token_rows import WINDOW
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.model_files.pair_symmetry import score_pairs
@@ -27,6 +26,7 @@ from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.model.kernel_path import casting, choose_path
 from ernie_pair.pair.model.logits import logits_of
 from ernie_pair.pair.process_group import join_process_group
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import launched_world
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,6 @@ class InferenceModel:
     def __init__(self, config: AskConfig):
         self.world = launched_world()
         start_console(self.world)
-        quiet_libraries()
         refuse_unusable(Path(config.output_file))
         device = start_device(config.device, self.world)
         logger.info("on %s, %d process(es)", device, self.world.size)

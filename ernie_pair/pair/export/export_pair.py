@@ -18,7 +18,6 @@ from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.cpu_level import refuse_no_bf16
 from ernie_pair.device.device import quiet_libraries, start_device
 from ernie_pair.device.paddle_version import refuse_without_programs
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.backends import open_backend
 from ernie_pair.inference.exported_model import (
     EXPORT_FORMAT,
@@ -54,6 +53,7 @@ from ernie_pair.pair.export.judge_precision import (
 from ernie_pair.pair.export.quantize import write_int8
 from ernie_pair.pair.export.triton import TRITON_FILES, write_triton
 from ernie_pair.pair.model.classifier_weights import load_classifier
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 VERSIONED = (

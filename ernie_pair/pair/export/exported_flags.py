@@ -5,7 +5,7 @@ from typing import Literal
 
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.text.lines import ENCODINGS
-from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP
+from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_HELP
 from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
 
 
@@ -28,7 +28,7 @@ class ExportedFlags(Options):
     device: Literal["cpu", "gpu"] = option("cpu", help="where to run", group="devices")
     threads: int = option(
         0,
-        help="of one forward pass; 0: the cores of this process",
+        help=THREADS_HELP,
         group="devices",
         unit="threads",
         at_least=0,

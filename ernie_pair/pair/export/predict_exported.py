@@ -13,7 +13,6 @@ from data_tools.base.errors import InputError, MachineError
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
 from data_tools.files.npy_stream import sha256_of_file
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayFlags, refuse_unseen
@@ -28,6 +27,7 @@ from ernie_pair.pair.data.rejected import ENDING
 from ernie_pair.pair.evaluation.prediction_file import prediction_lines, score_lines
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.export.exported_flags import ExportedFlags
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 CHUNK = 4096  # pairs asked at a time

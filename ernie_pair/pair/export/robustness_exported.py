@@ -3,7 +3,6 @@
 ernie-pair robustness --model exported --input_file test.tsv --output_file robustness.json
 """
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
-from ernie_pair.engine.run_log import start_console
+from data_tools.files.json_file import write_json
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.robustness_flags import RobustnessFlags
@@ -33,6 +32,7 @@ from ernie_pair.pair.evaluation.robustness_table import (
 from ernie_pair.pair.export.exported_flags import ExportedFlags
 from ernie_pair.pair.new_pairs.pair_writer import refuse_ending, write_new_pairs
 from ernie_pair.pair.robustness.perturb import ALL, Perturbed, Perturbing, parse_kinds, perturb
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 CHUNK = 4096  # pairs asked at a time
@@ -84,7 +84,7 @@ def measure_exported(config: RobustnessConfig) -> None:
     )
     found = _measured(predictor, pairs, changed, config)
     with results.published() as (numbers, *rows):
-        numbers.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(numbers, found)
         for draft in rows:
             names = predictor.class_names
             write_new_pairs(draft, Path(config.robustness_file), new_pairs_of(changed, pairs, names))

@@ -15,7 +15,6 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results, files_of, settings_of
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.pair.audit.links import coded
@@ -45,6 +44,7 @@ from ernie_pair.pair.mining.neighbours import (
 from ernie_pair.pair.mining.text_graph import TextGraph
 from ernie_pair.pair.new_pairs.known_pairs import KnownPairs
 from ernie_pair.pair.new_pairs.pair_writer import NewPair, refuse_ending, write_new_pairs
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 PLACES = ("train_file", "dev_file", "test_file", "embedding_model")

@@ -1,7 +1,9 @@
 """The page of a report: a template that extends page.html, which brings the look of all of them."""
 
 from pathlib import Path
-from typing import NamedTuple, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+
+ON_THE_PAGE = 50  # the worst rows or queries that a page lists
 
 
 class Table(NamedTuple):
@@ -26,6 +28,18 @@ def render_page(template: Path, **values: object) -> str:
     )
     environment.filters.update(number=shown_number, percent=percent, range=shown_range, cell=shown_cell)
     return environment.get_template(template.name).render(**values)
+
+
+def metric_cards(evaluation: Mapping[str, Any], names: Mapping[str, str]) -> List[Dict[str, str]]:
+    """Return a card {name, value, below} of each metric of ``names``, {key in ``evaluation``: name shown}.
+
+    Its interval stands below its value, where ``evaluation`` has one.
+    """
+    ranges = evaluation.get("intervals", {})
+    return [
+        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
+        for name, shown in names.items()
+    ]
 
 
 def shown_cell(value: object) -> str:

@@ -6,14 +6,14 @@ from typing import Callable, Optional, Sequence, TypeVar
 import numpy as np
 
 from data_tools.base.errors import CheckpointError
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_device
 from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.train.callbacks import PairCallback
 from ernie_pair.pair.train.trainer import PairTrainer, TrainResult
 from ernie_pair.processes.collectives import gather_results
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import launched_world
 
 Result = TypeVar("Result")
@@ -25,7 +25,6 @@ class Ranks:
     def __init__(self, config: PairConfig):
         self.world = launched_world()
         start_console(self.world)
-        quiet_libraries()
         start_device(config.device, self.world, config)
         self._group = join_process_group(self.world)
 

@@ -3,7 +3,6 @@
 A run is a folder. So a series that was killed goes on with the run that it was at, and no run is repeated.
 """
 
-import json
 import logging
 import time
 from datetime import timedelta
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Callable, Dict, Iterator, List, Sequence
 
 from data_tools.base.errors import InputError
-from data_tools.files.json_file import read_json_object
+from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.model_files.source import ModelSource
 
@@ -41,7 +40,7 @@ def with_older_plan(path: Path, plan: Plan, mark: str, kind: str, of_older: Plan
 
 def write_plan(draft: Path, plan: Plan) -> None:
     """Write ``plan`` as JSON."""
-    draft.write_text(json.dumps(plan, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(draft, plan)
 
 
 def sha256_of_weights(source: ModelSource) -> str:

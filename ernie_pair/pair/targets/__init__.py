@@ -1,1 +1,1 @@
-"""What a model is for: how the answers of each target are measured, and which metric chooses the best."""
+"""What a model is for: the measures of each target, the metric that chooses the best, weights of classes."""

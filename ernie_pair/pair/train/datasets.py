@@ -15,7 +15,6 @@ from ernie_pair.model_files.model_card import DataFile
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pair.audit.audit_warnings import warn_before_training
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
-from ernie_pair.pair.data.class_weights import class_weights_of
 from ernie_pair.pair.data.encoded_pairs import (
     candidate_steps,
     encode_both_orders,
@@ -31,6 +30,7 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import ENDING, StreamedRejects, tell_rejected
 from ernie_pair.pair.data.row_cache import cached_rows
 from ernie_pair.pair.data.row_stream import StreamRules, streamed_steps
+from ernie_pair.pair.targets.class_weights import class_weights_of
 from ernie_pair.pair.targets.groups import training_groups
 from ernie_pair.pair.targets.target_metrics import refuse_unmeasurable
 from ernie_pair.processes.world import World

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Mapping, NamedTuple, TypeVar
+from typing import Literal, Mapping, NamedTuple, TypeVar, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
@@ -75,3 +75,25 @@ def wrap_model(model: PairClassifier, vocab_file: Path, config: PairConfig) -> I
     return InitialModel(
         model, ModelSource("the model", model.spec, vocab_file, None), "start from the model as given"
     )
+
+
+def open_given_model(
+    model: Union[str, Path, PairClassifier], config: PairConfig, vocab_file: Union[str, Path, None]
+) -> InitialModel:
+    """Open what PairTrainer is given as a model: a name, a folder, or a classifier in memory.
+
+    Raises InputError when the flags and the model do not fit, or a classifier comes without its vocabulary.
+    """
+    if not isinstance(model, PairClassifier):
+        return open_initial_model(config, str(model))
+    if vocab_file is None:
+        raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
+    return wrap_model(model, Path(vocab_file), config)
+
+
+def config_of_model(config: PairConfig, model: PairClassifier) -> PairConfig:
+    """Return ``config`` with the family, class, pooling and dropout that ``model`` has already."""
+    dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
+    pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
+    own = model.spec.model_class
+    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout, model_class=own)

@@ -52,10 +52,9 @@ class PairJob:
     """The job of pair training; satisfies ``ernie_pair.engine.run.Job``.
 
     ``valid`` are the rows that ``evaluate("valid")`` measures with ``measure``, None: by what the model is
-    for; ``total_steps`` bounds the
-    schedule; ``class_weights``: float32 [C], None where all classes count the same. ``beginning`` says in
-    words what the initial weights of ``model`` are. Without ``vocab_file`` a checkpoint holds the weights
-    alone, and does not load as a model. ``loss``: None is that of the flags.
+    for. ``total_steps`` bounds the schedule. ``class_weights``: float32 [C], None where all classes count the
+    same. ``beginning`` says in words what the initial weights of ``model`` are. Without ``vocab_file`` a
+    checkpoint holds the weights alone, and does not load as a model. ``loss``: None is that of the flags.
     """
 
     def __init__(

@@ -7,12 +7,11 @@ from typing import Any, Dict, Optional, Sequence
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import EVENTS
 from ernie_pair.device.cpu_env import cpu_threads
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import quiet_libraries, start_device
+from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.run_log import metrics_in, read_events, start_console
+from ernie_pair.engine.run_log import metrics_in, read_events
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
@@ -26,6 +25,7 @@ from ernie_pair.pair.step.loss import SuppliedLoss
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.step.score_loss import loss_of
 from ernie_pair.pair.targets.target_metrics import measure_of
+from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.callbacks import (
@@ -40,8 +40,8 @@ from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
-from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics
-from ernie_pair.processes.stop_signals import StopSignals, stop_with_the_launcher
+from ernie_pair.processes.console import start_console
+from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world, local_world
 
 logger = logging.getLogger(__name__)
@@ -54,17 +54,27 @@ def train_pair(config: TrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals() as stop:
-        if world.size > 1:
-            stop_with_the_launcher()
-        quiet_libraries()
-        device = start_device(config.device, world, config)
-        set_deterministic(config.deterministic, config.device)
+    with StopSignals(is_launched=world.size > 1) as stop:
+        device = start_training_device(config, world)
         start = open_initial_model(config, config.model_name_or_path)
         config = with_best_metric(config, start)
         if start.model.fused_state is not None:
             keep_freed_memory()
         PairRun(config, start, open_pair_data(config, start.source, world), world, device).train(stop)
+
+
+def _tell_who_loads_it(start: InitialModel, config: PairConfig) -> None:
+    """Log where the models of a run load, when that is not everywhere."""
+    if start.model.pooling == "mean":
+        logger.info(
+            "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
+            "AutoModelForSequenceClassification, which has no such pooling"
+        )
+    if config.model_class:
+        logger.info(
+            "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
+            config.model_class,
+        )
 
 
 class PairRun:
@@ -89,49 +99,40 @@ class PairRun:
         self.supplied = supplied or SuppliedLoss(loss_of(start.model.spec.labels, config, data.class_weights))
         if config.save_format != "paddle":
             start.model.refuse_other_than_theirs()
-        self.process_group = join_process_group(world)
-        self.process_group.barrier()  # reading and tokenising take each process its own time
+        self.process_group = group = join_process_group(world)
+        group.barrier()  # reading and tokenising take each process its own time
         logger.info("on %s, %d process(es)", device, world.size)
         logger.info("%s", freeze(start.model, config))
-        if start.model.pooling == "mean":
-            logger.info(
-                "--pooling mean: the models of this run load in ernie-pair alone, and not in PaddleNLP's "
-                "AutoModelForSequenceClassification, which has no such pooling"
-            )
-        if config.model_class:
-            logger.info(
-                "--model_class %s: the models of this run load in ernie-pair alone, and there with this flag",
-                config.model_class,
-            )
-        group = self.process_group
-        choice = choose_path(start.model, config, config.device, group.size, group.all_reduce)
+        _tell_who_loads_it(start, config)
+        self.kernels = choose_path(start.model, config, config.device, group.size, group.all_reduce)
         if config.device == "cpu":
-            logger.info("%s", choice.describe())
+            logger.info("%s", self.kernels.describe())
         recompute_layers(start.model, config.use_recompute)
-        self.kernels = choice
-        self.job = PairJob(
-            config,
-            start.model,
-            data.dev,
-            total_steps(config, data.num_rows, world),
-            self.process_group,
-            measure=UserMetrics(
-                measure_of(start.model.spec.labels, data.dev.groups),
-                *(compute_metrics, config.best_metric, world, self.process_group.all_reduce),
-            ),
-            loss=self.supplied.loss,
-            beginning=start.beginning,
-            vocab_file=start.source.vocab_file,
-        )
-        if self.job.is_compiled:
-            logger.info("the forward pass is one program (--to_static)")
+        self.job = self._open_job(compute_metrics)
         self.state = TrainerState(
             max_steps=self.job.total_steps,
             is_world_process_zero=world.is_first,
             is_local_process_zero=local_world().is_first,
         )
-        called = Callbacks(callbacks, config, self.state, world, self.process_group.all_reduce)
-        self.hooks = PairHooks(self, called)
+        self.hooks = PairHooks(self, Callbacks(callbacks, config, self.state, world, group.all_reduce))
+
+    def _open_job(self, compute_metrics: Optional[ComputeMetrics]) -> PairJob:
+        config, start, data, group = self.config, self.start, self.data, self.process_group
+        measure = measure_of(start.model.spec.labels, data.dev.groups)
+        job = PairJob(
+            config,
+            start.model,
+            data.dev,
+            total_steps(config, data.num_rows, self.world),
+            group,
+            measure=UserMetrics(measure, compute_metrics, config.best_metric, self.world, group.all_reduce),
+            loss=self.supplied.loss,
+            beginning=start.beginning,
+            vocab_file=start.source.vocab_file,
+        )
+        if job.is_compiled:
+            logger.info("the forward pass is one program (--to_static)")
+        return job
 
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""

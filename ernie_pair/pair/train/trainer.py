@@ -1,19 +1,14 @@
 """Training, evaluation and prediction from Python; the engine is that of the commands."""
 
 import contextlib
-import logging
-from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import (
     Any,
     Callable,
     ContextManager,
     Dict,
-    Iterable,
     List,
-    Literal,
     NamedTuple,
     Optional,
     Sequence,
@@ -25,9 +20,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.device.deterministic import set_deterministic
-from ernie_pair.device.device import quiet_libraries, start_device
-from ernie_pair.engine.run_log import start_console
+from ernie_pair.device.device import start_training_device
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_no_threshold, refuse_threshold
 from ernie_pair.inference.token_rows import WINDOW
@@ -37,11 +30,8 @@ from ernie_pair.model_files.source import model_folder_of, open_model
 from ernie_pair.model_files.temperature import Calibration, read_calibration
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.pair.data.encoded_pairs import encode_texts, open_tokenizer
-from ernie_pair.pair.data.in_memory_pairs import GivenPairs, examples_of, held, is_one_shot
-from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.in_memory_pairs import held
 from ernie_pair.pair.data.pair_file import BadRow, chunks_of
-from ernie_pair.pair.data.pair_records import RowRules
-from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.data.rejected import tell_rejected
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_initial_weights
@@ -51,20 +41,18 @@ from ernie_pair.pair.model.saved_model import save_classifier
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.targets.groups import groups_of
 from ernie_pair.pair.targets.target_metrics import OF_TARGET, measure_of
+from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
-from ernie_pair.pair.train.initial_model import open_initial_model, with_best_metric, wrap_model
+from ernie_pair.pair.train.given_datasets import PairDataset, is_labelled, open_source, split_first
+from ernie_pair.pair.train.initial_model import config_of_model, open_given_model, with_best_metric
 from ernie_pair.pair.train.parts import TrainingParts, open_parts
 from ernie_pair.pair.train.predictions import Predictions
 from ernie_pair.pair.train.train_pair import PairRun
-from ernie_pair.pair.train.user_metrics import ComputeMetrics, UserMetrics, refuse_unknown
 from ernie_pair.processes.collectives import gather_results
+from ernie_pair.processes.console import start_missing_console
 from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.processes.world import launched_world
-
-# A file, a set such as lcqmc, a Hugging Face dataset, a DataFrame, or dictionaries or (text, text, label)
-# from a list, a generator or any other iterable.
-PairDataset = Union[str, Path, Iterable]
 
 
 class TrainResult(NamedTuple):
@@ -121,18 +109,15 @@ class PairTrainer:
         vocab_file: Union[str, Path, None] = None,
     ):
         _refuse_wrong_types(model, config, compute_metrics)
-        self.config = _as_it_is(config, model) if isinstance(model, PairClassifier) else config
+        self.config = config_of_model(config, model) if isinstance(model, PairClassifier) else config
         self.callbacks, self.compute_metrics = list(map(checked_callback, callbacks)), compute_metrics
         self.state = TrainerState()
         self.train_dataset = train_dataset if config.streaming else held(train_dataset)
         self.eval_dataset = held(eval_dataset)
         self.world = launched_world()
-        if not logging.getLogger("ernie_pair").handlers:
-            start_console(self.world)
-        quiet_libraries()
-        self._device = start_device(config.device, self.world, config)
-        set_deterministic(config.deterministic, config.device)
-        self._open = partial(_start_of, model, config, vocab_file)
+        start_missing_console(self.world)
+        self._device = start_training_device(config, self.world)
+        self._open = partial(open_given_model, model, config, vocab_file)
         self._start = self._open()
         self.config = with_best_metric(self.config, self._start, compute_metrics is not None)
         self._has_begun = False
@@ -217,8 +202,8 @@ class PairTrainer:
         refuse_no_threshold(threshold)
         refuse_threshold(threshold, self.model.num_classes, "the model")
         chosen = saved.chosen_symmetry(symmetric, str(self._folder))
-        first, dataset = _first_of(dataset)
-        labelled = _is_labelled(self._pairs_of("test", first))
+        first, dataset = split_first(dataset)
+        labelled = is_labelled(self._pairs_of("test", first))
         logits, labels, bad, groups = self._ask(self._pairs_of("test", dataset, labelled), chosen)
         metrics = {} if labels is None else self._measure(groups)(logits, labels)
         meant = self._start.source.spec.labels
@@ -274,18 +259,9 @@ class PairTrainer:
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)
 
     def _pairs_of(self, split: str, given: Optional[PairDataset], labelled: bool = True):
-        """Return a source of pairs; see `PairSource`. Raises InputError when none were given."""
-        if given is None:
-            name = {"train": "train_dataset", "dev": "eval_dataset"}[split]
-            raise InputError(f"there is no {name}; give it to PairTrainer")
-        config = self.config
+        """Return a source of pairs; see `open_source`."""
         labels = self._start.source.spec.labels if labelled else None
-        columns = Columns(config.text_a, config.text_b, config.label, config.query)
-        rules = RowRules.of(config)
-        if isinstance(given, (str, Path)):
-            return PairSource(f"{split}_file", str(given), split, labels, columns, rules)
-        name = {"train": "train_dataset", "dev": "eval_dataset", "test": "dataset"}[split]
-        return GivenPairs(name, given, labels, columns, rules)
+        return open_source(split, given, self.config, labels)
 
     def _ask(self, source, symmetric: str) -> _Asked:
         """Return what the model says of all pairs, which are read window by window."""
@@ -334,35 +310,3 @@ def _refuse_wrong_types(model, config, compute_metrics) -> None:
     else:
         return
     raise InputError(f"PairTrainer: {wrong}; correct it")
-
-
-def _as_it_is(config: PairConfig, model: PairClassifier) -> PairConfig:
-    """Return ``config`` with the family, class, pooling and dropout that ``model`` has already."""
-    dropout = config.dropout if model.spec.hidden_dropout is None else model.spec.hidden_dropout
-    pooling: Literal["cls", "mean"] = "mean" if model.pooling == "mean" else "cls"
-    own = model.spec.model_class
-    return replace(config, model_type=model.family, pooling=pooling, dropout=dropout, model_class=own)
-
-
-def _start_of(model, config: PairConfig, vocab_file):
-    if not isinstance(model, PairClassifier):
-        return open_initial_model(config, str(model))
-    if vocab_file is None:
-        raise InputError("a model in memory has no vocabulary; give its vocab_file to PairTrainer")
-    return wrap_model(model, Path(vocab_file), config)
-
-
-def _first_of(dataset: PairDataset):
-    """Return a list of the first row, or the file that the dataset is; and the whole dataset."""
-    if isinstance(dataset, (str, Path)):
-        return dataset, dataset
-    examples = examples_of("dataset", dataset)
-    first = list(islice(examples, 1))
-    return first, chain(first, examples) if is_one_shot(dataset) else dataset
-
-
-def _is_labelled(source) -> bool:
-    try:
-        return next(source.rows()).label is not None
-    except InputError:  # what else is wrong is said when it is read without labels
-        return False

@@ -12,7 +12,6 @@ from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_
 from data_tools.files.results import Results, files_of
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST, Checkpoint
 from ernie_pair.device.paddle_version import refuse_without_programs
-from ernie_pair.engine.run_log import start_console
 from ernie_pair.model_files.config_json import CONFIG, find_config
 from ernie_pair.model_files.model_card import write_card
 from ernie_pair.model_files.model_folder import write_model_folder
@@ -27,6 +26,7 @@ from ernie_pair.pretrain.convert.parity import (
     run_dynamic,
     run_static,
 )
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.weights.weight_files import Arrays, read_weights
 

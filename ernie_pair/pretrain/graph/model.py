@@ -10,13 +10,13 @@ from paddle import nn
 from paddlenlp.transformers import ErnieConfig, ErnieForPretraining, ErnieGramConfig, PretrainedConfig
 
 from data_tools.base.errors import InputError
+from data_tools.samples.collate import NO_LABEL
 from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 
-NO_LABEL = -1
 TASKS = ("lm", "sop")
 CLASSES = {
     "ernie": (ErnieConfig, ErnieForPretraining),

@@ -9,11 +9,11 @@ instead would copy [P, V] numbers in each pass and give the loss a width that is
 
 import numpy as np
 
+from ernie_pair.model_files.model_folder import DECODER
 from ernie_pair.weights.weight_files import Arrays
 
 MULTIPLE = 8
 NEVER_LOGIT = -1e4
-DECODER = "cls.predictions.decoder"
 EMBEDDING = "embeddings.word_embeddings.weight"
 
 

@@ -10,8 +10,9 @@ from visualdl import LogReader
 
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine import run_log as runlog
-from ernie_pair.engine.run_log import NullLog, RemainingTime, RunLog, open_log, start_console
+from ernie_pair.engine.run_log import NullLog, RemainingTime, RunLog, open_log
 from ernie_pair.engine.step_work import StepWork
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 

@@ -178,6 +178,7 @@ def test_an_exported_model_is_a_start_too(world):
     pretrain(world, world / "exports", save_steps=2, max_steps=2)
     exported = world / "exports" / "model_2"
     pretrain(world, world / "again", model_name_or_path=exported, from_scratch="false", max_steps=1)
+    assert events(world / "again")[-1]["step"] == 1
 
 
 def test_converting_a_recipes_file_of_generated_names(world, whole, dynamic, tmp_path):

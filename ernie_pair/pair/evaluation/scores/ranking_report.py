@@ -1,22 +1,21 @@
 """The folder of a report on an order: report.json and errors.tsv for programs, report.html for a reader."""
 
-import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence
 
 import numpy as np
 
+from data_tools.files.json_file import write_json
+from ernie_pair.pair.evaluation.scores.score_charts import HISTOGRAM_BINS
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
 from ernie_pair.pair.report.chart import BLUE, ORANGE, Chart, draw_chart
-from ernie_pair.pair.report.page import render_page, shown_number, shown_range
+from ernie_pair.pair.report.page import ON_THE_PAGE, metric_cards, render_page
 from ernie_pair.pair.report.table import table_line
 from ernie_pair.pair.targets.ranking_metrics import ranked_queries
 
 TEMPLATE = Path(__file__).with_name("ranking_report.html")
 COLUMNS = ("line", "rank", "candidates", "score", "first_score", "query", "relevant", "first")
-ON_THE_PAGE = 50  # worst queries
 NAMES = {"mrr": "MRR", "map": "MAP", "ndcg": "nDCG", "hit_at_1": "First is relevant", "loss": "Listwise loss"}
-HISTOGRAM_BINS = 40
 
 
 def write_ranking_report(
@@ -28,12 +27,12 @@ def write_ranking_report(
     """
     worst = worst_queries(answers, most_rows)
     numbers, errors, page = files
-    numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(numbers, evaluation)
     errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
     rendered = render_page(
         TEMPLATE,
         evaluation=evaluation,
-        cards=_cards(evaluation),
+        cards=metric_cards(evaluation, NAMES),
         charts=[_ranks(evaluation), _scores(answers)],
         worst=worst[:ON_THE_PAGE],
     )
@@ -64,15 +63,6 @@ def _lines(rows: List[Dict[str, Any]]) -> Iterator[str]:
     for row in rows:
         shown = {**row, **{name: f"{row[name]:.6g}" for name in ("score", "first_score")}}
         yield table_line(str(shown[name]) for name in COLUMNS)
-
-
-def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
-    """Return the numbers at the top of the page: name, value, and what stands below it."""
-    ranges = evaluation.get("intervals", {})
-    return [
-        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
-        for name, shown in NAMES.items()
-    ]
 
 
 def _ranks(evaluation: Dict[str, Any]) -> Chart:

@@ -1,19 +1,18 @@
 """The folder of a report on scores: report.json and errors.tsv for programs, report.html for a reader."""
 
-import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Sequence
 
 import numpy as np
 
+from data_tools.files.json_file import write_json
 from ernie_pair.pair.evaluation.scores.score_charts import charts_of
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
-from ernie_pair.pair.report.page import render_page, shown_number, shown_range
+from ernie_pair.pair.report.page import ON_THE_PAGE, metric_cards, render_page, shown_number
 from ernie_pair.pair.report.table import table_line
 
 TEMPLATE = Path(__file__).with_name("score_report.html")
 COLUMNS = ("line", "error", "score", "label", "text_a", "text_b")
-ON_THE_PAGE = 50  # worst rows
 NAMES = {"pearson": "Pearson", "spearman": "Spearman", "mae": "Mean absolute error", "mse": "MSE"}
 
 
@@ -26,7 +25,7 @@ def write_score_report(
     """
     worst = worst_scores(answers, most_rows)
     numbers, errors, page = files
-    numbers.write_text(json.dumps(evaluation, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(numbers, evaluation)
     errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
     page.write_bytes(page_of(evaluation, answers, worst).encode("utf-8"))
 
@@ -73,11 +72,7 @@ def page_of(evaluation: Dict[str, Any], answers: ScoreAnswers, worst: List[Dict[
 
 def _cards(evaluation: Dict[str, Any]) -> List[Dict[str, str]]:
     """Return the numbers at the top of the page: name, value, and what stands below it."""
-    ranges = evaluation.get("intervals", {})
-    cards = [
-        {"name": shown, "value": shown_number(evaluation[name]), "below": shown_range(ranges.get(name))}
-        for name, shown in NAMES.items()
-    ]
+    cards = metric_cards(evaluation, NAMES)
     if "swap" in evaluation:
         swap = evaluation["swap"]
         below = f"at most {shown_number(swap['largest_difference'])}"

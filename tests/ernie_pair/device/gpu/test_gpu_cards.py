@@ -112,9 +112,10 @@ def test_a_card_that_does_not_compute_is_one_line(monkeypatch):
     assert summary_of(OSError("")) == "OSError"
 
 
-def test_a_first_kernel_that_runs_says_nothing():
+def test_a_first_kernel_that_runs_says_nothing(capsys):
     open_card(A100)  # on the CPU, which is the current device here
     device.open_device()
+    assert capsys.readouterr() == ("", "")
 
 
 def test_the_launcher_chooses_among_the_visible_cards(machine, monkeypatch):

@@ -5,12 +5,11 @@ import pytest
 from tiny_embedding import (
     embedding_job,
     gradients_of_next,
-    largest_difference,
     run_steps,
-    weights_of,
     write_files,
     write_texts,
 )
+from tiny_pair_job import difference, weights
 
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint
 from ernie_pair.checkpoint.checkpoints import Checkpoints
@@ -36,7 +35,7 @@ def trained(folder, steps=3, **flags):
 def test_two_micro_batches_make_the_step_of_one(folder, pooling):
     flags = {"dropout": 0.0, "pooling": pooling, "hard_negatives": 2, "dims": "8,16"}
     wanted, found = (gradients_of_next(*embedding_job(folder, **flags, **size)) for size in ({}, HALVED))
-    assert len(wanted) > 20 and largest_difference(found, wanted) < 1e-5
+    assert len(wanted) > 20 and difference(found, wanted) < 1e-5
     _, wanted = trained(folder, steps=1, **flags)
     _, found = trained(folder, steps=1, **flags, **HALVED)
     for name in ("loss", "gradient_norm", "accuracy"):
@@ -81,37 +80,37 @@ def test_a_resumed_job_has_the_bits_of_the_whole_run(folder, tmp_path, kernels):
     job, updates = embedding_job(folder, consumed=48, **flags)
     job.restore(Checkpoint(tmp_path / "checkpoints" / "step_00000003"))
     run_steps(job, updates, 5, first=4)
-    assert largest_difference(weights_of(job), weights_of(whole)) == 0
+    assert difference(weights(job), weights(whole)) == 0
 
 
 def test_the_scaling_of_the_loss_changes_no_weight(folder):
     scaled = {"use_amp": True, "amp_dtype": "float32", "init_loss_scaling": 8.0}
     plain, _ = trained(folder, dropout=0.0)
     job, metrics = trained(folder, dropout=0.0, **scaled)
-    assert largest_difference(weights_of(job), weights_of(plain)) < 5e-5
+    assert difference(weights(job), weights(plain)) < 5e-5
     assert metrics[-1]["loss_scale"] == 8.0 and metrics[-1]["skipped_updates"] == 0
 
 
 def test_a_step_that_is_not_finite_is_skipped(folder):
     job, updates = embedding_job(folder, on_nan="skip")
     run_steps(job, updates, 1)
-    before, vectors_of = weights_of(job), job._vectors
+    before, vectors_of = weights(job), job._vectors
     job._vectors = lambda *given: vectors_of(*given) * float("nan")
     (metrics,) = run_steps(job, updates, 2, first=2)
-    assert metrics["skipped_updates"] == 1 and largest_difference(weights_of(job), before) == 0
+    assert metrics["skipped_updates"] == 1 and difference(weights(job), before) == 0
 
 
 def test_recompute_changes_no_bit(folder):
     plain, _ = trained(folder)
     job, _ = trained(folder, use_recompute=True)
-    assert largest_difference(weights_of(job), weights_of(plain)) == 0
+    assert difference(weights(job), weights(plain)) == 0
 
 
 def test_the_pooler_stays_as_it_came(folder):
     job, updates = embedding_job(folder)
-    before = weights_of(job)
+    before = weights(job)
     run_steps(job, updates, 2)
-    after = weights_of(job)
+    after = weights(job)
     moved = {name for name in before if not np.array_equal(before[name], after[name])}
     assert {name for name in before if "pooler" in name} and not any("pooler" in name for name in moved)
     assert "ernie.embeddings.word_embeddings.weight" in moved
@@ -121,4 +120,4 @@ def test_the_temperature_and_the_lengths_change_the_step(folder):
     plain, _ = trained(folder, steps=1, dropout=0.0)
     for flags in ({"temperature": 0.5}, {"dims": "4"}, {"hard_negatives": 0}, {"pooling": "first_token"}):
         job, _ = trained(folder, steps=1, dropout=0.0, **flags)
-        assert largest_difference(weights_of(job), weights_of(plain)) > 1e-4, flags
+        assert difference(weights(job), weights(plain)) > 1e-4, flags

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from places import ROOT
+from run_files import events
 from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_texts
 
 from data_tools.base.errors import InputError
@@ -49,13 +50,8 @@ def trained(folder):
     return folder / "out"
 
 
-def events_of(output_dir, split):
-    lines = (output_dir / "metrics.jsonl").read_text().splitlines()
-    return [event for event in map(json.loads, lines) if event.get("split") == split]
-
-
 def test_a_trained_model_finds_what_an_untrained_one_does_not(trained):
-    first, *_, last = events_of(trained, "valid")
+    first, *_, last = events(trained, "valid")
     assert last["mrr"] > first["mrr"] + 0.2 and last["spearman"] > first["spearman"]
 
 
@@ -110,7 +106,7 @@ def test_texts_alone_teach_by_dropout(folder, tmp_path):
     texts = write_texts(tmp_path / "texts.txt", 80)
     flags = {"objective": "simcse", "train_file": str(texts), "output_dir": str(tmp_path / "out")}
     train_embedding(embedding_config(folder, **flags, epochs=3, eval_freq=1000, logging_freq=5))
-    losses = [event["loss"] for event in events_of(tmp_path / "out", "train")]
+    losses = [event["loss"] for event in events(tmp_path / "out", "train")]
     assert losses[-1] < losses[0]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_files import events
 from tiny_distill import TEACHER_LAYERS, distill_config, write_teacher
 from tiny_pair import toy_rows, write_model
 from tiny_pretrain import needs_kernels
@@ -43,11 +44,6 @@ def teacher(tmp_path_factory):
 @pytest.fixture
 def config(tmp_path, teacher):
     return distill_config(tmp_path, teacher)
-
-
-def events(folder, split):
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [event for event in lines if event["split"] == split]
 
 
 def weights_in(folder, name="model.safetensors"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_pair import write_rows
 from tiny_ship import MAX_SEQ_LEN, logits_of_trained, random_texts, ship, write_trained
 
 from data_tools.base.cli import exit_code_of
@@ -75,10 +76,6 @@ def table_of(path):
 
 def rows_of(path):
     return [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def write_rows(path, rows):
-    path.write_text("".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows), encoding="utf-8")
 
 
 def texts_of(folder, name="test.tsv"):

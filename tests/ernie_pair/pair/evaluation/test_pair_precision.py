@@ -83,7 +83,7 @@ def test_a_cpu_has_no_fp16(world, tmp_path):
 
 
 def test_training_on_a_gpu_has_a_flag_of_its_own(world, gpu, monkeypatch, tmp_path):
-    monkeypatch.setattr("ernie_pair.pair.train.trainer.start_device", lambda *given: "gpu:0, A card")
+    monkeypatch.setattr("ernie_pair.pair.train.trainer.start_training_device", lambda *given: "gpu:0, A card")
     config = PairConfig(str(tmp_path / "out"), device="gpu", precision="fp16", max_seq_len=32)
     with pytest.raises(InputError, match="use use_amp=True amp_dtype float16 in its place"):
         PairTrainer(str(world / "model"), config)

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from tiny_pair import toy_rows, write_model, write_pairs
+from run_files import events
+from tiny_pair import toy_rows, write_model, write_pairs, write_rows
 
 from data_tools.base.errors import InputError
 from ernie_pair.model_files.temperature import CALIBRATION, read_calibration
@@ -195,13 +196,8 @@ def trained(tmp_path_factory):
 
 def test_the_best_model_may_be_that_of_the_lowest_loss(trained):
     best, folder = trained
-    events = map(json.loads, (folder / "out" / "metrics.jsonl").read_text().splitlines())
-    losses = [event["loss"] for event in events if event["split"] == "valid" and event["step"]]
+    losses = [event["loss"] for event in events(folder / "out", "valid") if event["step"]]
     assert best.name == f"best-loss-{min(losses):.4f}"
-
-
-def write_rows(path, rows):
-    path.write_text("".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows), encoding="utf-8")
 
 
 def asked(trained, tmp_path, name="dev.tsv", **flags):

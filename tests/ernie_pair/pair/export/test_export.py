@@ -9,12 +9,12 @@ from shutil import copytree
 
 import paddle
 import pytest
+from run_files import files_of
 from tiny_ship import MAX_SEQ_LEN, ship, write_trained
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.installation import install_command
-from data_tools.files.atomic_folder import MADE
 from data_tools.files.own_names import own_name
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.temperature import Calibration, write_calibration
@@ -44,10 +44,6 @@ def exported(model, tmp_path_factory):
 @pytest.fixture
 def earlier(exported, tmp_path):
     return Path(copytree(exported, tmp_path / "ship"))
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MADE}
 
 
 def manifest_of(folder):

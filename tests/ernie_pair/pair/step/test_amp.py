@@ -1,11 +1,11 @@
 """The loss scale of pair training, for real on the CPU, and what mixed precision refuses."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import paddle
 import pytest
+from run_files import events
 from tiny_pair import train_config
 from tiny_pair_job import STEPS, run, same, tiny_config, tiny_job, weights, write_files
 
@@ -128,8 +128,7 @@ def config(tmp_path):
 
 def test_a_run_logs_its_loss_scale_and_refuses_another(tmp_path, config):
     train_pair(replace(config, **SCALED))
-    events = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert [event["loss_scale"] for event in events if event["split"] == "train"] == [8, 8, 16, 16]
+    assert [event["loss_scale"] for event in events(tmp_path / "out", "train")] == [8, 8, 16, 16]
     with pytest.raises(InputError, match="init_loss_scaling was 8.0 and is now 4.0"):
         train_pair(replace(config, **{**SCALED, "init_loss_scaling": 4.0}))
 

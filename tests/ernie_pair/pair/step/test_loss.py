@@ -3,12 +3,13 @@
 import numpy as np
 import paddle
 import pytest
+from reference_loss import cross_entropies
 from scipy.special import log_softmax
 
 from data_tools.base.errors import InputError
-from ernie_pair.pair.data.class_weights import class_weights_in, class_weights_of
 from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.pair.step.loss import PairLoss
+from ernie_pair.pair.targets.class_weights import class_weights_in, class_weights_of
 
 IDS = np.arange(1, 16).reshape(5, 3)
 BATCH = Batch(IDS, IDS * 0, np.array([0, 2, 1, 2, 0]))
@@ -30,10 +31,6 @@ class Model:
         return self.answer
 
 
-def entropies(logits, labels):
-    return -log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]
-
-
 def test_without_weights_the_loss_is_the_mean_cross_entropy():
     model = Model()
     answer = PairLoss()(model, BATCH)
@@ -51,7 +48,7 @@ def test_a_row_counts_what_its_class_counts():
     model, objective = Model(), PairLoss(class_weights=WEIGHTS)
     answer = objective(model, BATCH)
     weights = WEIGHTS[BATCH.labels]
-    expected = (weights * entropies(model.answer.numpy(), BATCH.labels)).sum() / weights.sum()
+    expected = (weights * cross_entropies(model.answer.numpy(), BATCH.labels)).sum() / weights.sum()
     assert float(answer.loss) == pytest.approx(expected, rel=1e-6)
     assert objective.weight_of(BATCH) == weights.sum() == 4.5
     answer.loss.backward()
@@ -75,7 +72,7 @@ def test_two_passes_of_a_pair_are_compared_both_ways(weights):
     first, second = np.split(model.answer.numpy(), 2)
     log_p, log_q = (log_softmax(logits.astype(np.float64), axis=1) for logits in (first, second))
     both_ways = (np.exp(log_p) * (log_p - log_q)).sum(1) + (np.exp(log_q) * (log_q - log_p)).sum(1)
-    entropy = (entropies(first, BATCH.labels) + entropies(second, BATCH.labels)) / 2
+    entropy = (cross_entropies(first, BATCH.labels) + cross_entropies(second, BATCH.labels)) / 2
     rows = np.ones(5) if weights is None else weights[BATCH.labels]
     _, divergence, right = answer.numbers.tolist()
     assert divergence == pytest.approx((rows * both_ways / 2).sum() / rows.sum(), rel=1e-5)

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import paddle
 import pytest
+from reference_loss import cross_entropies
+from run_files import events
 from scipy.special import log_softmax
 from tiny_pair import VOCAB, toy_rows, train_config, write_model
 from tiny_pair_job import run, tiny_job, write_files
@@ -37,10 +39,6 @@ class Model:
         return self.answer
 
 
-def entropies(logits, labels):
-    return -log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]
-
-
 def weighted(values, weights):
     rows = np.ones(3) if weights is None else weights[BATCH.labels]
     return (rows * values).sum() / rows.sum()
@@ -66,7 +64,8 @@ def test_average_learns_by_the_mean_of_both_orders(weights):
     assert np.array_equal(model.ids, np.concatenate([IDS, exchanged.input_ids]))
     assert np.array_equal(model.types, np.concatenate([TYPES, exchanged.token_type_ids]))
     mean = model.answer.numpy().reshape(2, 3, 3).mean(axis=0)
-    assert float(answer.loss) == pytest.approx(weighted(entropies(mean, BATCH.labels), weights), rel=1e-6)
+    expected = weighted(cross_entropies(mean, BATCH.labels), weights)
+    assert float(answer.loss) == pytest.approx(expected, rel=1e-6)
     _, divergence, right = answer.numbers.tolist()
     assert answer.rows == 3 and divergence == 0.0 and right == np.sum(mean.argmax(1) == BATCH.labels)
     answer.loss.backward()
@@ -81,7 +80,7 @@ def test_consistency_adds_the_divergence_of_the_orders(weights):
     first, second = np.split(model.answer.numpy(), 2)
     log_p, log_q = (log_softmax(logits.astype(np.float64), axis=1) for logits in (first, second))
     both_ways = ((np.exp(log_p) - np.exp(log_q)) * (log_p - log_q)).sum(axis=1) / 2
-    entropy = (entropies(first, BATCH.labels) + entropies(second, BATCH.labels)) / 2
+    entropy = (cross_entropies(first, BATCH.labels) + cross_entropies(second, BATCH.labels)) / 2
     assert float(answer.loss) == pytest.approx(weighted(entropy + 3 * both_ways, weights), rel=1e-5)
     assert answer.numbers.tolist()[1] == pytest.approx(weighted(both_ways, weights), rel=1e-5)
     assert answer.rows == 6
@@ -119,8 +118,7 @@ def evaluated(tmp_path, best, **flags):
 def test_an_averaged_model_is_asked_as_it_was_chosen(tmp_path):
     config = train_config(tmp_path, symmetric="average", epochs=3, learning_rate=2e-3, eval_freq=4)
     train_pair(config)
-    events = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    best = max((e for e in events if e["split"] == "valid"), key=lambda event: event["accuracy"])
+    best = max(events(tmp_path / "out", "valid"), key=lambda event: event["accuracy"])
     found = evaluated(tmp_path, tmp_path / "out" / "best")
     assert read_calibration(tmp_path / "out" / "best", 2).symmetric == found["symmetric"] == "average"
     assert found["loss"] == best["loss"] and found["accuracy"] == best["accuracy"]

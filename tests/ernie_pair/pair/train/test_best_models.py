@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run_files import events
 from tiny_pair import train_config, write_pairs
 
 from data_tools.base.errors import InputError
@@ -109,11 +110,7 @@ def run(tmp_path_factory):
 def test_the_flags_say_which_checkpoints_and_models_stay(run):
     kept = sorted(path.name for path in (run / "out" / "checkpoints").iterdir())
     assert kept == [f"step_{step:08d}" for step in (4, 8, 10, 12)]
-    values = [
-        event["accuracy"]
-        for event in map(json.loads, (run / "out" / "metrics.jsonl").read_text().splitlines())
-        if event["split"] == "valid"
-    ]
+    values = [event["accuracy"] for event in events(run / "out", "valid")]
     assert len(list((run / "out").glob("best-*"))) == min(2, len(set(np.maximum.accumulate(values))))
     assert (run / "out" / "best").resolve().name == f"best-accuracy-{max(values):.4f}"
 

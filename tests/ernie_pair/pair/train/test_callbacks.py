@@ -7,12 +7,11 @@ import signal
 import numpy as np
 import pytest
 from fake_ranks import on_ranks
+from run_files import files_of
 from tiny_pair import toy_rows, write_model
 
 from data_tools.base.errors import InputError, MachineError
-from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer, TrainerControl, TrainerState
-from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.model_files.temperature import CALIBRATION
 from ernie_pair.pair.train.callbacks import EVENTS, Callbacks
 
@@ -35,10 +34,6 @@ def make(tmp_path, model):
         return PairTrainer(model, config, TRAIN, DEV, callbacks=callbacks)
 
     return trainer
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (MANIFEST, MADE)}
 
 
 class Diary(PairCallback):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from paddlenlp import transformers
+from run_files import events
 from tiny_pair import toy_rows, train_config
 
 from data_tools.base.errors import InputError
@@ -34,13 +35,11 @@ def config(tmp_path):
 
 
 def losses(folder):
-    events = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
-    return [event["loss"] for event in events if event["split"] == "train"]
+    return [event["loss"] for event in events(folder, "train")]
 
 
 def padding(folder):
-    events = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
-    return [event["padding_share"] for event in events if event["split"] == "train"]
+    return [event["padding_share"] for event in events(folder, "train")]
 
 
 def last_state(folder, step=12):
@@ -136,11 +135,9 @@ def test_epochs_and_samples_are_counted_by_pairs_per_update(tmp_path, config):
     train_pair(
         replace(config, max_steps=0, epochs=2, eval_freq=100, batch_size=8, gradient_accumulation_steps=3)
     )
-    events = list(map(json.loads, (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()))
-    assert [event["step"] for event in events if event["split"] == "valid"] == [0, 4, 8]  # 90 pairs, 24 each
-    assert [event["consumed_samples"] for event in events if event["split"] == "train"] == list(
-        range(24, 193, 24)
-    )
+    out = tmp_path / "out"
+    assert [event["step"] for event in events(out, "valid")] == [0, 4, 8]  # 90 pairs, 24 each
+    assert [event["consumed_samples"] for event in events(out, "train")] == list(range(24, 193, 24))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

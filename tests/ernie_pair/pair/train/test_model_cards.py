@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from foreign_weights import write_checkpoints
+from run_files import events
 from tiny_pair import train_config, write_pairs
 from tiny_pretrain import write_model as write_pretrained
 
@@ -61,8 +62,7 @@ def test_a_card_tells_the_metrics_and_their_intervals(run):
     folder, _ = run
     card = card_of(folder / "out" / "best")
     step = int(re.search(r"- chosen: step (\d+), the best accuracy", card)[1])
-    events = map(json.loads, (folder / "out" / "metrics.jsonl").read_text().splitlines())
-    (event,) = (event for event in events if event["split"] == "valid" and event["step"] == step)
+    (event,) = (event for event in events(folder / "out", "valid") if event["step"] == step)
     for metric in METRICS:
         value, interval = cells_of(card, metric)
         assert value == f"{event[metric]:.4f}"

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_files import events
 from tiny_pair import train_config
 
 from data_tools.base.errors import InputError, NumbersError, Stopped
-from ernie_pair.engine.run_log import MEASURED
 from ernie_pair.pair.step import loss as module
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.train_pair import train_pair
@@ -52,11 +52,6 @@ def poison(monkeypatch):
         monkeypatch.setattr(module.F, "cross_entropy", poisoned)
 
     return install
-
-
-def events(folder):
-    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in event.items() if name not in MEASURED} for event in read]
 
 
 def weights(folder, step):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_pair import train_config, write_model, write_pairs
-from tiny_targets import LEARNS, candidate_rows, score_rows, target_config, write_rows
+from tiny_pair import train_config, write_model, write_pairs, write_rows
+from tiny_targets import LEARNS, candidate_rows, score_rows, target_config
 
 from data_tools.base.errors import InputError
 from ernie_pair.__main__ import _run

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value
 from pandas import DataFrame
+from run_files import events, files_of
 from tiny_pair import toy_rows, write_model, write_pairs
 
 from data_tools.base.errors import InputError
-from data_tools.files.atomic_folder import MADE
 from ernie_pair import PairCallback, PairConfig, PairTrainer
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
-from ernie_pair.engine.run_log import MEASURED
 from ernie_pair.inference import token_rows as pair_rows
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.pair_config import TrainConfig
@@ -57,19 +56,6 @@ def make(tmp_path, model):
         return PairTrainer(model, config, *(datasets or (TRAIN, DEV)), **(own or {}))
 
     return trainer
-
-
-def events(folder, split=None):
-    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {name: value for name, value in event.items() if name not in MEASURED}
-        for event in read
-        if split in (None, event["split"])
-    ]
-
-
-def files_of(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (MANIFEST, MADE)}
 
 
 def as_dicts(rows):

@@ -1,0 +1,43 @@
+"""What a model answers to every row of a file, the same to the last bit for any number of processes."""
+
+import sys
+from typing import Callable, Optional
+
+import numpy as np
+import paddle
+from tqdm import tqdm
+
+from ernie_pair.device.paddle_patches.core_settings import without_tf32
+from ernie_pair.inference.token_rows import EncodedPairs, evaluation_batches
+from ernie_pair.pair.model.kernel_path import constant_weights
+
+
+def answers_of_rows(
+    model,
+    rows: EncodedPairs,
+    width: int,
+    batch_size: int,
+    process_group,
+    asked: Optional[Callable[[int], None]] = None,
+) -> np.ndarray:
+    """Return the ``width`` numbers that ``model`` gives every row, float32 [N, width], on every rank.
+
+    The batches follow from the rows and ``batch_size`` alone and are dealt to the ranks one by one, so a row
+    always stands in the same batch. ``asked`` is told the rows of each batch, of all ranks; without it a bar
+    shows them on a terminal. Leaves ``model`` in evaluation mode.
+    """
+    model.eval()
+    batches = evaluation_batches(rows.lengths, batch_size)[process_group.rank :: process_group.size]
+    is_hidden = asked is not None or process_group.rank > 0 or not sys.stderr.isatty()
+    found = np.zeros((len(rows), width), dtype=np.float32)
+    answers = []
+    with paddle.no_grad(), constant_weights(model), without_tf32():
+        for picked in tqdm(batches, unit="batch", disable=is_hidden, leave=False):
+            batch = rows.batch(picked)
+            answer = model(paddle.to_tensor(batch.input_ids), paddle.to_tensor(batch.token_type_ids))
+            answers.append(answer.astype("float32"))
+            if asked is not None:
+                asked(len(picked) * process_group.size)
+        if answers:  # they are copied once: a copy waits for all that the device was asked for
+            found[np.concatenate(batches)] = paddle.concat(answers).numpy()
+    return process_group.all_reduce_now(found)
