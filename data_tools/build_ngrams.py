@@ -121,11 +121,7 @@ def build_ngrams(config: NgramsConfig) -> None:
             f"{corpus.prefix}: no n-gram stands there {config.min_count} times; lower --min_count, or give a "
             "larger corpus"
         )
-    about: Dict[str, object] = {
-        "score": config.score,
-        "min_count": config.min_count,
-        "sizes": config.most_of_lengths,
-    }
+    about: Dict[str, object] = {name: settings[name] for name in ("score", "min_count", "sizes")}
     with results.published() as (draft,), open(draft, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lexicon_lines(best, tokenizer, about))
     counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=SHORTEST))
@@ -136,8 +132,8 @@ def _refuse_long(config: NgramsConfig, tokenizer: WordPiece) -> None:
     longest = longest_countable(tokenizer.vocab_size)
     if len(config.most_of_lengths) + 1 > longest:
         raise InputError(
-            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens, and of a "
-            f"vocabulary of {tokenizer.vocab_size} they have {longest} at most; give {longest - 1} numbers"
+            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens, and with "
+            f"{tokenizer.vocab_size} different ones {longest} are the most; give {longest - 1} numbers"
         )
 
 

@@ -3,8 +3,8 @@
 The text gets shorter by it: what follows moves up, so neither the symbol nor a position tells how long the
 n-gram was. Tokens outside of n-grams are hidden as `create_masked_lm_predictions` hides them, word by word.
 Xiao et al., "ERNIE-Gram: Pre-Training with Explicitly N-Gram Masked Language Modeling", 2021, section 3.2.
-Not taken from it: the tokens of a hidden n-gram as further labels (comprehensive prediction, 3.3), and n-grams
-that a generator puts in their place (3.4), for which a second model would have to be trained.
+Not taken from it: the tokens of a hidden n-gram as further labels (comprehensive prediction, 3.3), and the
+n-grams that a generator puts in their place (3.4), for which a second model would have to be trained.
 """
 
 from typing import NamedTuple

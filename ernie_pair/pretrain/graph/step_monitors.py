@@ -75,7 +75,7 @@ def add_records(
 
 
 def record_width(sums: Sequence, norm: Optional[str]) -> int:
-    """Return the numbers in a row of the records: the ``sums``, and the gradient's norm where there is one."""
+    """Return the numbers in a row of the records: the ``sums``, and the norm where there is one."""
     return len(sums) + bool(norm)
 
 
