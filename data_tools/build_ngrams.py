@@ -132,8 +132,8 @@ def _refuse_long(config: NgramsConfig, tokenizer: WordPiece) -> None:
     longest = longest_countable(tokenizer.vocab_size)
     if len(config.most_of_lengths) + 1 > longest:
         raise InputError(
-            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens, and with "
-            f"{tokenizer.vocab_size} different ones {longest} are the most; give {longest - 1} numbers"
+            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; of a "
+            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give {longest - 1} numbers"
         )
 
 

@@ -5,7 +5,7 @@ punctuation mark. Files have no name (they go with the process, however it ends)
 """
 
 import tempfile
-from typing import IO, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
@@ -57,7 +57,6 @@ class NgramCounts:
         self._parts: List[Counts] = []
         self._held = 0
         self._runs: List[Counts] = []
-        self._files: List[IO[bytes]] = []
 
     def add(self, counts: Counts) -> None:
         """Add counts."""
@@ -87,15 +86,15 @@ class NgramCounts:
             yield _added(parts)
 
     def _on_disk(self, counts: Counts) -> Counts:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - kept as long as what is mapped of it
-        self._files.append(file)
-        for array in counts:
-            file.write(np.ascontiguousarray(array, np.int64).data)
-        file.flush()
+        """Return ``counts`` as mapped from a file without a name, which goes when the arrays do."""
         size = len(counts[0])
-        keys, times = (
-            np.memmap(file, np.int64, "r", offset=8 * size * half, shape=(size,)) for half in range(2)
-        )
+        with tempfile.TemporaryFile() as file:
+            for array in counts:
+                file.write(np.ascontiguousarray(array, np.int64).data)
+            file.flush()
+            keys, times = (
+                np.memmap(file, np.int64, "r", offset=8 * size * half, shape=(size,)) for half in range(2)
+            )
         return keys, times
 
 

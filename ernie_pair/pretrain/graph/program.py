@@ -77,9 +77,9 @@ def build_program(
     ``kernels``: the path of the run, by `choose_path`; a model that it does not fit takes the plain one.
     ``fused``: what is fused beside it, by `choose_fused`.
 
-    The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w, masked tokens and n-grams
-    alike: fleet averages over ranks and micro-batches, so the caller chooses w to make it the mean over the
-    whole global batch.
+    The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w; masked are tokens and
+    n-grams alike. fleet averages over ranks and micro-batches, so the caller chooses w to make it the mean
+    over the whole global batch.
     """
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
