@@ -16,12 +16,14 @@ from data_tools.base.errors import InputError
 from data_tools.build_ngrams import NgramsConfig, build_ngrams
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.writer import CorpusWriter
+from data_tools.ngrams.ngram_counts import NgramCounts
 from data_tools.ngrams.ngram_lexicon import read_ngrams
 from data_tools.text.wordpiece import WordPiece
 
 LETTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张"
 TOKENS = ["[PAD]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, "，", "play", "##ing", "##天", "[UNK]"]
 MOST = 10_000  # more than there are
+SEVERAL = "300 3000 9000 9000"
 
 
 @pytest.fixture
@@ -93,10 +95,23 @@ def test_the_best_of_each_length_come_first(folder):
 
 def test_workers_and_memory_change_no_byte(folder, monkeypatch):
     monkeypatch.setattr(tool, "TOKENS_AT_ONCE", 400)  # many pieces
-    plain = build(folder, sizes="300 3000", min_count=1).read_bytes()
-    small = build(folder, "small.txt", sizes="300 3000", min_count=1, counts_in_memory=1000)
+    plain = build(folder, sizes=SEVERAL, min_count=1).read_bytes()
+    small = build(folder, "small.txt", sizes=SEVERAL, min_count=1, counts_in_memory=1000)
     assert len(lines_of(small)) > 1000 and small.read_bytes() == plain
-    assert build(folder, "two.txt", sizes="300 3000", min_count=1, workers=2).read_bytes() == plain
+    assert build(folder, "two.txt", sizes=SEVERAL, min_count=1, workers=2).read_bytes() == plain
+
+
+@pytest.mark.parametrize("most", [1, 7, 100, 10_000])
+def test_counts_on_the_disk_add_up(most):
+    rng, counts, expected = np.random.default_rng(2), NgramCounts(most), Counter()
+    for _ in range(40):
+        keys, times = np.unique(rng.integers(0, 300, 50), return_counts=True)
+        counts.add((keys, times))
+        expected.update(dict(zip(keys.tolist(), times.tolist())))
+    blocks = list(counts.blocks())
+    found = [item for keys, times in blocks for item in zip(keys.tolist(), times.tolist())]
+    assert found == sorted(expected.items()) and counts.total == 2000
+    assert (len(blocks) > 1) == (most < 300)
 
 
 def test_a_lexicon_is_made_once(folder, capsys):
