@@ -1,4 +1,4 @@
-"""ERNIE-Gram's objective: its losses in numpy and in both graphs, its runs gone on with, its head elsewhere."""
+"""ERNIE-Gram's objective: losses in numpy and in both graphs, runs gone on with, the head elsewhere."""
 
 import json
 import math
@@ -122,7 +122,7 @@ def expected_losses(world, start):
     means = {f"{kind}_loss": loss / labels for kind, (loss, _, labels) in sums.items()}
     means.update({f"{kind}_accuracy": hits / labels for kind, (_, hits, labels) in sums.items()})
     masked = sums["lm"] + sums["ngram"]
-    assert min(sums["lm"][2], sums["ngram"][2]) > 5
+    assert min(sums["lm"][2], sums["ngram"][2]) >= 5
     return {**means, "loss": masked[0] / masked[2] + means["sop_loss"]}
 
 
