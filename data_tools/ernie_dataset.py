@@ -9,6 +9,8 @@ from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus
 from data_tools.dataset_utils import LEVELS, MaskingRule, create_masked_lm_predictions
 from data_tools.files.hashing import keyed_rng
+from data_tools.ngrams.ngram_lexicon import NgramLexicon
+from data_tools.ngrams.ngram_masking import hide_ngrams
 from data_tools.samples.masking_plugin import MaskingFunction
 from data_tools.samples.segments import make_segments
 from data_tools.text.wordpiece import WordPiece
@@ -18,7 +20,9 @@ class Sample(NamedTuple):
     """One sample without padding: S tokens, M of them masked.
 
     ``input_ids``, ``token_type_ids``: int64 [S]; ``masked_positions``, ``masked_labels``: int64 [M];
-    ``sop_label``: 0 in order, 1 swapped, -1 no label.
+    ``sop_label``: 0 in order, 1 swapped, -1 no label. ``ngram_labels``: int64 [M], the numbers of the n-grams
+    that are masked by one symbol, -1 where ``masked_labels`` has a token (and that has -1 elsewhere); None
+    without a lexicon of n-grams.
     """
 
     input_ids: np.ndarray
@@ -26,6 +30,7 @@ class Sample(NamedTuple):
     masked_positions: np.ndarray
     masked_labels: np.ndarray
     sop_label: int
+    ngram_labels: Optional[np.ndarray] = None
 
 
 class Text(NamedTuple):
@@ -42,7 +47,10 @@ class Text(NamedTuple):
 
 
 class ErnieDataset:
-    """Masked samples over the rows of a sample map; any rank or worker may ask for any of them."""
+    """Masked samples over the rows of a sample map; any rank or worker may ask for any of them.
+
+    With ``ngrams`` those of the lexicon are masked by one symbol each, and ``masking_fn`` is not asked.
+    """
 
     def __init__(
         self,
@@ -53,9 +61,10 @@ class ErnieDataset:
         seed: int,
         binary_head: bool = True,
         masking_fn: MaskingFunction = create_masked_lm_predictions,
+        ngrams: Optional[NgramLexicon] = None,
     ):
         self.corpus, self.sample_map, self.rule = corpus, sample_map, _rule_of(corpus, rule)
-        self.seed, self.binary_head, self.masking_fn = seed, binary_head, masking_fn
+        self.seed, self.binary_head, self.masking_fn, self.ngrams = seed, binary_head, masking_fn, ngrams
         self._ids, self._rows = np.asarray(corpus.ids), np.asarray(sample_map)  # plain views: memmap is slow
         self._marks = None if corpus.marks is None else np.asarray(corpus.marks)
 
@@ -65,6 +74,12 @@ class ErnieDataset:
     def __getitem__(self, index: int) -> Sample:
         rng = sample_rng(self.seed, index)
         text = self._text(index, rng)
+        if self.ngrams is not None:
+            hidden = hide_ngrams(text.tokens, self.rule, self.ngrams, rng)
+            types = text.token_type_ids[hidden.kept]
+            return Sample(
+                hidden.ids, types, hidden.positions, hidden.labels, text.sop_label, hidden.ngram_labels
+            )
         masked = self.masking_fn(text.tokens, self.rule, rng, text.marks)
         return Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
 

@@ -52,6 +52,12 @@ COMMANDS = {
         "CreateConfig",
         "JSON lines to a corpus for pretraining",
     ),
+    "build-ngrams": (
+        "data_tools.build_ngrams",
+        "build_ngrams",
+        "NgramsConfig",
+        "the n-grams of a corpus that are one unit",
+    ),
     "prepare": ("data_tools.prepare", "prepare", "PrepareConfig", "the same, on a Ray cluster too"),
     "inspect-data": (
         "ernie_pair.pretrain.inspect_data",

@@ -19,7 +19,8 @@ def collate(
 
     Returns int64 arrays: input_ids [B, S]; token_type_ids [B, S]; masked_positions [M], positions in the
     flattened batch; masked_lm_labels [M], with -1 in the slots that fill up M to a multiple of 8;
-    next_sentence_labels [B], -1 where there is none.
+    next_sentence_labels [B], -1 where there is none; of samples with masked n-grams also ngram_labels [M],
+    the numbers of n-grams, -1 where there is none.
     """
     longest = max(len(sample.input_ids) for sample in samples)
     length = min(_rounded_up(max(longest, least_length)), max(max_seq_len, longest))
@@ -31,15 +32,20 @@ def collate(
     positions = np.concatenate([s.masked_positions + row * length for row, s in enumerate(samples)])
     labels = np.concatenate([sample.masked_labels for sample in samples])
     slots = max(MULTIPLE, _rounded_up(len(labels)))  # Paddle knows no product with 0 rows
-    return {
+    batch = {
         "input_ids": input_ids,
         "token_type_ids": token_type_ids,
         "masked_positions": np.pad(positions, (0, slots - len(positions))).astype(np.int64),
-        "masked_lm_labels": np.pad(labels, (0, slots - len(labels)), constant_values=NO_LABEL).astype(
-            np.int64
-        ),
+        "masked_lm_labels": _filled_up(labels, slots),
         "next_sentence_labels": np.array([sample.sop_label for sample in samples], np.int64),
     }
+    ngrams = [sample.ngram_labels for sample in samples if sample.ngram_labels is not None]
+    return {**batch, "ngram_labels": _filled_up(np.concatenate(ngrams), slots)} if ngrams else batch
+
+
+def _filled_up(labels: np.ndarray, slots: int) -> np.ndarray:
+    """Return ``labels`` with NO_LABEL in the slots that are left: int64 [slots]."""
+    return np.pad(labels, (0, slots - len(labels)), constant_values=NO_LABEL).astype(np.int64)
 
 
 def _rounded_up(count: int) -> int:

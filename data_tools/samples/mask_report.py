@@ -1,12 +1,13 @@
 """What the samples of a dataset look like: their masks, lengths, padding and unknown tokens."""
 
 from collections import Counter
-from typing import Dict, Iterable, List, NamedTuple
+from typing import Dict, Iterable, List, NamedTuple, Optional
 
 import numpy as np
 
 from data_tools.dataset_utils import LEVELS, MaskingRule, word_levels, word_spans
 from data_tools.ernie_dataset import ErnieDataset, Sample, Text
+from data_tools.ngrams.ngram_lexicon import NgramLexicon
 from data_tools.text.wordpiece import CONTINUATION, WordPiece
 
 TOP_WORDS = 20
@@ -128,14 +129,20 @@ def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) ->
     return runs
 
 
-def marked_text(tokenizer: WordPiece, sample: Sample) -> str:
+def marked_text(tokenizer: WordPiece, sample: Sample, ngrams: Optional[NgramLexicon] = None) -> str:
     """Spell a sample, its masked stretches as {what stood there -> what is shown}, _ for [MASK].
 
-    天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one.
+    天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one. One of the
+    lexicon ``ngrams`` is hidden behind one symbol: {玄黄->_}.
     """
-    plain, hidden = sample.input_ids.copy(), set(sample.masked_positions.tolist())
-    plain[sample.masked_positions] = sample.masked_labels
-    tokens = [tokenizer.tokens[index] for index in plain.tolist()]
+    hidden = set(sample.masked_positions.tolist())
+    tokens = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
+    for place, label in zip(sample.masked_positions.tolist(), sample.masked_labels.tolist()):
+        tokens[place] = tokenizer.tokens[label]
+    if ngrams is not None and sample.ngram_labels is not None:
+        for place, label in zip(sample.masked_positions.tolist(), sample.ngram_labels.tolist()):
+            if label >= 0:
+                tokens[place] = _joined([tokenizer.tokens[index] for index in ngrams.ngrams[label]])
     shown = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
     whole, at = "", 0
     while at < len(tokens):

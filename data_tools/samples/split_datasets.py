@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from data_tools.corpus.mixture import Blend, BlendedDataset
 from data_tools.corpus.splits import document_ranges
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
 from data_tools.files.hashing import mix_all
+from data_tools.ngrams.ngram_lexicon import NgramLexicon
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map, rows_fit
 from data_tools.samples.sample_map_cache import cached_sample_map
@@ -29,7 +30,7 @@ class SampleSettings:
 
     ``split``: the parts of train, valid and test, "949,50,1"; ``sample_map``: arguments of
     `build_sample_map`; ``rule``: of `masking_rule`; ``masking_fn``: a name for `load_masking_fn`;
-    ``cache_dir``: where sample maps are kept.
+    ``cache_dir``: where sample maps are kept. ``ngrams``: those that are masked by one symbol, if any.
     """
 
     split: str
@@ -39,6 +40,7 @@ class SampleSettings:
     masking_fn: str
     binary_head: bool
     cache_dir: Path
+    ngrams: Optional[NgramLexicon] = None
 
 
 def build_datasets(
@@ -72,6 +74,7 @@ def build_datasets(
                     seed=seed,
                     binary_head=settings.binary_head,
                     masking_fn=masking_fn,
+                    ngrams=settings.ngrams,
                 )
             )
         datasets[split] = _joined(parts, blend)

@@ -17,6 +17,7 @@ from data_tools.corpus.splits import document_ranges
 from data_tools.corpus.twin_vocab import refuse_ids_beyond, vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, Sample
 from data_tools.files.hashing import mix_all
+from data_tools.ngrams.ngram_lexicon import NgramLexicon, read_ngrams
 from data_tools.samples.collate import collate
 from data_tools.samples.length_buckets import BucketedDataset, whole_windows
 from data_tools.samples.phases import PhasedDataset
@@ -46,6 +47,7 @@ class PretrainData:
     blend: Blend
     tokenizer: WordPiece
     datasets: Datasets
+    ngrams: Optional[NgramLexicon] = None
     later: Tuple[TrainDataset, ...] = ()  # the training samples of the phases after the first
     loader: Optional[Loader] = None  # of the training samples, within `forked`
 
@@ -154,15 +156,18 @@ def open_pretrain_data(
     """Open the corpora of ``input_dir`` and map their documents to samples.
 
     ``tokenizer``: the model's vocabulary; corpora may have been made with its extension by twins. Raises
-    InputError when a folder does not hold exactly one corpus, when its ids do not fit the vocabulary, when
-    a split is empty, or when samples are not for the model of ``spec``.
+    InputError when a folder does not hold exactly one corpus, when its ids or the n-grams do not fit the
+    vocabulary, when a split is empty, or when samples are not for the model of ``spec``.
     """
     refuse_unfit_model(config, tokenizer, spec)
     sources = read_blend(config.input_dir)
     blend = Blend([source.weight for source in sources])
     cache = Path(config.output_dir) / CACHE
     corpora = [open_verified(find_corpus(source.folder, "--input_dir"), cache) for source in sources]
-    tokenizer = vocabulary_of(corpora, tokenizer)
+    models, tokenizer = tokenizer, vocabulary_of(corpora, tokenizer)
+    ngrams = None
+    if config.ngram_lexicon:
+        ngrams = read_ngrams(config.ngram_lexicon, "--ngram_lexicon", tokenizer, models)
     refuse_ids_beyond(tokenizer, spec.vocab_size)
     settings = SampleSettings(
         split=config.split,
@@ -172,6 +177,7 @@ def open_pretrain_data(
         masking_fn=config.masking_fn,
         binary_head=config.binary_head,
         cache_dir=cache,
+        ngrams=ngrams,
     )
     judged = {split: config.iters_of(split) * config.samples_per_step for split in ("valid", "test")}
     build = partial(build_datasets, corpora, blend, tokenizer)
@@ -181,7 +187,7 @@ def open_pretrain_data(
         trains.append(build({"train": count}, _settings_of_phase(settings, config, number))["train"])
     at_full_length = replace(settings, sample_map=config.map_settings(config.max_seq_len))
     datasets: Datasets = {"train": trains[0], **build(judged, at_full_length)}
-    return PretrainData(config, world, corpora, blend, tokenizer, datasets, tuple(trains[1:]))
+    return PretrainData(config, world, corpora, blend, tokenizer, datasets, ngrams, tuple(trains[1:]))
 
 
 def _settings_of_phase(settings: SampleSettings, config: PretrainConfig, number: int) -> SampleSettings:

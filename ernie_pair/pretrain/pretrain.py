@@ -34,6 +34,7 @@ from ernie_pair.processes.console import start_console
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.watchdog import all_start
 from ernie_pair.processes.world import World, launched_world, local_world
+from ernie_pair.weights.ngram_names import without_ngram_head
 
 SHOWN_SAMPLES = 4
 
@@ -121,7 +122,8 @@ def _describe(data: PretrainData) -> str:
     corpora = data.corpora
     sums = [sum(sizes) for sizes in zip(*((c.num_documents, len(c), len(c.ids)) for c in corpora))]
     folders = f" in {len(corpora)} corpora" if len(corpora) > 1 else ""
-    return "{} documents, {} sentences, {} tokens".format(*sums) + folders
+    ngrams = "" if data.ngrams is None else f", {len(data.ngrams)} n-grams"
+    return "{} documents, {} sentences, {} tokens".format(*sums) + folders + ngrams
 
 
 def build_job(config: PretrainConfig, world: World, local: World, source: ModelSource, data: PretrainData):
@@ -141,6 +143,7 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
         source.spec,
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        num_ngrams=0 if data.ngrams is None else len(data.ngrams),
     )
     program = (
         _build_dynamic(config, model_config)
@@ -186,7 +189,10 @@ class PretrainHooks(Hooks):
         train = self.data.datasets["train"]
         assert train is not None  # there is no run without it
         samples = (train[number] for number in range(SHOWN_SAMPLES))
-        log.texts("masked samples", (marked_text(self.data.tokenizer, sample) for sample in samples))
+        log.texts(
+            "masked samples",
+            (marked_text(self.data.tokenizer, sample, self.data.ngrams) for sample in samples),
+        )
         if not self.data.has("valid"):
             logger.info("no validation: --split %s leaves no documents for it", self.config.split)
 
@@ -196,13 +202,15 @@ class PretrainHooks(Hooks):
             self.log.scalars("test", self.job.evaluate("test"), state)
 
     def export(self, state: TrainState) -> None:
-        """Write model_STEP/, loadable by from_pretrained."""
+        """Write model_STEP/, loadable by from_pretrained, without the head of n-grams that nothing loads."""
         from ernie_pair.model_files.model_folder import write_model_folder
 
         def publish():
             if self.world.is_first:
                 folder = Path(self.config.output_dir) / f"model_{state.step}"
-                fill = partial(write_model_folder, source=self.job.source, weights=self.job.weights())
+                fill = partial(
+                    write_model_folder, source=self.job.source, weights=without_ngram_head(self.job.weights())
+                )
                 publish_of_run(folder, fill, {"step": state.step})
 
         gather_results(self.job.all_reduce, self.world, publish)

@@ -28,7 +28,12 @@ SAME_RUN = (
     *("geometric", "whole_word_mask", "level_weights", "masking_fn", "binary_head"),
     *("lr_decay_style", "use_amp", "amp_dtype", "amp_level", "precision"),
 )
-FIXED = ("model ", "vocabulary", "binary_head")  # no --allow_change makes the weights fit these
+FIXED = (
+    "model ",
+    "vocabulary",
+    "binary_head",
+    "ngram_lexicon",
+)  # no --allow_change makes the weights fit these
 WARM_UP = "warm-up steps"
 
 
@@ -58,6 +63,7 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
         "amp_fp32_ops": _float32_ops(config.use_amp, config.amp_dtype, config.float32_ops),
         "global_batch_size": config.samples_per_step,
         "phases": _phases_of(config),
+        "ngram_lexicon": "" if data.ngrams is None else data.ngrams.sha256,
         "--decay_steps (0: --max_steps)": config.lr_decay_steps,
         f"{WARM_UP} (--warmup_rate x --max_steps, or --warmup_steps)": config.num_warmup_steps,
         "corpus (--input_dir)": data.fingerprint,
@@ -93,7 +99,7 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
     """Bring the fingerprint of an earlier version up to date.
 
     It saved the rate of warm-up, and counted the steps of warm-up by --decay_steps; it knew one precision,
-    one optimizer, no buckets and one phase, and left more ops in float32.
+    one optimizer, no buckets, no n-grams and one phase, and left more ops in float32.
     """
     in_float32 = _float32_ops(saved.get("use_amp"), saved.get("amp_dtype"), HALF_OPS)
     saved = {
@@ -101,6 +107,7 @@ def _upgrade(saved: Fingerprint) -> Fingerprint:
         "optimizer": "adamw",
         "bucket_size": 0,
         "phases": "",
+        "ngram_lexicon": "",
         "amp_fp32_ops": in_float32,
         **saved,
     }

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
 import numpy as np
 import paddle
 
+from data_tools.ngrams.ngram_lexicon import holds_same_ngrams
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.device.paddle_patches.core_settings import without_tf32
 from ernie_pair.device.paddle_patches.static_programs import pin
@@ -27,7 +28,6 @@ from ernie_pair.pretrain.graph.rank_sums import LABELLED, RankSums
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDS
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.pretrain.waiting_steps import (
-    NUM_SUMS,
     PlacedBatch,
     WaitingStep,
     count_labels,
@@ -35,13 +35,14 @@ from ernie_pair.pretrain.waiting_steps import (
     means_of,
     set_metrics,
     sum_rows,
+    weighed_labels,
 )
 from ernie_pair.processes.world import World, seed_of
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.static_names import Parameter
 from ernie_pair.weights.weight_files import Arrays, from_safetensors, refuse_mismatch
 
-STATIC_WEIGHTS = "static_vars.safetensors"
+STATIC_WEIGHTS, NGRAMS = "static_vars.safetensors", "ngrams.txt"
 OPTIMIZER, ANY_OPTIMIZER = "optimizer-{part:05d}-of-{parts:05d}.safetensors", "optimizer-*.safetensors"
 MERGE_MARKS = ("@GradientMerge", "gradient_merge")
 
@@ -64,6 +65,8 @@ class PretrainJob:
         spec = source.spec
         self.size = EncoderSize(spec.num_layers, spec.hidden_size, spec.intermediate_size)
         self._skipped = 0
+        self._num_ngrams = 0 if data.ngrams is None else len(data.ngrams)
+        self._num_labels = 3 if self._num_ngrams else 2  # kinds of them
         self._waiting: List[WaitingStep] = []
         self._stop: StopRequests = NoStop()  # that of the last step
         # What skips steps decides on the device, and the rate of the next step follows from what it did.
@@ -77,10 +80,16 @@ class PretrainJob:
         """
         if self.source.weights is None:
             return f"start from random weights, seed {self.config.seed}"
-        start = read_start(self.program.parameters, self.source)
+        start = read_start(self.program.parameters, self.source, self._starts_with_its_ngrams())
         self.program.set_weights(start.arrays)
         self._unproven = start.has_lm_head
         return f"start from the weights {self.source.weights}"
+
+    def _starts_with_its_ngrams(self) -> bool:
+        """Tell whether the n-grams that the given weights predict are those of this run."""
+        beside = self.source.vocab_file.parent / NGRAMS
+        ours = self.data.ngrams
+        return ours is not None and beside.is_file() and holds_same_ngrams(beside, ours)
 
     def place(self, micro_batches: List[MicroBatch]) -> List[PlacedBatch]:
         """Return the micro-batches of a step with what is counted of them, for a GPU in pinned memory.
@@ -105,7 +114,7 @@ class PretrainJob:
         counted = np.sum([batch.counts for batch in placed], axis=0)
         if len(placed) + count_passes(self._waiting) > self.program.recorded_passes:
             self._read()
-        weights = self._weights_of(counted[:2], len(placed))
+        weights = self._weights_of(weighed_labels(counted[: self._num_labels]), len(placed))
         feeds: List[Dict[str, Any]] = []
         if self.world.size > 1:
             self.all_reduce.meet()  # the loader of another may be slow
@@ -150,16 +159,17 @@ class PretrainJob:
     def evaluate(self, split: str) -> Dict[str, float]:
         """Return the mean losses and accuracies over the fixed samples of ``split``, equal on every rank."""
         self._read()  # its passes are recorded where those of training are
-        sums, labelled = np.zeros(NUM_SUMS), np.zeros(2)
+        num_sums = 2 * self._num_labels
+        sums, labelled = np.zeros(num_sums), np.zeros(self._num_labels)
         feeds: List[Dict[str, Any]] = []
         with without_tf32():
             for batch in self.data.evaluation(split):
                 if len(feeds) == self.program.recorded_passes:
-                    sums, feeds = sum_rows(self.program.records(len(feeds))[:, :NUM_SUMS], sums), []
+                    sums, feeds = sum_rows(self.program.records(len(feeds))[:, :num_sums], sums), []
                 feeds.append(self._on_device({**batch, **NO_DROPOUT}))
                 self.program.run(self.program.test, feeds[-1])
                 labelled += count_labels(batch)
-        sums = sum_rows(self.program.records(len(feeds))[:, :NUM_SUMS], sums)
+        sums = sum_rows(self.program.records(len(feeds))[:, :num_sums], sums)
         means = means_of(self.all_reduce(sums), self.all_reduce(labelled))
         if self._unproven:
             self._unproven = False
@@ -167,10 +177,10 @@ class PretrainJob:
         return means
 
     def _count(self, batch: MicroBatch) -> np.ndarray:
-        """Count labelled tokens, labelled samples, tokens, those with padding, operations: float64 [5]."""
+        """Count what is labelled, then tokens, those with padding, operations: float64 [L + 3]."""
         ids, masked = batch["input_ids"], len(batch["masked_positions"])
         batch_size, length = ids.shape
-        forward = count_pretraining(self.size, batch_size, length, masked, self.vocab_size)
+        forward = count_pretraining(self.size, batch_size, length, masked, self.vocab_size + self._num_ngrams)
         flops = FORWARD_PASSES_OF_TRAINING * forward
         tokens = np.count_nonzero(ids != self.data.tokenizer.pad_id)
         return np.append(count_labels(batch), [tokens, ids.size, flops])
@@ -196,6 +206,8 @@ class PretrainJob:
             yield CONFIG, json.dumps(self.source.spec.to_config(), indent=2).encode()
             yield VOCAB, self.source.vocab_file.read_bytes()
             yield STATIC_WEIGHTS, self.weights()
+            if self.data.ngrams is not None:
+                yield NGRAMS, self.data.ngrams.content
         part, parts = self.local.rank, self.config.sharding_degree
         if part < parts:
             names = self._slot_names()

@@ -52,6 +52,7 @@ def run(config, world, source):
         source.spec,
         hidden_dropout_prob=config.hidden_dropout_prob,
         attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        num_ngrams=len(data.ngrams or ()),
     )
     kernels = choose_path(config, config.device, world.size)
     fused = choose_fused(config, settings.hidden_size // settings.num_attention_heads, None)

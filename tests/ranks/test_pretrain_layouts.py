@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tiny_pretrain import has_bf16, level_here, needs_kernels, write_corpus, write_model
 
+from data_tools.build_ngrams import NgramsConfig, build_ngrams
 from ernie_pair.kernels.levels import LEVEL_ASKED
 
 pytestmark = pytest.mark.ranks
@@ -179,6 +180,33 @@ def test_lamb_gives_the_answer_of_one_process_in_every_layout(folder):
     layouts["collectives"] = {**layouts["dp1-sharding2-merge2"], "fused_ops": "collectives"}
     found = differences(results_of(folder, 2, layouts, "lamb2", **settings), one)
     assert max(found.values()) < BOUND
+
+
+def test_masked_ngrams_give_the_answer_of_one_process(folder):
+    """How many n-grams and how many tokens a rank has is chance; the loss is a mean over all of them."""
+    build_ngrams(
+        NgramsConfig(
+            input_path=str(folder / "data"),
+            vocab_file=str(folder / "model" / "vocab.txt"),
+            output_path=str(folder / "ngrams.txt"),
+            sizes="9 4",
+            overwrite=True,
+        )
+    )
+    settings = {"ngram_lexicon": str(folder / "ngrams.txt")}
+    alone = {
+        "one": {"micro_batch_size": GLOBAL_BATCH},
+        "scaled": {"micro_batch_size": GLOBAL_BATCH, **SCALED},
+    }
+    ranks = results_of(folder, 1, alone, "ngrams1", **settings)
+    one = ranks.pop("one")[0]
+    assert one["cls.ngrams.weight"].shape[0] == 13 and max(differences(ranks, one).values()) < BOUND
+    layouts = layouts_of(2, merges=(1, 2))
+    results = results_of(folder, 2, layouts, "ngrams2", **settings)
+    assert max(differences(results, one).values()) < BOUND
+    for ranks in results.values():
+        np.testing.assert_allclose(ranks[0]["ngram_loss"], one["ngram_loss"], rtol=1e-4)
+        np.testing.assert_allclose(ranks[1]["lm_loss"], one["lm_loss"], rtol=1e-4)
 
 
 def test_lamb_leaves_out_what_is_not_finite(folder):

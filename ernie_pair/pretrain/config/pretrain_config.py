@@ -5,7 +5,6 @@ from typing import Dict, List, Literal, Optional, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
-from data_tools.samples.masking_flags import MaskingFlags
 from ernie_pair.checkpoint.retention_flags import RetentionFlags
 from ernie_pair.device.deterministic_flags import DeterministicFlags
 from ernie_pair.device.device import default_device
@@ -13,6 +12,7 @@ from ernie_pair.engine.lr_schedule import STYLES
 from ernie_pair.engine.report_flags import ReportFlags
 from ernie_pair.engine.warmup_flags import WarmupFlags
 from ernie_pair.kernels.kernel_flags import KernelFlags
+from ernie_pair.pretrain.config.ngram_flags import NgramFlags
 from ernie_pair.pretrain.config.phases import Phase, parse_phases
 from ernie_pair.pretrain.config.recipe_flags import RecipeFlags
 from ernie_pair.processes.world import World, count_accumulation_steps
@@ -22,7 +22,7 @@ LARGEST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class PretrainConfig(
-    RetentionFlags, MaskingFlags, WarmupFlags, ReportFlags, RecipeFlags, KernelFlags, DeterministicFlags
+    RetentionFlags, NgramFlags, WarmupFlags, ReportFlags, RecipeFlags, KernelFlags, DeterministicFlags
 ):
     """Pretrain ERNIE 1.0 on a tokenized corpus, in static graph unless told. Start it again to resume."""
 

@@ -28,6 +28,7 @@ from ernie_pair.pretrain.convert.parity import (
 )
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.weights.ngram_names import NGRAM_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
 SUFFIXES = (".safetensors", ".pdparams")
@@ -78,7 +79,12 @@ def convert(config: ConvertConfig) -> None:
     if results.are_done():
         return
     batches = parity_batches(source.spec)
-    weights, outputs = run_static(source.spec, read_weights(weights_file), str(weights_file), batches)
+    found = read_weights(weights_file)
+    if any(name.startswith(NGRAM_HEAD) for name in found):
+        logger.info(
+            "%s holds %s*: the head of n-grams, of pretraining alone, is left out", weights_file, NGRAM_HEAD
+        )
+    weights, outputs = run_static(source.spec, found, str(weights_file), batches)
     for output in HEAD_OUTPUTS.keys() - outputs["padded"].keys():
         logger.info("%s holds no %s*: the head is left out", weights_file, HEAD_OUTPUTS[output])
 

@@ -9,6 +9,7 @@ from data_tools.base.errors import CheckpointError
 from ernie_pair.device.device import quiet_libraries
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
+from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import structured_names
 from ernie_pair.weights.weight_files import Arrays, as_float32
@@ -50,10 +51,12 @@ def _random_batch(rng: np.random.Generator, spec: ModelSpec, lengths: np.ndarray
 def named_weights(found: Arrays, model, where: str) -> Arrays:
     """Return ``found`` under the names of ``model``, in float32, without rows beyond its vocabulary.
 
+    The head of n-grams is left out: no model of PaddleNLP has one.
+
     Raises CheckpointError when the encoder is not whole, or a head is there in part.
     """
     parameters = model.state_dict()
-    named = structured_names(found, parameters, where)
+    named = without_ngram_head(structured_names(found, parameters, where))
     named = as_float32(cut_vocabulary(named, model.config.vocab_size), where)
     match_parameters(parameters, named, where, may_miss=_heads_not_in(named))
     return named

@@ -6,6 +6,7 @@ from typing import Mapping, NamedTuple, Tuple
 
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
+from ernie_pair.weights.ngram_names import NGRAM_HEAD, without_ngram_head
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import HEADS, structured_names
 from ernie_pair.weights.static_names import Parameter
@@ -27,14 +28,21 @@ class WarmStart(NamedTuple):
     has_lm_head: bool
 
 
-def read_start(parameters: Mapping[str, Parameter], source: ModelSource) -> WarmStart:
+def read_start(
+    parameters: Mapping[str, Parameter], source: ModelSource, keeps_ngrams: bool = False
+) -> WarmStart:
     """Read the weights of ``source`` for the ``parameters`` of the program, {structured name: parameter}.
+
+    ``keeps_ngrams``: whether its head of n-grams, if it has one, is of the lexicon of this run.
 
     The encoder must fit name by name, or CheckpointError is raised. The heads of pretraining may be
     missing, then they stay random; other heads are passed over; both are logged.
     """
     where, vocab_size = str(source.weights), source.spec.vocab_size
     found = structured_names(source.read_weights(), parameters, where)
+    if not keeps_ngrams and any(name.startswith(NGRAM_HEAD) for name in found):
+        logger.info("%s* of %s are not of this run's lexicon of n-grams: passed over", NGRAM_HEAD, where)
+        found = without_ngram_head(found)
     ours = as_float32(cut_vocabulary(found, vocab_size), where)
     if any(ours[name].shape != found[name].shape for name in found):
         logger.info("%s has more rows of the vocabulary than %d: the added ones are cut", where, vocab_size)

@@ -6,6 +6,7 @@ from data_tools.base.errors import CheckpointError
 from ernie_pair.model_files.source import ModelSource
 from ernie_pair.pretrain.convert.warm_start import LM_HEAD
 from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary
+from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import structured_names
 from ernie_pair.weights.weight_files import as_float32
@@ -25,7 +26,7 @@ def load_pretrained(source: ModelSource) -> Any:
     config = ernie_config(source.spec, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = build_ernie(config)
     parameters, where = model.state_dict(), str(source.weights)
-    found = structured_names(source.read_weights(), parameters, where)
+    found = without_ngram_head(structured_names(source.read_weights(), parameters, where))
     if not any(name.startswith(LM_HEAD) for name in found):
         raise CheckpointError(
             f"{where} holds no {LM_HEAD}*, the head that predicts masked tokens; give a pretrained model, "

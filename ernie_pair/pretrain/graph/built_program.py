@@ -63,7 +63,7 @@ class PretrainProgram:
         if self.file_rows is not None:
             self._clear_rows_from(self.file_rows)
         add_records(
-            self.test, self.sums, self.monitors.gradient_norm, self.recorded_passes
+            self.test, self.sums.recorded, self.monitors.gradient_norm, self.recorded_passes
         )  # what narrows it does not know them
 
     def _clear_rows_from(self, first: int) -> None:
@@ -87,12 +87,13 @@ class PretrainProgram:
     def records(self, passes: int) -> np.ndarray:
         """Return what the last ``passes`` runs have left, at most ``recorded_passes``.
 
-        float32 [passes, 4 or 5]: the sums of the losses and hits, and the norm of the gradient of the step
-        where it is clipped. The one wait for the device.
+        float32 [passes, 4 to 7]: the sums of the losses and hits, those of n-grams where there is a lexicon,
+        and the norm of the gradient of the step where it is clipped. The one wait for the device.
         """
         if self.device == "gpu":
             paddle.device.cuda.synchronize()
-        rows = view_array(self._tensor(RECORDS)).reshape(-1, record_width(self.monitors.gradient_norm))
+        width = record_width(self.sums.recorded, self.monitors.gradient_norm)
+        rows = view_array(self._tensor(RECORDS)).reshape(-1, width)
         return np.array(rows[len(rows) - passes :])
 
     def owned_variables(self, names: Iterable[str]) -> List[str]:

@@ -15,7 +15,7 @@ from ernie_pair.device.paddle_patches.optimizer_state import adam_slots
 from ernie_pair.kernels.choice import KernelChoice, choose_plain
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.model import build_padded, run_ernie, sum_losses
-from ernie_pair.pretrain.graph.program import FEEDS, LOSS_WEIGHTS
+from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, feeds_of
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDED_PASSES
 from ernie_pair.pretrain.optimizer.optimizers import build_optimizer
 from ernie_pair.weights.weight_files import Arrays
@@ -40,6 +40,8 @@ class DynamicProgram:
         self.kernels: KernelChoice = choose_plain(config, WHY_PLAIN, config.device)
         paddle.seed(config.seed)
         self.config, self.model = config, build_padded(model_config)
+        self._fed = feeds_of(model_config)
+        self._width = (6 if model_config.num_ngrams else 4) + (config.grad_clip > 0)  # of a record
         self.parameters: Dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
         self._trained = _trained_of(self.model, config.binary_head)
@@ -61,7 +63,7 @@ class DynamicProgram:
 
     def run(self, program: str, feed: Dict[str, Any]) -> None:
         """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` moves the weights."""
-        feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in FEEDS}
+        feeds = {name: paddle.to_tensor(np.asarray(feed[name])) for name in self._fed}
         if program == self.test:
             self._evaluate(feeds)
         else:
@@ -75,7 +77,7 @@ class DynamicProgram:
     def _train(self, feeds: Feeds, weights: np.ndarray) -> None:
         self.model.train()
         sums = sum_losses(run_ernie(self.model, feeds), feeds)
-        loss = sums.lm_loss * float(weights[0])
+        loss = sums.masked_loss * float(weights[0])
         if self.config.binary_head:
             loss = loss + sums.sop_loss * float(weights[1])
         (loss / self.config.accumulation_steps).backward()
@@ -93,14 +95,13 @@ class DynamicProgram:
         self._passes = 0
 
     def _record(self, sums) -> None:
-        row = [*sums, self._norm] if self._norm is not None else [*sums]
+        row = [*sums.recorded, self._norm] if self._norm is not None else sums.recorded
         self._records.append(paddle.stack([each.detach() for each in row]))
 
     def records(self, passes: int) -> np.ndarray:
         """Return what the last ``passes`` runs have left: as `PretrainProgram.records`."""
         kept = list(self._records)[len(self._records) - passes :]
-        width = 4 if self._norm is None else 5
-        return np.stack([row.numpy() for row in kept]) if kept else np.zeros((0, width), np.float32)
+        return np.stack([row.numpy() for row in kept]) if kept else np.zeros((0, self._width), np.float32)
 
     def monitored(self) -> Dict[str, float]:
         """Return what the last step left for the log."""

@@ -1,7 +1,7 @@
 """The model of pretraining in the graph that is being built, and what its parameters are called."""
 
 from copy import deepcopy
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 import paddle
@@ -15,6 +15,7 @@ from ernie_pair.model_files.config_checks import NO_MODEL
 from ernie_pair.model_files.config_json import CONFIG
 from ernie_pair.model_files.spec import ModelSpec
 from ernie_pair.pretrain.graph.ernie_gram import ErnieGramForPretraining
+from ernie_pair.pretrain.graph.ngram_head import add_ngram_head, union_labels
 from ernie_pair.pretrain.graph.vocab_padding import NEVER_LOGIT, padded_size
 
 TASKS = ("lm", "sop")
@@ -25,26 +26,45 @@ CLASSES = {
 
 
 class Outputs(NamedTuple):
-    """The outputs of the model as static variables; P masked slots, B samples, V vocabulary."""
+    """The outputs of the model as static variables; P masked slots, B samples, V vocabulary, K n-grams."""
 
     lm_logits_PV: paddle.Tensor
     sop_logits_B2: paddle.Tensor
     layers: List[str]  # the name of each encoder layer's output
+    ngram_logits_PK: Optional[paddle.Tensor] = None  # None without a lexicon of n-grams
 
 
 class LossSums(NamedTuple):
-    """Sums over the labelled tokens and samples of one micro-batch; float32 [], losses in nats."""
+    """Sums over the labelled tokens, samples and n-grams of one micro-batch; float32 [], losses in nats."""
 
     lm_loss: paddle.Tensor
     lm_correct: paddle.Tensor
     sop_loss: paddle.Tensor
     sop_correct: paddle.Tensor
+    ngram_loss: Optional[paddle.Tensor] = None
+    ngram_correct: Optional[paddle.Tensor] = None
+
+    @property
+    def recorded(self) -> List[paddle.Tensor]:
+        """Return those that there are, in the order of the records."""
+        return [each for each in self if each is not None]
+
+    @property
+    def masked_loss(self) -> paddle.Tensor:
+        """Return the loss of all masked symbols, tokens and n-grams."""
+        return self.lm_loss if self.ngram_loss is None else self.lm_loss + self.ngram_loss
 
 
 def ernie_config(
-    spec: ModelSpec, *, hidden_dropout_prob: float, attention_probs_dropout_prob: float
+    spec: ModelSpec,
+    *,
+    hidden_dropout_prob: float,
+    attention_probs_dropout_prob: float,
+    num_ngrams: int = 0,
 ) -> PretrainedConfig:
     """Return PaddleNLP's configuration of ``spec`` with the dropout of this run.
+
+    ``num_ngrams``: those that a head of their own predicts; PaddleNLP knows nothing of it.
 
     Where no family is named it is an ERNIE's. Raises InputError for a family that is not pretrained here.
     """
@@ -63,7 +83,9 @@ def ernie_config(
                 "PaddleNLP's ErnieGram has no layer between the two; make them equal"
             )
         settings.update(hidden_size=spec.hidden_size, embedding_size=spec.hidden_size)
-    return CLASSES[family][0].from_dict(settings)
+    config = CLASSES[family][0].from_dict(settings)
+    config.num_ngrams = num_ngrams
+    return config
 
 
 def build_ernie(config: PretrainedConfig) -> nn.Layer:
@@ -86,6 +108,8 @@ def build_ernie(config: PretrainedConfig) -> nn.Layer:
 def build_padded(config: PretrainedConfig) -> nn.Layer:
     """Build the model with a vocabulary of a multiple of 8 rows, of which the added ones are never right.
 
+    It has a head for n-grams where ``config`` counts some.
+
     Raises InputError when there is no such model.
     """
     config, vocab_size = deepcopy(config), config.vocab_size
@@ -95,6 +119,8 @@ def build_padded(config: PretrainedConfig) -> nn.Layer:
         values = np.zeros(config.vocab_size, np.float32)
         values[vocab_size:] = NEVER_LOGIT
         _start_added_rows(model, vocab_size, values)
+    if config.num_ngrams:
+        add_ngram_head(model, config.num_ngrams)
     return model
 
 
@@ -136,6 +162,9 @@ def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
         layer.register_forward_post_hook(lambda _, __, output: layers.append(output.name))
         for layer in encoder_of(model).encoder.layers
     ]
+    states: List[paddle.Tensor] = []  # of the masked slots, transformed: what the decoder reads
+    norm = model.cls.predictions.layer_norm
+    hooks.append(norm.register_forward_post_hook(lambda _, __, output: states.append(output)))
     lm_logits, sop_logits = model(
         input_ids=feeds["input_ids"],
         token_type_ids=feeds["token_type_ids"],
@@ -143,7 +172,10 @@ def run_ernie(model: nn.Layer, feeds: Dict[str, paddle.Tensor]) -> Outputs:
     )
     for hook in hooks:
         hook.remove()
-    return Outputs(lm_logits, sop_logits, layers)
+    if "ngram_labels" not in feeds:
+        return Outputs(lm_logits, sop_logits, layers)
+    with paddle.static.amp.fp16_guard():
+        return Outputs(lm_logits, sop_logits, layers, model.cls.ngrams(states[0]))
 
 
 def encoder_of(model: nn.Layer) -> nn.Layer:
@@ -154,14 +186,28 @@ def encoder_of(model: nn.Layer) -> nn.Layer:
 def sum_losses(outputs: Outputs, feeds: Dict[str, paddle.Tensor]) -> LossSums:
     """Sum cross entropy and hits over what has a label: filling slots count for nothing.
 
-    The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1 is none.
+    The labels are int64, masked_lm_labels [P] and next_sentence_labels [B]; -1 is none. With ngram_labels [P]
+    a masked slot is one of the vocabulary and the lexicon together, and the sums say of which it was.
     """
-    lm = _sums(outputs.lm_logits_PV, feeds["masked_lm_labels"])
     sop = _sums(outputs.sop_logits_B2, feeds["next_sentence_labels"])
-    return LossSums(*lm, *sop)
+    if outputs.ngram_logits_PK is None:
+        return LossSums(*_sums(outputs.lm_logits_PV, feeds["masked_lm_labels"]), *sop)
+    num_tokens, ngrams = outputs.lm_logits_PV.shape[-1], feeds["ngram_labels"]
+    logits = paddle.concat([outputs.lm_logits_PV, outputs.ngram_logits_PK], axis=-1)
+    loss, hits = _losses_and_hits(logits, union_labels(feeds["masked_lm_labels"], ngrams, num_tokens))
+    is_ngram = paddle.cast(ngrams >= 0, "float32")
+    of_tokens, of_ngrams = (
+        [paddle.sum(paddle.cast(each, "float32") * share) for each in (loss, hits)]
+        for share in (1 - is_ngram, is_ngram)
+    )
+    return LossSums(*of_tokens, *sop, *of_ngrams)
 
 
 def _sums(logits: paddle.Tensor, labels: paddle.Tensor):
-    loss = F.cross_entropy(logits, labels, ignore_index=NO_LABEL, reduction="none")
-    hits = paddle.cast(paddle.argmax(logits, axis=-1) == labels, "float32")
+    loss, hits = _losses_and_hits(logits, labels)
     return paddle.sum(loss), paddle.sum(hits)
+
+
+def _losses_and_hits(logits: paddle.Tensor, labels: paddle.Tensor):
+    loss = F.cross_entropy(logits, labels, ignore_index=NO_LABEL, reduction="none")
+    return loss, paddle.cast(paddle.argmax(logits, axis=-1) == labels, "float32")

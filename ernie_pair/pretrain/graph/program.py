@@ -48,6 +48,7 @@ FEEDS = {
     "masked_lm_labels": ([None], "int64"),
     "next_sentence_labels": ([None], "int64"),
 }
+NGRAM_FEEDS = {"ngram_labels": ([None], "int64")}  # fed besides where there is a lexicon of n-grams
 # float32 [2]: what a summed lm and a summed sop loss count for, in several processes before it is divided by
 # what all of them have labelled.
 LOSS_WEIGHTS, DIVIDED_WEIGHTS = "loss_weights", "loss_weights.divided"
@@ -76,8 +77,9 @@ def build_program(
     ``kernels``: the path of the run, by `choose_path`; a model that it does not fit takes the plain one.
     ``fused``: what is fused beside it, by `choose_fused`.
 
-    The loss is sum(lm) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w: fleet averages over
-    ranks and micro-batches, so the caller chooses w to make it the mean over the whole global batch.
+    The loss is sum(masked) * w[0] + sum(sop) * w[1] with the fed ``loss_weights`` w; masked are tokens and
+    n-grams alike. fleet averages over ranks and micro-batches, so the caller chooses w to make it the mean
+    over the whole global batch.
     """
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup), paddle.utils.unique_name.guard():
@@ -98,7 +100,7 @@ def build_program(
     if forward.kernels.is_fused:
         fuse_updates(main)
     recorded_passes = max(RECORDED_PASSES, config.accumulation_steps)
-    add_records(main, forward.sums, monitors.gradient_norm, recorded_passes, startup)
+    add_records(main, forward.sums.recorded, monitors.gradient_norm, recorded_passes, startup)
     if config.processes > 1:
         divide_by_labelled(main, LOSS_WEIGHTS, DIVIDED_WEIGHTS)
     if needs_gloo(config.device, config.processes):
@@ -120,9 +122,15 @@ def build_program(
     )
 
 
+def feeds_of(model_config) -> Dict[str, tuple]:
+    """Return {name: (shape, dtype)} of what a batch feeds to the model of ``model_config``."""
+    return {**FEEDS, **NGRAM_FEEDS} if model_config.num_ngrams else FEEDS
+
+
 def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) -> _Forward:
     """Add what is fed, the model, and the sums of its losses."""
-    feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in FEEDS.items()}
+    fed = feeds_of(model_config)
+    feeds = {name: paddle.static.data(name, shape, kind) for name, (shape, kind) in fed.items()}
     weights = paddle.static.data(LOSS_WEIGHTS, [2], "float32")
     if config.processes > 1:
         weights = paddle.static.data(DIVIDED_WEIGHTS, [2], "float32")  # written by ops that come last
@@ -135,7 +143,7 @@ def _add_forward(config: PretrainConfig, model_config, kernels: KernelChoice) ->
 
 def _loss_of(config: PretrainConfig, forward: _Forward):
     """Add the loss, float32 [1], that the step minimises."""
-    loss = forward.sums.lm_loss * forward.weights[0]
+    loss = forward.sums.masked_loss * forward.weights[0]
     if config.binary_head:  # without it the head and the pooler have no gradient, and stay as they are
         loss = loss + forward.sums.sop_loss * forward.weights[1]
     return loss

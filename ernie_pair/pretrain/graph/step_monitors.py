@@ -12,7 +12,7 @@ import paddle
 from ernie_pair.device.paddle_patches.static_programs import declare_written
 
 GRADIENT_NORM, SKIPPED_UPDATES, RECORDS = "gradient_norm", "skipped_updates", "pass_records"
-RECORDED_PASSES = 128  # rows, of 20 bytes, and more where a step has more passes
+RECORDED_PASSES = 128  # rows, of 20 to 28 bytes, and more where a step has more passes
 
 
 class Monitors(NamedTuple):
@@ -58,7 +58,7 @@ def add_records(
 
     ``startup`` makes the variable, which is as ``RECORDS`` in the scope; another program may share it.
     """
-    width = record_width(norm)
+    width = record_width(sums, norm)
     about = {"name": RECORDS, "shape": [rows * width], "dtype": "float32", "persistable": True}
     if startup is not None:
         created = startup.global_block().create_var(**about)
@@ -74,9 +74,9 @@ def add_records(
     block.append_op(type="concat", inputs=inputs, outputs={"Out": [records]}, attrs={"axis": 0})
 
 
-def record_width(norm: Optional[str]) -> int:
-    """Return the numbers in a row of the records: four sums, and the gradient's norm where there is one."""
-    return 5 if norm else 4
+def record_width(sums: Sequence, norm: Optional[str]) -> int:
+    """Return the numbers in a row of the records: the ``sums``, and the norm where there is one."""
+    return len(sums) + bool(norm)
 
 
 def _variable(block, name: str):

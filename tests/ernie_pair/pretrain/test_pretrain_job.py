@@ -56,7 +56,7 @@ class Alone:
 def seeds_of(rank, step, *words):
     needed = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o", "--device", "cpu"]
     config, world, program = parse_config(PretrainConfig, [*needed, *words]), World(rank, 2), Listener()
-    data = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0))
+    data = SimpleNamespace(tokenizer=SimpleNamespace(pad_id=0), ngrams=None)
     spec = SimpleNamespace(num_layers=1, hidden_size=4, intermediate_size=8, vocab_size=10)
     job = PretrainJob(config, world, world, program, data, Alone(), SimpleNamespace(spec=spec))
     job.step([BATCH, BATCH], step, NoStop())

@@ -1,0 +1,184 @@
+"""Find the n-grams of a corpus that are one unit, as the lexicon of ERNIE-Gram's objective.
+
+python -m data_tools.build_ngrams --input_path data --vocab_file vocab.txt --output_path ngrams.txt
+
+All n-grams of 2, 3, ... tokens are counted, exactly and in bounded memory, and scored by a t-test or by
+pointwise mutual information (`data_tools/ngrams/ngram_scores.py` has the formulas); the best of each length
+make the lexicon, of which `pretrain --ngram_lexicon` masks n-grams. The same corpus gives the same bytes.
+"""
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Literal, Sequence, Tuple
+
+import numpy as np
+
+from data_tools.base.cli import run_command
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.base.process_pool import ordered_map
+from data_tools.base.progress import CountProgress
+from data_tools.corpus.format import Corpus
+from data_tools.corpus.megatron import find_corpus, open_corpus
+from data_tools.corpus.twin_vocab import vocabulary_of
+from data_tools.files.results import Results, settings_of
+from data_tools.ngrams.ngram_counts import NgramCounts, Text, TextCounts, count_text
+from data_tools.ngrams.ngram_lexicon import SHORTEST, lexicon_lines
+from data_tools.ngrams.ngram_scores import NOTHING, Scored, Scorer, better_of
+from data_tools.ngrams.ngram_tokens import longest_countable, ngram_tokens
+from data_tools.text.wordpiece import WordPiece
+
+TOKENS_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class NgramsConfig(Options):
+    """Write the n-grams of a corpus that are one unit, for ERNIE-Gram's objective in pretraining."""
+
+    EXAMPLE = "--input_path data --vocab_file vocab.txt --output_path ngrams.txt"
+
+    input_path: str = option(
+        help="the corpus: PREFIX of PREFIX_ids.npy and PREFIX_idx.npz, one of the two, or their folder",
+        group="data",
+    )
+    vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus", group="data")
+    output_path: str = option(help="the lexicon to write, ngrams.txt", group="data")
+    score: Literal["t", "pmi"] = option(
+        "t",
+        help="t: the t-statistic of ERNIE-Gram's paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p is "
+        "the share of an n-gram in the N windows of its length, q the product of the shares of its tokens",
+        group="data",
+    )
+    sizes: str = option(
+        "10000 10000",
+        help="the most n-grams of 2 tokens, of 3, and so on; as many lengths as numbers",
+        group="data",
+    )
+    min_count: int = option(
+        5,
+        help="n-grams that stand in the corpus less often are left out",
+        group="data",
+        unit="times",
+        at_least=1,
+    )
+    counts_in_memory: int = option(
+        10_000_000,
+        help="n-grams of a length that are counted in memory; more wait on the disk (TMPDIR), for the same "
+        "bytes. A million takes about 50 MB",
+        group="devices",
+        unit="n-grams",
+        at_least=1000,
+    )
+    workers: int = option(
+        1,
+        help="processes that count; the lexicon is the same for any number",
+        group="devices",
+        unit="processes",
+        at_least=1,
+    )
+    overwrite: bool = option(False, help="replace the lexicon", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_path")
+        self.most_of_lengths  # noqa: B018 - raises where they are no numbers
+
+    @property
+    def most_of_lengths(self) -> List[int]:
+        """Return the most n-grams of 2 tokens, of 3, and so on."""
+        words = self.sizes.replace(",", " ").split()
+        if not words or not all(word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+            raise InputError(
+                f"--sizes {self.sizes!r}: not whole numbers above 0, of n-grams of 2 tokens, of 3, ...; "
+                'write it as in --sizes "10000 10000"'
+            )
+        return list(map(int, words))
+
+
+def build_ngrams(config: NgramsConfig) -> None:
+    """Write the lexicon that ``config`` asks for.
+
+    Raises InputError when the corpus cannot be used, is of another vocabulary, or has no n-gram often enough.
+    """
+    tokenizer = WordPiece.from_file(config.vocab_file)
+    corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
+    tokenizer = vocabulary_of([corpus], tokenizer)
+    _refuse_long(config, tokenizer)
+    inputs: Dict[str, Sequence[Path]] = {
+        "input_path": [path for path in corpus.paths if path.exists()],
+        "vocab_file": [Path(config.vocab_file)],
+    }
+    left_out = ("input_path", "vocab_file", "output_path", "counts_in_memory")
+    settings = {**settings_of(config, *left_out), "sizes": config.most_of_lengths}
+    results = Results("build-ngrams", [Path(config.output_path)], inputs, settings, config.overwrite)
+    if results.are_done():
+        return
+    best = best_ngrams(corpus, tokenizer, config)
+    if not any(len(scored.keys) for scored in best):
+        raise InputError(
+            f"{corpus.prefix}: no n-gram stands there {config.min_count} times; lower --min_count, or give a "
+            "larger corpus"
+        )
+    about: Dict[str, object] = {name: settings[name] for name in ("score", "min_count", "sizes")}
+    with results.published() as (draft,), open(draft, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lexicon_lines(best, tokenizer, about))
+    counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=SHORTEST))
+    sys.stderr.write(f"{config.output_path}: n-grams by {config.score}: {counted}\n")
+
+
+def _refuse_long(config: NgramsConfig, tokenizer: WordPiece) -> None:
+    longest = longest_countable(tokenizer.vocab_size)
+    if len(config.most_of_lengths) + 1 > longest:
+        raise InputError(
+            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; of a "
+            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give {longest - 1} numbers"
+        )
+
+
+def best_ngrams(corpus: Corpus, tokenizer: WordPiece, config: NgramsConfig) -> List[Scored]:
+    """Return the best n-grams of 2 tokens, of 3, ... by ``config.score``."""
+    mosts = config.most_of_lengths
+    token_counts = np.zeros(tokenizer.vocab_size, np.int64)
+    of_lengths = {length: NgramCounts(config.counts_in_memory) for length in range(2, len(mosts) + 2)}
+    count = partial(_count, partial(count_text, tokens=ngram_tokens(tokenizer), longest=len(mosts) + 1))
+    with CountProgress(len(corpus.ids), "token") as progress:
+        for num_tokens, counted in ordered_map(count, _texts_of(corpus), config.workers):
+            token_counts += counted.tokens
+            for length, ngrams in counted.ngrams.items():
+                of_lengths[length].add(ngrams)
+            progress.advance(num_tokens)
+    best = []
+    for most, (length, counts) in zip(mosts, of_lengths.items()):
+        scorer, chosen = Scorer(config.score, token_counts, length, counts.total), NOTHING
+        for keys, times in counts.blocks():
+            often = times >= config.min_count
+            keys, times = keys[often], times[often]
+            chosen = better_of(chosen, Scored(keys, scorer.score(keys, times), times), most)
+        best.append(chosen)
+    return best
+
+
+def _count(count: Callable[[Text], TextCounts], text: Text) -> Tuple[int, TextCounts]:
+    return len(text.ids), count(text)
+
+
+def _texts_of(corpus: Corpus) -> Iterator[Text]:
+    """Yield the corpus in pieces of whole sentences, of TOKENS_AT_ONCE tokens where no sentence is longer."""
+    begin = 0
+    while begin < len(corpus):
+        reach = corpus.starts[begin] + TOKENS_AT_ONCE
+        end = max(begin + 1, int(np.searchsorted(corpus.starts, reach, side="right")) - 1)
+        ids = np.array(corpus.ids[corpus.starts[begin] : corpus.starts[end]])
+        yield Text(ids, np.asarray(corpus.lens[begin:end]))
+        begin = end
+
+
+def main() -> None:
+    """Run the command ``python -m data_tools.build_ngrams``."""
+    run_command(build_ngrams, NgramsConfig)
+
+
+if __name__ == "__main__":
+    main()

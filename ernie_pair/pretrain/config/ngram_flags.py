@@ -1,0 +1,33 @@
+"""The flag of ERNIE-Gram's n-gram objective, and what does not go with it."""
+
+from dataclasses import dataclass
+
+from data_tools.base.errors import InputError
+from data_tools.base.options import option
+from data_tools.samples.masking_flags import MaskingFlags
+
+# Flags that say how words are drawn together: the lexicon says it instead.
+OF_DRAWN_WORDS = ("max_ngrams", "favor_longer_ngram", "geometric", "level_weights", "masking_fn")
+
+
+@dataclass(frozen=True)
+class NgramFlags(MaskingFlags):
+    """A part of `PretrainConfig`."""
+
+    ngram_lexicon: str = option(
+        "",
+        help="ERNIE-Gram's objective: ngrams.txt of ernie-pair build-ngrams, whose n-grams are masked by one "
+        "[MASK] and predicted as one; none: tokens alone",
+        group="data",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in OF_DRAWN_WORDS:
+            asked = getattr(self, name)
+            if self.ngram_lexicon and asked != getattr(MaskingFlags, name):
+                told = str(asked).lower() if isinstance(asked, bool) else asked
+                raise InputError(
+                    f"--ngram_lexicon says itself what is masked together, and --{name} {told} says it "
+                    "otherwise; leave one of them out"
+                )

@@ -1,0 +1,10 @@
+"""The names of the weights that predict n-grams: they are of pretraining alone, and of one lexicon."""
+
+from ernie_pair.weights.weight_files import Arrays
+
+NGRAM_HEAD = "cls.ngrams."
+
+
+def without_ngram_head(arrays: Arrays) -> Arrays:
+    """Return ``arrays`` {structured name: array} without the head of n-grams."""
+    return {name: array for name, array in arrays.items() if not name.startswith(NGRAM_HEAD)}

@@ -1,0 +1,232 @@
+"""ERNIE-Gram's objective: losses in numpy and in both graphs, runs gone on with, the head elsewhere."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import paddle
+import pytest
+from places import ROOT
+from safetensors.numpy import load_file
+from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
+from tiny_pretrain_data import opened
+
+from data_tools.base.cli import parse_config
+from data_tools.base.errors import InputError
+from data_tools.build_ngrams import NgramsConfig, build_ngrams
+from ernie_pair import MaskFiller
+from ernie_pair.model_files.source import open_model
+from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
+from ernie_pair.pretrain.filling.pretrained_model import load_pretrained
+from ernie_pair.pretrain.pretrain import pretrain as pretrain_here
+
+NO_DROPOUT = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+WEIGHTS, STATE = "static_vars.safetensors", "optimizer-00000-of-00001.safetensors"
+HEAD = "cls.ngrams.weight"
+LOSSES = ("loss", "lm_loss", "ngram_loss", "sop_loss", "lm_accuracy", "ngram_accuracy", "gradient_norm")
+OF_WHOLE = {"from_scratch": "false", "model": "start", "kernels": "plain", "max_lr": 1e-3, **NO_DROPOUT}
+SIZES = {"ngrams.txt": "12 8", "other.txt": "10 10"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ngrams")
+    model = write_model(folder / "model", hidden_act="relu")
+    write_corpus(folder / "a", model)
+    for name, sizes in SIZES.items():
+        settings = {
+            "input_path": folder / "a",
+            "vocab_file": model / "vocab.txt",
+            "output_path": folder / name,
+        }
+        build_ngrams(NgramsConfig(**{key: str(path) for key, path in settings.items()}, sizes=sizes))
+    return folder
+
+
+def command(name, *words):
+    done = subprocess.run(
+        [sys.executable, "-m", "ernie_pair", name, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+    )
+    return SimpleNamespace(code=done.returncode, told=done.stderr)
+
+
+def words_of(world, output, lexicon="ngrams.txt", model="model", **changes):
+    settings = {"ngram_lexicon": world / lexicon, **changes} if lexicon else changes
+    return flags(world / model, world / "a", world / output, **settings)
+
+
+def pretrain(world, output, **changes):
+    """In this process where it is dynamic: static mode stays on to the end of one."""
+    words = words_of(world, output, **changes)
+    if changes.get("graph") == "dynamic":
+        pretrain_here(parse_config(PretrainConfig, words))
+        return ""
+    done = command("pretrain", *words)
+    assert done.code == 0, done.told
+    return done.told
+
+
+@pytest.fixture(scope="module")
+def start(world):
+    """A run of one step: weights with a head of n-grams, and its lexicon beside them."""
+    pretrain(world, "start", max_steps=1, graph="dynamic", **NO_DROPOUT)
+    return world / "start" / "model_last"
+
+
+@pytest.fixture(scope="module")
+def whole(world, start):
+    """Six steps from those weights, in static graph."""
+    told = pretrain(world, "whole", **OF_WHOLE)
+    assert "20 n-grams" in told and "passed over" not in told and "new and random" not in told
+    return world / "whole"
+
+
+def expected_losses(world, start):
+    """Those of the validation before the first step, by hand: a softmax over tokens and n-grams together."""
+    weights = load_file(start / WEIGHTS)
+    model = load_pretrained(open_model(str(start), model_type="", from_scratch=False))
+    data = opened(world, ngram_lexicon=world / "ngrams.txt")
+    sums = {kind: np.zeros(3) for kind in ("lm", "ngram", "sop")}  # loss, hits, labels
+    for batch in data.evaluation("valid"):
+        fed = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "token_type_ids")}
+        sequence, pooled = (output.numpy().astype(np.float64) for output in model.ernie(**fed))
+        states = sequence.reshape(-1, sequence.shape[-1])[batch["masked_positions"]]
+        states = (
+            states @ weights["cls.predictions.transform.weight"] + weights["cls.predictions.transform.bias"]
+        )
+        states = np.maximum(states, 0)
+        states -= states.mean(-1, keepdims=True)
+        states /= np.sqrt(states.var(-1, keepdims=True) + 1e-12)
+        norm = "cls.predictions.layer_norm"
+        states = states * weights[f"{norm}.weight"] + weights[f"{norm}.bias"]
+        tokens = states @ weights["ernie.embeddings.word_embeddings.weight"].T
+        logits = np.hstack(
+            [
+                tokens + weights["cls.predictions.decoder_bias"],
+                states @ weights[HEAD].T + weights["cls.ngrams.bias"],
+            ]
+        )
+        order = pooled @ weights["cls.seq_relationship.weight"] + weights["cls.seq_relationship.bias"]
+        ngrams = batch["ngram_labels"]
+        sums["lm"] += cross_entropy(logits, batch["masked_lm_labels"])
+        sums["ngram"] += cross_entropy(logits, np.where(ngrams < 0, -1, ngrams + len(VOCAB)))
+        sums["sop"] += cross_entropy(order, batch["next_sentence_labels"])
+    means = {f"{kind}_loss": loss / labels for kind, (loss, _, labels) in sums.items()}
+    means.update({f"{kind}_accuracy": hits / labels for kind, (_, hits, labels) in sums.items()})
+    masked = sums["lm"] + sums["ngram"]
+    assert min(sums["lm"][2], sums["ngram"][2]) >= 5
+    return {**means, "loss": masked[0] / masked[2] + means["sop_loss"]}
+
+
+def cross_entropy(logits, labels):
+    """Loss, hits and labels: sums over the rows with a label."""
+    rows = np.flatnonzero(labels >= 0)
+    logits, labels = logits[rows], labels[rows]
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    return np.array(
+        [-np.log(shares[np.arange(len(rows)), labels]).sum(), (logits.argmax(-1) == labels).sum(), len(rows)]
+    )
+
+
+def test_losses_are_those_of_numpy(world, start, whole):
+    first = events(whole)[0]
+    assert (first["split"], first["step"]) == ("valid", 0)
+    expected = expected_losses(world, start)
+    assert {name: first[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert abs(expected["ngram_loss"] - math.log(len(VOCAB) + 20)) < 1  # nothing is learned yet
+
+
+def test_losses_are_those_of_the_dynamic_graph(world, start, whole):
+    """Over steps of several micro-batches of other numbers of n-grams, recomputed, and the evaluations."""
+    settings = {**OF_WHOLE, "global_batch_size": 8}
+    pretrain(world, "static", use_recompute="true", **settings)
+    pretrain(world, "dynamic", graph="dynamic", **settings)
+    expected, found = events(world / "static"), events(world / "dynamic")
+    assert len(expected) == len(found) == 10 and expected[1]["ngram_loss"] != expected[-2]["ngram_loss"]
+    for static, dynamic in zip(expected, found):
+        of_static = {name: static[name] for name in LOSSES if name in static}
+        assert {name: dynamic[name] for name in LOSSES if name in dynamic} == pytest.approx(
+            of_static, rel=1e-5
+        )
+
+
+def test_a_run_with_ngrams_goes_on_to_the_bit(world, whole):
+    shutil.copytree(whole, world / "cut", symlinks=True)
+    for step in (4, 6):
+        shutil.rmtree(world / "cut" / "checkpoints" / f"step_{step:08d}", ignore_errors=True)
+    pretrain(world, "cut", **OF_WHOLE)
+    for name in (WEIGHTS, STATE, "ngrams.txt"):
+        one, other = ((folder / "model_last" / name).read_bytes() for folder in (whole, world / "cut"))
+        assert one == other, name
+    assert events(whole) == events(world / "cut")
+    assert f"{HEAD}/moment1_0" in load_file(world / "cut" / "model_last" / STATE)
+
+
+@pytest.mark.parametrize("allowed", ["", "ngram_lexicon"])
+def test_another_lexicon_is_another_run(world, whole, allowed):
+    changes = {**OF_WHOLE, "graph": "dynamic", "kernels": "auto", "allow_change": allowed}
+    with pytest.raises(InputError, match="ngram_lexicon") as caught:
+        pretrain(world, "whole", lexicon="other.txt", **changes)
+    assert "another run" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lexicon", ["other.txt", ""])
+def test_a_head_of_another_lexicon_is_passed_over(world, start, lexicon, capsys):
+    """As many n-grams as before: nothing but their names tells that the numbers mean others."""
+    changes = {"from_scratch": "false", "model": "start", "max_steps": 1, "graph": "dynamic"}
+    pretrain(world, f"with {lexicon}", lexicon=lexicon, **changes)
+    told = capsys.readouterr().err
+    assert "cls.ngrams.* of" in told and "not of this run's lexicon" in told
+    assert ("new and random: cls.ngrams.bias, cls.ngrams.weight" in told) == bool(lexicon)
+    assert (HEAD in load_file(world / f"with {lexicon}" / "model_last" / WEIGHTS)) == bool(lexicon)
+
+
+def test_the_head_is_no_part_of_other_models(world, start, whole, tmp_path):
+    """Converted, exported and asked for masked words."""
+    done = command("convert", "--static_model_path", whole / "model_last", "--output_dir", tmp_path / "made")
+    assert done.code == 0 and "holds cls.ngrams.*: the head of n-grams" in done.told
+    proved = json.loads((tmp_path / "made" / "conversion.json").read_text())["largest_difference"]
+    assert max(proved["lm_logits"].values()) < 1e-5
+    loaded = paddle.load(str(tmp_path / "made" / "model_state.pdparams"))
+    assert "cls.predictions.decoder.bias" in loaded and not any("ngrams" in name for name in loaded)
+    pretrain(world, tmp_path / "more", graph="dynamic", max_steps=2, save_steps=2)
+    exported = paddle.load(str(tmp_path / "more" / "model_2" / "model_state.pdparams"))
+    assert not any("ngrams" in name for name in exported)
+    for folder in (whole, tmp_path / "more" / "model_2"):
+        (slot,) = MaskFiller(str(folder), "cpu").fill("天地[MASK]黄")
+        assert len(slot.fillings) == 5
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_ngrams": 2},
+        {"geometric": "true"},
+        {"favor_longer_ngram": "true"},
+        {"level_weights": "1 1 2"},
+        {"masking_fn": "some.module:function"},
+    ],
+    ids=str,
+)
+def test_other_laws_of_masking_are_refused(world, changes):
+    with pytest.raises(InputError, match="ngram_lexicon says itself what is masked together") as caught:
+        parse_config(PretrainConfig, words_of(world, "never", **changes))
+    assert next(iter(changes)) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_lexicon_of_another_vocabulary_is_refused(world, tmp_path):
+    model = write_model(tmp_path / "model", vocab_size=len(VOCAB) + 1)
+    (model / "vocab.txt").write_text("".join(f"{token}\n" for token in [*VOCAB, "新"]), encoding="utf-8")
+    data = write_corpus(tmp_path / "data", model)
+    words = flags(model, data, tmp_path / "out", ngram_lexicon=world / "ngrams.txt")
+    with pytest.raises(InputError, match="ngrams.txt:1: it was made with another vocabulary"):
+        pretrain_here(parse_config(PretrainConfig, words))
+    assert not (tmp_path / "out" / "checkpoints").exists()
