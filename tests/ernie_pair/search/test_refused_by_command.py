@@ -90,7 +90,7 @@ def test_a_bad_index_or_query_ends_the_command(world, capfd, words, reason):
     assert code == 2 and reason in error
 
 
-def test_the_service_does_not_start_with_the_index_of_another_model(world):
+def test_no_service_starts_with_the_index_of_another_model(world):
     config = ServeConfig("m", index=str(world / "index"), embedding_model=str(world / "other"))
     with pytest.raises(InputError, match="are of another model") as refused:
         _texts_of(config, SimpleNamespace(refuse_unrankable=lambda: None))
