@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.predictor import PairPredictor
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
-    from ernie_pair.pair.config.distill_config import DistillConfig
+    from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
     from ernie_pair.pair.config.pair_config import PairConfig
     from ernie_pair.pair.cross_validation.cross_validate import cross_validate
     from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
@@ -59,6 +59,7 @@ __all__ = [
     "PairSearcher",
     "PairTrainer",
     "SearchParamsConfig",
+    "StudentConfig",
     "TextEmbedder",
     "TrainerControl",
     "TrainerState",
@@ -89,6 +90,7 @@ _OFFERED = {
     "PairSearcher": "ernie_pair.search.searcher",
     "PairTrainer": "ernie_pair.pair.train.trainer",
     "SearchParamsConfig": "ernie_pair.pair.param_search.search_config",
+    "StudentConfig": "ernie_pair.pair.config.distill_config",
     "TextEmbedder": "ernie_pair.inference.embedder",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",

@@ -117,6 +117,11 @@ class ExportEmbeddingConfig(Options):
         help="a trained embedding model: its folder, or the OUT of a run for its best one", group="model"
     )
     output_dir: str = option(help="the folder to make: model.onnx, embedding.json, vocab.txt", group="data")
+    quantize: Literal["none", "int8"] = option(
+        "none",
+        help="int8: the folder answers with int8 weights, smaller and faster; their drift is told",
+        group="precision",
+    )
     overwrite: bool = option(False, help="replace another export that is there", group="data")
 
     def __post_init__(self):

@@ -1,17 +1,18 @@
 """A trained embedding model as one of ONNX, and the proof that it answers alike."""
 
+import hashlib
 import json
 import logging
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
 from paddle import nn
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.optional_import import import_optional
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
@@ -23,9 +24,9 @@ from ernie_pair.device.paddle_version import refuse_without_programs
 from ernie_pair.embedding.embed_config import ExportEmbeddingConfig
 from ernie_pair.embedding.text_encoder import TextEncoder
 from ernie_pair.embedding.trained_model import load_text_encoder
-from ernie_pair.inference.embedder import VECTORS, VectorBackend, exported_parts
+from ernie_pair.inference.embedder import VECTORS, exported_parts, open_vector_backend
 from ernie_pair.inference.embedding_json import EMBEDDING, EXPORTED, EmbeddingSettings, read_embedding
-from ernie_pair.inference.exported_model import ONNX_FILES, PADDLE_FILES
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES, PADDLE_FILES, ExportedModel
 from ernie_pair.inference.token_rows import Batch, encode_single_texts, evaluation_batches, open_tokenizer
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
@@ -34,6 +35,7 @@ from ernie_pair.model_files.source import ModelSource, model_folder_of, open_mod
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 from ernie_pair.pair.export.export_parity import answers_of, largest_difference, random_texts
 from ernie_pair.pair.export.formats import write_onnx, write_paddle
+from ernie_pair.pair.export.quantize import write_int8
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
@@ -59,6 +61,8 @@ class Trained(NamedTuple):
 def export_embedding(config: ExportEmbeddingConfig) -> None:
     """Write ``output_dir`` and log the largest difference of a vector's numbers from the trained model.
 
+    Of int8 the cosines with its vectors are logged as well.
+
     Raises InputError for what cannot be exported or would be lost, CheckpointError where ONNX answers
     otherwise than the model; then nothing is written.
     """
@@ -78,7 +82,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     trained = _open(config)
     publish_folder(
         output_dir,
-        lambda draft: _fill(draft, trained),
+        lambda draft: _fill(draft, trained, config.quantize),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
@@ -107,7 +111,7 @@ def _open(config: ExportEmbeddingConfig) -> Trained:
     return Trained(source, model, settings, tokenizer)
 
 
-def _fill(draft: Path, trained: Trained) -> None:
+def _fill(draft: Path, trained: Trained, quantize: str) -> None:
     model, settings, folder = trained.model, trained.settings, trained.source.vocab_file.parent
     model_sha256 = model.sha256(trained.tokenizer.sha256)
     layer = UnitVectors(model)
@@ -124,12 +128,44 @@ def _fill(draft: Path, trained: Trained) -> None:
         (draft / name).unlink()
     files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
     settings = replace(settings, model_sha256=model_sha256, files=files)
-    backend = VectorBackend(exported_parts(draft, settings), cpu_threads())
+    backend = open_vector_backend(exported_parts(draft, settings), cpu_threads())
     difference = largest_difference(backend, batches, expected)
     logger.info("largest difference of %s %.3g, of %d batches", ONNX_FILES[0], difference, len(batches))
-    facts = {"parity": {backend.name: difference}, "model": Path(trained.source.name).name}
+    facts: Dict[str, Any] = {"parity": {backend.name: difference}, "model": Path(trained.source.name).name}
+    told = f"onnx {difference:.3g}"
+    if quantize == "int8":
+        write_int8(draft)
+        (draft / ONNX_FILES[0]).unlink()
+        settings = _of_int8(settings, draft)
+        facts["int8"] = drift = _drift(exported_parts(draft, settings), batches, expected)
+        told = "int8: cosine to the trained model's vectors {mean_cosine:.4f}, at least {least_cosine:.4f}"
+        told = told.format(**drift)
+        logger.info("%s, of %d texts", told, drift["texts"])
     (draft / EMBEDDING).write_text(settings.to_json(**facts), encoding="utf-8")
-    write_card(draft, _card_of(trained, difference))
+    write_card(draft, _card_of(trained, told))
+
+
+def _of_int8(settings: EmbeddingSettings, draft: Path) -> EmbeddingSettings:
+    """Return what the folder says once its weights are of int8: another model, of other files."""
+    files = {path.name: sha256_of_file(path) for path in sorted(draft.iterdir())}
+    own = hashlib.sha256(f"{settings.model_sha256} {INT8_FILES[0]}".encode()).hexdigest()
+    return replace(settings, model_sha256=own, files=files)
+
+
+def _drift(
+    exported: ExportedModel, batches: Sequence[Batch], expected: Sequence[np.ndarray]
+) -> Dict[str, float]:
+    """Return the cosines of the vectors of int8 with those ``expected``, float32 [B, D] of each batch."""
+    backend = open_vector_backend(exported, cpu_threads())
+    found = [backend.logits(batch.input_ids, batch.token_type_ids) for batch in batches]
+    cosines = np.concatenate([(one * other).sum(axis=1) for one, other in zip(found, expected)])
+    if not np.isfinite(cosines).all():
+        raise CheckpointError("the model of int8 answers with NaN or infinity; leave --quantize int8 out")
+    return {
+        "texts": len(cosines),
+        "mean_cosine": float(cosines.mean()),
+        "least_cosine": float(cosines.min()),
+    }
 
 
 class UnitVectors(nn.Layer):
@@ -153,7 +189,7 @@ def parity_texts(tokenizer: WordPiece, max_seq_len: int) -> List[Batch]:
     return [rows.batch(picked) for picked in evaluation_batches(rows.lengths, TEXTS_PER_BATCH)]
 
 
-def _card_of(trained: Trained, difference: float) -> ModelCard:
+def _card_of(trained: Trained, difference: str) -> ModelCard:
     settings = trained.settings
     return ModelCard(
         title=f"An embedding model of the family {trained.model.family}, exported",
@@ -162,7 +198,7 @@ def _card_of(trained: Trained, difference: float) -> ModelCard:
             "numbers of a vector": ", ".join(map(str, settings.dims)),
             "pooling": settings.pooling,
             "tokens per text": str(settings.max_seq_len),
-            "largest difference": f"onnx {difference:.3g}",
+            "largest difference": difference,
         },
         commands=COMMANDS,
         python=PYTHON,

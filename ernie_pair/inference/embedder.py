@@ -15,7 +15,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.backends import OnnxBackend
 from ernie_pair.inference.embedding_json import EMBEDDING, EmbeddingSettings, fingerprint_of, read_embedding
-from ernie_pair.inference.exported_model import ExportedModel
+from ernie_pair.inference.exported_model import INT8_FILES, ExportedModel
 from ernie_pair.inference.token_rows import (
     SPECIALS_PER_TEXT,
     encode_single_texts,
@@ -122,7 +122,7 @@ def open_exported_embedder(
     if TOKENIZER not in settings.files and (folder / TOKENIZER).exists():
         raise CheckpointError(f"{folder / TOKENIZER} was not exported; remove it, or export the model again")
     tokenizer = open_tokenizer(folder / VOCAB, spec, settings.max_seq_len)
-    backend = VectorBackend(exported, threads or cpu_threads())
+    backend = open_vector_backend(exported, threads or cpu_threads())
     model = EmbeddingModel(
         str(folder), settings, settings.model_sha256, tokenizer, backend.logits, backend.name
     )
@@ -138,6 +138,18 @@ class VectorBackend(OnnxBackend):
     """An exported embedding model on ONNX Runtime: ``logits`` returns vectors, float32 [B, D]."""
 
     output = VECTORS
+
+
+class Int8VectorBackend(VectorBackend):
+    """The same with int8 weights."""
+
+    name, precision = "onnx-int8", "int8"
+
+
+def open_vector_backend(exported: ExportedModel, threads: int) -> VectorBackend:
+    """Open the ONNX model of ``exported``, of int8 where it has that. Raises CheckpointError."""
+    is_int8 = INT8_FILES[0] in exported.files
+    return (Int8VectorBackend if is_int8 else VectorBackend)(exported, threads)
 
 
 def describe_cut(embedder: TextEmbedder, count: Optional[int] = None) -> str:

@@ -7,6 +7,11 @@
 (Matryoshka). An exported model holds besides what it was made of, and the proof that it answers alike:
 
     {..., "model_sha256": "5f0c...", "files": {"model.onnx": SHA-256, ...}, "parity": {"onnx": 3.1e-07}}
+
+One of int8 weights holds model.int8.onnx in place of model.onnx, has a model_sha256 of its own, so that its
+vectors are not taken for those of the float model, and says how far they turned:
+
+    {..., "int8": {"texts": 24, "mean_cosine": 0.9991, "least_cosine": 0.9978}}
 """
 
 import hashlib
@@ -17,13 +22,13 @@ from typing import Any, Dict, Optional, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import is_number, is_texts, is_whole_number, read_json_object
-from ernie_pair.inference.exported_model import ONNX_FILES
+from ernie_pair.inference.exported_model import INT8_FILES, ONNX_FILES
 from ernie_pair.inference.token_rows import SHORTEST_TEXT
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
 
 EMBEDDING, EMBEDDING_FORMAT = "embedding.json", 1
-EXPORTED = (*ONNX_FILES, VOCAB, CONFIG, TOKENIZER)
+EXPORTED = (*ONNX_FILES, *INT8_FILES, VOCAB, CONFIG, TOKENIZER)
 POOLINGS = ("mean", "first_token")
 LONGEST_TEXT = 1 << 20
 CURE = "take the embedding.json of the folder that ernie-pair wrote, or train again"

@@ -82,13 +82,15 @@ def sizes_of(config: Any, processes: int) -> Optional[Dict[str, int]]:
     """Return the flags that deal the step of ``config`` out to ``processes``; None where they do not divide.
 
     ``config``: of training or pretraining, as for the fewest processes that it may have. The samples of a
-    step stay as many; a process takes at most as many at a time as ``config`` says.
+    step stay as many; a process takes at most as many at a time as ``config`` says. Micro-batches that
+    --phases name stay as they are.
     """
     pairs = hasattr(config, "pairs_per_step")
     samples = config.pairs_per_step(1) if pairs else config.samples_per_step
     most = config.batch_size if pairs else config.micro_batch_size
     share, rest = divmod(samples, processes)
-    if rest:
+    named = [] if pairs else [phase.micro_batch_size for phase in config.phase_list]
+    if rest or any(size != most and share % size for size in named):
         return None
     rows = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
     if pairs:

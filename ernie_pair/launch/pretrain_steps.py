@@ -30,8 +30,8 @@ def open_steps(config: PretrainConfig, world: World) -> Tuple[int, Callable[[], 
     """
     source = open_stand_in(config)
     tokenizer = WordPiece.from_file(source.vocab_file)
-    rows = rows_in_pass(config.micro_batch_size, config.max_seq_len, source.spec)
-    small = replace(config, micro_batch_size=rows, global_batch_size=PASSES * rows * world.size)
+    rows = rows_in_pass(config.full_length_micro_batch, config.max_seq_len, source.spec)
+    small = replace(config, phases="", micro_batch_size=rows, global_batch_size=PASSES * rows * world.size)
     nothing: Any = {}  # no datasets: the samples are here
     job, _ = build_job(
         small, world, world, source, PretrainData(small, world, [], Blend([Fraction(1)]), tokenizer, nothing)

@@ -3,9 +3,9 @@
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -103,17 +103,19 @@ class PretrainData:
                 yield from data.updates(consumed_samples)
             return
         steps = range(consumed_samples // config.samples_per_step, config.max_steps)
-        batches = self.loader.batches(self._indices_of(steps))
-        while group := [batch for _, batch in zip(range(config.accumulation_steps), batches)]:
-            yield group
+        sizes = [config.micro_batch_at(step) for step in steps]
+        batches = self.loader.batches(chain.from_iterable(map(self._indices, steps, sizes)))
+        for size in sizes:
+            yield list(islice(batches, config.count_passes(size)))
 
     def evaluation(self, split: str) -> Iterator[MicroBatch]:
         """Yield this rank's share of the global batches of an evaluation, the same ones every time.
 
         Each is a dictionary of int64 arrays, see `data_tools.samples.collate`.
         """
-        steps = range(self.config.iters_of(split))
-        yield from self._loader(split, num_workers=0).batches(self._indices_of(steps))
+        steps, size = range(self.config.iters_of(split)), self.config.full_length_micro_batch
+        indices = chain.from_iterable(self._indices(step, size) for step in steps)
+        yield from self._loader(split, num_workers=0).batches(indices)
 
     def has(self, split: str) -> bool:
         """Return whether any documents belong to ``split``."""
@@ -131,9 +133,6 @@ class PretrainData:
         counts = [phase.steps * config.samples_per_step for phase in config.phase_list]
         return PhasedDataset(datasets, counts) if len(datasets) > 1 else datasets[0]
 
-    def _indices_of(self, steps: Iterable[int]) -> Iterator[range]:
-        return chain.from_iterable(map(self._indices, steps))
-
     def _collate(self, samples: List[Sample]) -> MicroBatch:
         config = self.config
         least = LEAST_LENGTH if config.device == "gpu" else 1
@@ -141,13 +140,12 @@ class PretrainData:
             samples, pad_id=self.tokenizer.pad_id, max_seq_len=config.max_seq_len, least_length=least
         )
 
-    def _indices(self, step: int) -> List[range]:
-        """Return the sample numbers of this rank in one step, a range per micro-batch."""
+    def _indices(self, step: int, size: int) -> List[range]:
+        """Return the sample numbers of this rank in one step, a range per micro-batch of ``size``."""
         config, world = self.config, self.world
-        first = step * config.samples_per_step + world.rank * config.micro_batch_size
-        stride = world.size * config.micro_batch_size
-        starts = [first + number * stride for number in range(config.accumulation_steps)]
-        return [range(start, start + config.micro_batch_size) for start in starts]
+        first = step * config.samples_per_step + world.rank * size
+        starts = [first + number * world.size * size for number in range(config.count_passes(size))]
+        return [range(start, start + size) for start in starts]
 
 
 def open_pretrain_data(

@@ -3,7 +3,7 @@
 The keys name the flags that give their values; see `ernie_pair.checkpoint.fingerprint`.
 """
 
-from typing import Dict, Iterable
+from typing import Dict, Iterable, Union
 
 from ernie_pair.checkpoint.fingerprint import Fingerprint, RunRules
 from ernie_pair.device.cpu_env import cpu_threads
@@ -39,9 +39,11 @@ WARM_UP = "warm-up steps"
 
 def topology_of(config: PretrainConfig, kernels: str, world: World) -> Dict[str, object]:
     """Return what may change on resume, with a line about it in the log; ``kernels``: which are used."""
-    names = ("sharding_degree", "micro_batch_size", "reduce_dtype", "fused_ops")
+    names = ("reduce_dtype", "fused_ops")
     return {
         "processes": world.size,
+        "sharding_degree": config.sharding_degree,
+        "micro_batch_size": _micro_batches_of(config),
         **{name: getattr(config, name) for name in names},
         "threads": cpu_threads(),
         "kernels": kernels,
@@ -72,9 +74,15 @@ def fingerprint_of(config: PretrainConfig, source: ModelSource, data: PretrainDa
 
 
 def _phases_of(config: PretrainConfig) -> str:
-    """Return --phases in one spelling; '' where there is one length."""
+    """Return the lengths and steps of --phases in one spelling; '' where there is one length."""
     phases = config.phase_list
-    return ",".join(f"{length}:{steps}" for length, steps in phases) if len(phases) > 1 else ""
+    return ",".join(f"{phase.length}:{phase.steps}" for phase in phases) if len(phases) > 1 else ""
+
+
+def _micro_batches_of(config: PretrainConfig) -> Union[int, str]:
+    """Return the samples of a micro-batch, of each phase where they differ."""
+    sizes = [phase.micro_batch_size for phase in config.phase_list]
+    return sizes[0] if len(set(sizes)) == 1 else ",".join(map(str, sizes))
 
 
 def _float32_ops(use_amp: object, amp_dtype: object, ops: Iterable[str]) -> str:

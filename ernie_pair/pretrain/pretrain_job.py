@@ -114,7 +114,8 @@ class PretrainJob:
         counted = np.sum([batch.counts for batch in placed], axis=0)
         if len(placed) + count_passes(self._waiting) > self.program.recorded_passes:
             self._read()
-        weights = self._weights_of(weighed_labels(counted[: self._num_labels]), len(placed))
+        self.program.merge(len(placed))
+        weights = self._weights_of(weighed_labels(counted[: self._num_labels]))
         feeds: List[Dict[str, Any]] = []
         if self.world.size > 1:
             self.all_reduce.meet()  # the loader of another may be slow
@@ -130,13 +131,13 @@ class PretrainJob:
             self._read()
         return metrics
 
-    def _weights_of(self, labelled: np.ndarray, passes: int) -> Dict[str, np.ndarray]:
+    def _weights_of(self, labelled: np.ndarray) -> Dict[str, np.ndarray]:
         """Return the feeds that make the loss a mean over the global batch.
 
-        fleet averages over ranks and micro-batches: undo that, and divide by what is really labelled, which
-        of several ranks the program itself sums up.
+        fleet averages over ranks, and over as many micro-batches as the program was built for: undo that, and
+        divide by what is really labelled, which of several ranks the program itself sums up.
         """
-        whole = np.full(2, float(self.world.size * passes))
+        whole = np.full(2, float(self.world.size * self.config.accumulation_steps))
         if self.world.size > 1:
             return {LOSS_WEIGHTS: whole.astype(np.float32), LABELLED: labelled}
         return {LOSS_WEIGHTS: (whole / np.maximum(labelled, 1)).astype(np.float32)}

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 Given = Union[str, Path, Iterable]  # a file or set, or what Python holds; see `PairTrainer`
 PARTS = {"train": "train", "dev": "dev", "negatives": "train"}  # of a set that a flag names
+ARGUMENTS = {"train": "train_dataset", "dev": "eval_dataset", "negatives": "negatives"}  # of Python
 
 
 class GivenData(NamedTuple):
@@ -139,7 +140,7 @@ def source_of(config: EmbeddingConfig, part: str, given: Given, labelled: bool):
                 ".jsonl file, or pass --objective simcse to train on texts alone"
             )
         return PairSource(f"{part}_file", str(given), PARTS[part], labels, columns, rules)
-    return GivenPairs(f"{part}_file", given, labels, columns, rules)
+    return GivenPairs(ARGUMENTS[part], given, labels, columns, rules)
 
 
 def _open_dev(config: EmbeddingConfig, source, tokenizer: WordPiece, world: World) -> DevTexts:

@@ -1,7 +1,7 @@
 """Training an embedding model from Python; the engine is that of the command."""
 
 from pathlib import Path
-from typing import Dict, NamedTuple, Optional, Sequence, Union
+from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ernie_pair.embedding.train.train_embedding import EmbeddingRun, open_initia
 from ernie_pair.inference.embedder import TextEmbedder
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.data.in_memory_pairs import held
+from ernie_pair.pair.train.callbacks import PairCallback, TrainerState, checked_callback
 from ernie_pair.processes.console import start_missing_console
 from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.processes.world import launched_world
@@ -28,7 +29,7 @@ class EmbeddingResult(NamedTuple):
     metrics: Dict[str, float]
     best_metric: Optional[float]
     best_model: Optional[Path]
-    is_done: bool  # False: stopped early
+    is_done: bool  # False: stopped early, or by a callback
 
 
 class EmbeddingTrainer:
@@ -44,7 +45,8 @@ class EmbeddingTrainer:
     ``model``: a name or a folder as the command takes it. A dataset: labelled pairs, 1 for texts that belong
     together, as a file, a set, a list of (text, text, label) or of dictionaries, a Hugging Face dataset or a
     DataFrame; with ``objective="simcse"`` a list of texts, or a file of them, does for training.
-    ``negatives``: (text, hard negative of it). In a process of `paddle.distributed.launch` all make the same
+    ``negatives``: (text, hard negative of it). ``callbacks``: see PairCallback; ``state`` is that of the last
+    run, see TrainerState. In a process of `paddle.distributed.launch` all make the same
     calls. Whatever the user can fix raises an ErniePairError such as InputError.
     """
 
@@ -56,11 +58,13 @@ class EmbeddingTrainer:
         eval_dataset: Optional[Given] = None,
         *,
         negatives: Optional[Given] = None,
+        callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
     ):
         if not isinstance(model, (str, Path)) or not isinstance(config, EmbeddingConfig):
             raise InputError(
                 "EmbeddingTrainer takes a model's name or folder, and an EmbeddingConfig; give these"
             )
+        self.callbacks, self.state = list(map(checked_callback, callbacks)), TrainerState()
         self.config, self._model, self._negatives = config, str(model), held(negatives)
         self.train_dataset, self.eval_dataset = held(train_dataset), held(eval_dataset)
         self.world = launched_world()
@@ -82,7 +86,8 @@ class EmbeddingTrainer:
         start = open_initial_encoder(self.config, self._model)
         given = GivenData(self.train_dataset, self.eval_dataset, self._negatives)
         data = open_embedding_data(self.config, given, start.source, self.world)
-        run = EmbeddingRun(self.config, start, data, self.world, self._device)
+        run = EmbeddingRun(self.config, start, data, self.world, self._device, callbacks=self.callbacks)
+        self.state = run.state
         return self._result(run, run.train(signals))
 
     def _result(self, run: EmbeddingRun, state: TrainState) -> EmbeddingResult:

@@ -4,7 +4,7 @@ import logging
 import math
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Dict, NamedTuple, Tuple
+from typing import Dict, NamedTuple, Sequence, Tuple
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
@@ -17,7 +17,6 @@ from ernie_pair.embedding.train.embedding_config import EmbeddingConfig, TrainEm
 from ernie_pair.embedding.train.embedding_data import EmbeddingData, GivenData, open_embedding_data
 from ernie_pair.embedding.train.embedding_fingerprint import RULES, fingerprint_of
 from ernie_pair.embedding.train.embedding_job import EmbeddingJob
-from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.inference.embedding_json import EmbeddingSettings
@@ -30,11 +29,12 @@ from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.freezing import freeze, num_frozen_layers
 from ernie_pair.pair.step.recompute import recompute_layers
 from ernie_pair.pair.train.best_checkpoint import BestModel
+from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
 from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.pair_fingerprint import topology_of
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.stop_signals import StopSignals
-from ernie_pair.processes.world import World, launched_world
+from ernie_pair.processes.world import World, launched_world, local_world
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,14 @@ class EmbeddingRun:
     """One training run, opened; made and trained by every rank alike."""
 
     def __init__(
-        self, config: EmbeddingConfig, start: InitialEncoder, data: EmbeddingData, world: World, device: str
+        self,
+        config: EmbeddingConfig,
+        start: InitialEncoder,
+        data: EmbeddingData,
+        world: World,
+        device: str,
+        *,
+        callbacks: Sequence[PairCallback] = (),
     ):
         self.config, self.start, self.data, self.world = config, start, data, world
         self.process_group = group = join_process_group(world)
@@ -125,7 +132,13 @@ class EmbeddingRun:
             vocab_file=start.source.vocab_file,
             beginning=start.beginning,
         )
-        self.hooks = EmbeddingHooks(self)
+        self.state = TrainerState(
+            max_steps=self.job.total_steps,
+            is_world_process_zero=world.is_first,
+            is_local_process_zero=local_world().is_first,
+        )
+        called = Callbacks(callbacks, config, self.state, world, group.all_reduce)
+        self.hooks = EmbeddingHooks(self, called)
 
     @property
     def _pairs_per_step(self) -> int:
@@ -168,11 +181,11 @@ class EmbeddingRun:
         )
 
 
-class EmbeddingHooks(Hooks):
-    """The hooks of this training: keep the best model, and stop early."""
+class EmbeddingHooks(CallingHooks):
+    """The hooks of this training: keep the best model, stop early, call the user's functions."""
 
-    def __init__(self, run: EmbeddingRun):
-        super().__init__()
+    def __init__(self, run: EmbeddingRun, callbacks: Callbacks):
+        super().__init__(callbacks, run.job, run.data.num_rows)
         self.run, config = run, run.config
         self.best_metrics: Dict[str, float] = {}  # of the best model, if this start has seen it
         self._judged: Tuple[int, Dict[str, float]] = (0, {})
@@ -187,24 +200,34 @@ class EmbeddingHooks(Hooks):
         self.stopping = EarlyStopping(config.early_stopping_patience, config.early_stopping_min_delta)
 
     def on_start(self, state: TrainState, log) -> None:
-        """Restore the link OUT/best of a resumed run."""
+        """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
+        self.restore_history(Path(self.run.config.output_dir), state)
+        self.note_the_best(self.best.folder())
+        self.call("on_train_begin", state)
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Keep the best model, and count towards early stopping."""
+        """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
+        self.remember("valid", state, metrics)
         self._judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
+            self.note_the_best(self.best.folder())
         self.stopping.judge(state, metrics[self.run.config.best_metric])
+        self.call("on_evaluate", state, metrics=dict(metrics))
 
     def should_stop(self, state: TrainState) -> bool:
-        """Return whether the run is to end early."""
-        return self.stopping.is_due(state)
+        """Return whether the run is to end: early, or because a callback asks for it."""
+        return self.stopping.is_due(state) or self.control.should_training_stop
 
     def on_end(self, state: TrainState) -> None:
-        """Log why the run ended, if it did so early."""
-        if self.stopping.is_due(state) and state.step < self.run.job.total_steps:
-            self.stopping.tell(state, self.run.config.best_metric)
+        """Log why the run ended early, if it did, and call ``on_train_end`` of the user's callbacks."""
+        if state.step < self.run.job.total_steps:
+            if self.stopping.is_due(state):
+                self.stopping.tell(state, self.run.config.best_metric)
+            else:
+                logger.info("a callback stopped the run after step %d; train again to go on", state.step)
+        self.call("on_train_end", state)
 
     def _write_best(self, draft: Path) -> None:
         start = self.run.start

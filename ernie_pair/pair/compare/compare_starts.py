@@ -1,7 +1,6 @@
 """Does one start make a better classifier than another? Same pairs, same steps, several seeds each."""
 
 import logging
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Literal, Sequence
@@ -25,6 +24,7 @@ from ernie_pair.pair.compare.comparison_report import (
 )
 from ernie_pair.pair.compare.domain_loss import domain_loss
 from ernie_pair.pair.compare.runs import TEST, Candidate, Runs
+from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
@@ -35,7 +35,6 @@ from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 RANDOM = "random:"
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
 
 logger = logging.getLogger(__name__)
@@ -50,7 +49,8 @@ class CompareConfig(Options):
     )
 
     starts: str = option(
-        help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights',
+        help='names and models: "domain=output/dynamic base=ernie-1.0"; random:MODEL: new weights; one with '
+        "blanks stands in quotes of its own",
         group="model",
     )
     train_config: str = option(
@@ -172,12 +172,7 @@ def _test_pairs(config: CompareConfig, train: TrainConfig, start: Candidate) -> 
 
 
 def _open_starts(text: str, train: TrainConfig) -> List[Candidate]:
-    paths: Dict[str, str] = {}
-    for word in text.split():
-        name, equals, path = word.partition("=")
-        if not (equals and path and NAME.fullmatch(name)) or name in paths:
-            raise InputError(f"--starts {text}: {word} is no new NAME=MODEL; {STARTS_EXAMPLE}")
-        paths[name] = path
+    paths = parse_named_models("starts", text, STARTS_EXAMPLE)
     if len(paths) < 2:
         raise InputError(f"--starts {text}: one start has nothing to be compared with; {STARTS_EXAMPLE}")
     return [_open_start(name, path, train.from_scratch) for name, path in paths.items()]

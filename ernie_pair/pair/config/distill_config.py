@@ -10,19 +10,12 @@ from ernie_pair.pair.metrics import METRICS
 
 
 @dataclass(frozen=True)
-class DistillConfig(PairConfig):
-    """Distil a trained pair classifier into a smaller or narrower one. Start it again to resume."""
-
-    EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
+class StudentConfig(PairConfig):
+    """A student and what it learns of its teacher; for `distill` with pairs from Python."""
 
     teacher: str = option(
         help="a trained pair classifier: its folder, or the OUT of a run for its best one", group="model"
     )
-    train_file: str = option(
-        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc; a row may lack its label",
-        group="data",
-    )
-    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")
     unlabelled_file: str = option(
         "", help="more pairs to train on, whose labels are not read; empty: none", group="data"
     )
@@ -127,3 +120,16 @@ class DistillConfig(PairConfig):
         """Return whether the teacher answers in every step, and not once before the training."""
         wants_it = self.streaming or bool(self.hidden_weight)
         return self.teacher_logits == "on_the_fly" or (self.teacher_logits == "auto" and wants_it)
+
+
+@dataclass(frozen=True)
+class DistillConfig(StudentConfig):
+    """Distil a trained pair classifier into a smaller or narrower one. Start it again to resume."""
+
+    EXAMPLE = "--teacher output/best --layers 4 --train_file train.tsv --dev_file dev.tsv --output_dir small"
+
+    train_file: str = option(
+        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc; a row may lack its label",
+        group="data",
+    )
+    dev_file: str = option(help="labelled pairs that choose the best model, a file or a set", group="data")

@@ -1,6 +1,5 @@
 """Trained classifiers side by side as they are shipped: accuracy, speed, size, the time of one pair."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Literal, NamedTuple, Sequence
@@ -15,6 +14,7 @@ from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels, refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
 from ernie_pair.model_files.temperature import CALIBRATION, read_calibration
+from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import ENCODING_HELP, RowRules
@@ -27,7 +27,6 @@ from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
-NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/best"'
 EXPORTED = "exported"
 
@@ -40,7 +39,7 @@ class CompareModelsConfig(Options):
 
     models: str = option(
         help='names and trained models: "teacher=output/best student=small/best"; the first is the measure '
-        "of the others",
+        "of the others; one with blanks stands in quotes of its own",
         group="model",
     )
     input_file: str = option(
@@ -119,12 +118,7 @@ def compare_models(config: CompareModelsConfig) -> None:
 
 def models_in(text: str) -> Dict[str, str]:
     """Return {name: path} of --models. Raises InputError naming the word that is wrong."""
-    found: Dict[str, str] = {}
-    for word in text.split():
-        name, equals, path = word.partition("=")
-        if not (equals and path and NAME.fullmatch(name)) or name in found:
-            raise InputError(f"--models {text}: {word} is no new NAME=MODEL; {MODELS_EXAMPLE}")
-        found[name] = path
+    found = parse_named_models("models", text, MODELS_EXAMPLE)
     if not found:
         raise InputError(f"--models names no model; {MODELS_EXAMPLE}")
     return found

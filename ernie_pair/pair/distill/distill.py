@@ -3,13 +3,15 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict
+from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
 
 from data_tools.base.errors import InputError
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.pair.config.distill_config import DistillConfig
+from ernie_pair.model_files.labels import Labels
+from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
+from ernie_pair.pair.data.in_memory_pairs import GivenPairs, held
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
@@ -19,14 +21,28 @@ from ernie_pair.pair.distill.student import open_student
 from ernie_pair.pair.distill.teacher import Teacher
 from ernie_pair.pair.process_group import join_process_group
 from ernie_pair.pair.step.loss import SuppliedLoss
+from ernie_pair.pair.train.callbacks import PairCallback, checked_callback
 from ernie_pair.pair.train.datasets import PairData, open_pairs
 from ernie_pair.pair.train.train_pair import PairRun
-from ernie_pair.pair.train.trainer import TrainResult
+from ernie_pair.pair.train.trainer import PairDataset, TrainResult
 from ernie_pair.processes.console import start_console, start_missing_console
 from ernie_pair.processes.stop_signals import StopSignals, call_with_signals
 from ernie_pair.processes.world import World, launched_world
 
+ARGUMENTS = {"train": "train_dataset", "unlabelled": "unlabelled_dataset", "dev": "eval_dataset"}
+
 logger = logging.getLogger(__name__)
+
+
+class _Given(NamedTuple):
+    """The pairs that Python gives; None: as the flags say."""
+
+    train: Optional[PairDataset] = None
+    dev: Optional[PairDataset] = None
+    unlabelled: Optional[PairDataset] = None
+
+
+NOTHING_GIVEN = _Given()
 
 
 def distill_pair(config: DistillConfig) -> None:
@@ -40,7 +56,14 @@ def distill_pair(config: DistillConfig) -> None:
         _open_run(config, world).train(stop)
 
 
-def distill(config: DistillConfig) -> TrainResult:
+def distill(
+    config: StudentConfig,
+    train_dataset: Optional[PairDataset] = None,
+    eval_dataset: Optional[PairDataset] = None,
+    unlabelled_dataset: Optional[PairDataset] = None,
+    *,
+    callbacks: Sequence[Union[PairCallback, Type[PairCallback]]] = (),
+) -> TrainResult:
     """Distil as the command does, and return how the run ended: its best model is the student.
 
         from ernie_pair import DistillConfig, distill
@@ -50,15 +73,26 @@ def distill(config: DistillConfig) -> TrainResult:
         )
         print(distill(config).best_model)
 
+    A dataset, as `PairTrainer` takes it, stands in for a file; then a StudentConfig, which names no files, is
+    enough. A row of ``train_dataset`` may lack its label (None), and of ``unlabelled_dataset`` none is read.
+    ``callbacks``: see PairCallback.
+
+        pairs = [("怎么开户", "如何开户", 1), ("怎么开户", "今天下雨", None)]
+        distill(StudentConfig("small", teacher="output/best"), pairs, "dev.tsv", callbacks=[Stop])
+
     In a process of `paddle.distributed.launch` or `notebook_launcher` all processes make the same call.
     Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt. Raises an ErniePairError for whatever
     the user can fix.
     """
     world = launched_world()
+    checked = list(map(checked_callback, callbacks))
+    given = _Given(held(train_dataset), held(eval_dataset), held(unlabelled_dataset))
+    if config.streaming:
+        given = given._replace(train=train_dataset)
 
     def train(stop: StopSignals) -> TrainResult:
         start_missing_console(world)
-        run = _open_run(config, world)
+        run = _open_run(config, world, given, checked)
         state = run.train(stop)
         is_done = state.step == run.job.total_steps
         return TrainResult(
@@ -78,7 +112,12 @@ def _metrics_of_best(run: PairRun, state: TrainState) -> Dict[str, float]:
     return dict(run.hooks.best_metrics) or before
 
 
-def _open_run(config: DistillConfig, world: World) -> PairRun:
+def _open_run(
+    config: StudentConfig,
+    world: World,
+    given: _Given = NOTHING_GIVEN,
+    callbacks: Sequence[PairCallback] = (),
+) -> PairRun:
     """Open teacher, student and data, and ask the teacher what is to be kept of it."""
     if config.hidden_weight:
         config = replace(config, to_static=False)
@@ -90,7 +129,7 @@ def _open_run(config: DistillConfig, world: World) -> PairRun:
     distance = None
     if config.hidden_weight:
         distance = StateDistance(student.model, teacher.model, config.layer_map, config.seed)
-    data = open_pairs(config, _sources_of(config, teacher), student.source, world)
+    data = open_pairs(config, _sources_of(config, teacher, given), student.source, world)
     data = data._replace(hashes={**data.hashes, "teacher": teacher.sha256})
     logger.info(
         "teacher %s: %s; student: %s", teacher.name, teacher.describe(), student.facts["student size"]
@@ -104,21 +143,40 @@ def _open_run(config: DistillConfig, world: World) -> PairRun:
         known_by(config),
         {"teacher_logits": "on the fly" if config.asks_in_each_step else "cached"},
     )
-    return PairRun(config, student, data, world, device, supplied=supplied)
+    return PairRun(config, student, data, world, device, callbacks=callbacks, supplied=supplied)
 
 
-def _sources_of(config: DistillConfig, teacher: Teacher) -> Dict[str, PairSource]:
+def _sources_of(config: StudentConfig, teacher: Teacher, given: _Given) -> Dict[str, PairSource]:
+    """Return what is read, in this order. Raises InputError for what is not given, or cannot be."""
     labels = teacher.source.spec.labels
-    columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
     optional = replace(labels, are_optional=True)
-    sources = {"train": PairSource("train_file", config.train_file, "train", optional, columns, rules)}
-    if config.unlabelled_file:
-        name = config.unlabelled_file
-        sources["unlabelled"] = PairSource("unlabelled_file", name, "train", None, columns, rules)
-    return {**sources, "dev": PairSource("dev_file", config.dev_file, "dev", labels, columns, rules)}
+    if config.streaming and given.unlabelled is not None:
+        raise InputError(
+            "unlabelled_dataset is read whole, and streaming reads one dataset; put the pairs into "
+            "train_dataset, where a row needs no label"
+        )
+    sources = {
+        "train": _source_of(config, "train", given.train, optional),
+        "unlabelled": _source_of(config, "unlabelled", given.unlabelled, None),
+        "dev": _source_of(config, "dev", given.dev, labels),
+    }
+    for split in ("train", "dev"):
+        if sources[split] is None:
+            raise InputError(f"there is no {ARGUMENTS[split]}; give it to distill, or pass a DistillConfig")
+    return {split: source for split, source in sources.items() if source is not None}
 
 
-def _keep_logits(config: DistillConfig, data: PairData, teacher: Teacher, group) -> None:
+def _source_of(config: StudentConfig, split: str, given: Optional[PairDataset], labels: Optional[Labels]):
+    """Return what is given, else the file of the flags; None where there is neither."""
+    columns, rules = Columns(config.text_a, config.text_b, config.label), RowRules.of(config)
+    name = getattr(config, f"{split}_file", "") if given is None else given
+    if not isinstance(name, (str, Path)):
+        return GivenPairs(ARGUMENTS[split], name, labels, columns, rules)
+    part = "dev" if split == "dev" else "train"
+    return PairSource(f"{split}_file", str(name), part, labels, columns, rules) if name else None
+
+
+def _keep_logits(config: StudentConfig, data: PairData, teacher: Teacher, group) -> None:
     """Give the training rows the logits of the teacher, asked once or found in the cache."""
     if data.train is None:
         raise InputError("--teacher_logits cached needs all rows at once; leave --streaming out")

@@ -13,7 +13,7 @@ import paddle
 from paddle.nn import functional as F
 
 from ernie_pair.model_files.labels import UNLABELLED
-from ernie_pair.pair.config.distill_config import DistillConfig
+from ernie_pair.pair.config.distill_config import StudentConfig
 from ernie_pair.pair.data.encoded_pairs import Batch
 from ernie_pair.pair.distill.hidden_states import StateDistance
 from ernie_pair.pair.distill.teacher import Teacher
@@ -30,7 +30,7 @@ class DistillLoss(PairLoss):
 
     def __init__(
         self,
-        config: DistillConfig,
+        config: StudentConfig,
         teacher: Teacher,
         class_weights: Optional[np.ndarray],
         distance: Optional[StateDistance] = None,
@@ -91,6 +91,6 @@ def soft_losses(logits_BC, taught_BC, temperature: float) -> paddle.Tensor:
 NUMBERS: Tuple[str, ...] = ("temperature", "soft_weight", "hidden_weight", "layer_map")
 
 
-def known_by(config: DistillConfig) -> dict:
+def known_by(config: StudentConfig) -> dict:
     """Return what of the loss must stay for a run to be resumed, beside what every run is known by."""
     return {name: getattr(config, name) for name in NUMBERS}

@@ -10,7 +10,7 @@ from ernie_pair.inference.token_rows import open_tokenizer
 from ernie_pair.model_files.new_model import settings_of_width
 from ernie_pair.model_files.source import NAME_FAMILY, ModelSource, open_model, refuse_no_family
 from ernie_pair.model_files.spec import ModelSpec
-from ernie_pair.pair.config.distill_config import DistillConfig
+from ernie_pair.pair.config.distill_config import StudentConfig
 from ernie_pair.pair.distill.hidden_states import map_layers
 from ernie_pair.pair.distill.teacher import Teacher
 from ernie_pair.pair.model.classifier import PairClassifier, build_classifier
@@ -20,7 +20,7 @@ from ernie_pair.pair.step.freezing import num_frozen_layers
 from ernie_pair.pair.train.initial_model import InitialModel
 
 
-def open_student(config: DistillConfig, teacher: Teacher) -> InitialModel:
+def open_student(config: StudentConfig, teacher: Teacher) -> InitialModel:
     """Return the student with its initial weights, made of the teacher or of --model_name_or_path.
 
     Where both are as wide, every k-th layer and all that is no layer are taken over; otherwise the weights
@@ -40,7 +40,7 @@ def open_student(config: DistillConfig, teacher: Teacher) -> InitialModel:
     return InitialModel(model, source, beginning, {**facts, "student size": size})
 
 
-def student_spec(config: DistillConfig, base: ModelSpec, is_pretrained: bool) -> ModelSpec:
+def student_spec(config: StudentConfig, base: ModelSpec, is_pretrained: bool) -> ModelSpec:
     """Return the spec of the student that ``base`` is cut down to. Raises InputError."""
     layers = config.layers or (base.num_layers if is_pretrained else max(1, base.num_layers // 2))
     hidden = config.hidden_size or base.hidden_size
@@ -60,7 +60,7 @@ def student_spec(config: DistillConfig, base: ModelSpec, is_pretrained: bool) ->
     return base.replace(**sizes)
 
 
-def _base_of(config: DistillConfig, teacher: Teacher) -> ModelSource:
+def _base_of(config: StudentConfig, teacher: Teacher) -> ModelSource:
     """Return the source of what the student is made of, with the classes of the teacher."""
     if not config.model_name_or_path:
         return teacher.source
@@ -78,11 +78,11 @@ def _base_of(config: DistillConfig, teacher: Teacher) -> ModelSource:
     return replace(base, spec=base.spec.with_labels(teacher.source.spec.labels))
 
 
-def _pooling_of(config: DistillConfig, teacher: Teacher) -> str:
+def _pooling_of(config: StudentConfig, teacher: Teacher) -> str:
     return "cls" if config.model_name_or_path else teacher.model.pooling
 
 
-def _begin(config: DistillConfig, model: PairClassifier, base: ModelSource, teacher: Teacher) -> str:
+def _begin(config: StudentConfig, model: PairClassifier, base: ModelSource, teacher: Teacher) -> str:
     """Give the student its initial weights, and return in words what they are."""
     if config.from_scratch or not _is_as_wide(model.spec, base.spec):
         reason = "--from_scratch true" if config.from_scratch else f"{base.name} is of another width"

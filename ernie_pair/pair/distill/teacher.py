@@ -26,7 +26,7 @@ from ernie_pair.inference.token_rows import Batch, EncodedPairs, exchange_texts,
 from ernie_pair.model_files.labels import refuse_no_classes
 from ernie_pair.model_files.source import ModelSource, model_folder_of, open_model
 from ernie_pair.model_files.temperature import read_calibration
-from ernie_pair.pair.config.distill_config import DistillConfig
+from ernie_pair.pair.config.distill_config import StudentConfig
 from ernie_pair.pair.data.row_cache import LOCK_SECONDS
 from ernie_pair.pair.model.classifier import PairClassifier
 from ernie_pair.pair.model.classifier_weights import load_classifier, refuse_no_classifier
@@ -45,7 +45,7 @@ class Teacher:
     InputError when --teacher is no trained classifier, CheckpointError when its weights cannot be used.
     """
 
-    def __init__(self, config: DistillConfig):
+    def __init__(self, config: StudentConfig):
         if not Path(config.teacher).is_dir():
             raise InputError(
                 f"--teacher {config.teacher} is not a folder; give the OUT of a training run, or OUT/best"

@@ -31,8 +31,9 @@ from ernie_pair.pair.ensemble.ensemble_model import (
     symmetry_of,
 )
 from ernie_pair.pair.evaluation.calibration import fit_temperature, is_at_the_end
-from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
 from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.pair.evaluation.tuning import refuse_one_class, with_asked_precision
 from ernie_pair.pair.export.export_pair import Source, judging_of, publish_export
 from ernie_pair.pair.metrics import METRICS, measure
 from ernie_pair.pair.report.page import Table
@@ -76,6 +77,7 @@ class _Ensemble:
     def __init__(self, config: EnsembleConfig):
         self.config = config
         self.found: Optional[Found] = None
+        self.tuning: Optional[Scored] = None  # what the threshold was chosen on
         self.names: List[str] = []
 
     def open(self) -> Source:
@@ -89,10 +91,12 @@ class _Ensemble:
         refuse_threshold(config.threshold, spec.num_labels, "the ensemble")
         tokenizer = self.members[0].tokenizer(self.max_seq_len)
         judged, fitted = self._read("eval_file"), self._fitted()
-        calibration = Calibration(
-            **({} if fitted is None else fitted._asdict()),
-            threshold=config.threshold,
-            symmetric=self.symmetric,
+        calibration = self._tuned(
+            Calibration(
+                **({} if fitted is None else fitted._asdict()),
+                threshold=config.threshold,
+                symmetric=self.symmetric,
+            )
         )
         if judged is not None:
             self.found = self._measure(judged, fitted, calibration)
@@ -104,7 +108,7 @@ class _Ensemble:
             calibration,
             judging_of(config, spec.labels, tokenizer, self.max_seq_len),
             f"an ensemble of {', '.join(self.names)}",
-            {"ensemble": self._facts(fitted)},
+            {"ensemble": self._facts(fitted, calibration)},
             None if self.found is None else partial(_write_report, config, self.found, self.names),
         )
 
@@ -140,6 +144,26 @@ class _Ensemble:
             )
         return Fitted(temperature, pairs.path, len(pairs), pairs.sha256)
 
+    def _tuned(self, calibration: Calibration) -> Calibration:
+        """Return ``calibration`` with the threshold chosen on --tune_on, where that is given.
+
+        Raises InputError for more than two classes, and for pairs on which none can be chosen.
+        """
+        pairs, names = self._read("tune_on"), self.members[0].model.spec.labels.names
+        if pairs is None:
+            return calibration
+        if len(names) != 2:
+            raise InputError(
+                f"--tune_on chooses a threshold of two classes, the ensemble has {len(names)}; leave it out"
+            )
+        refuse_one_class("tune_on", pairs, len(names))
+        self.tuning = Scored(pairs, mean_of(self._logits(pairs)))
+        in_use = calibration.temperature
+        answers = Answers(pairs, names, self.tuning.logits, None, in_use, Fitted(in_use, "", None))
+        thresholds = thresholds_of(answers, self.config.at_precision)
+        assert thresholds is not None  # of two classes that both occur
+        return with_asked_precision(calibration, thresholds, f"--tune_on {pairs.path}")
+
     def _measure(self, pairs: Pairs, fitted: Optional[Fitted], calibration: Calibration) -> Found:
         if fitted is not None and fitted.fitted_on_sha256 == pairs.sha256:
             raise InputError(
@@ -151,18 +175,20 @@ class _Ensemble:
         judged = fitted or Fitted(fit_temperature(mean, labels), pairs.path, len(pairs), pairs.sha256)
         names = self.members[0].model.spec.labels.names
         answers = Answers(
-            pairs, names, mean, None, calibration.temperature, judged, self.symmetric, saved=calibration
+            *(pairs, names, mean, None, calibration.temperature, judged, self.symmetric, self.tuning),
+            saved=calibration,
         )
         asked = EvaluateConfig(
             f"an ensemble of {', '.join(self.names)}",
             self.config.eval_file,
             str(Path(self.config.output_dir) / REPORT),
             bootstrap=self.config.bootstrap,
+            at_precision=self.config.at_precision,
         )
         return Found([measure(one, labels) for one in logits], evaluation_of(answers, asked), answers)
 
-    def _facts(self, fitted: Optional[Fitted]) -> Dict[str, Any]:
-        """Return what export.json says of the members, and of what was measured."""
+    def _facts(self, fitted: Optional[Fitted], calibration: Calibration) -> Dict[str, Any]:
+        """Return what export.json says of the members, and of what was fitted, chosen and measured."""
         found = self.found
         members: List[Dict[str, Any]] = [
             {"model": name, "family": member.model.family, "temperature": member.calibration.temperature}
@@ -171,6 +197,9 @@ class _Ensemble:
         facts: Dict[str, Any] = {"members": members}
         if fitted is not None:
             facts["calibration"] = {"rows": fitted.rows, "sha256": fitted.fitted_on_sha256}
+        if self.tuning is not None:
+            asked, rows = calibration.tuned_for, calibration.tuned_rows
+            facts["tuning"] = {"tuned_for": asked, "rows": rows, "sha256": calibration.tuned_on_sha256}
         if found is not None:
             for member_facts, metrics in zip(members, found.members):
                 member_facts["metrics"] = _finite(metrics)

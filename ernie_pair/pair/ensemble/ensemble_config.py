@@ -37,6 +37,19 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
         help="labelled pairs to fit the ensemble's temperature on, other than --eval_file; empty: 1",
         group="evaluation",
     )
+    tune_on: str = option(
+        "",
+        help="labelled pairs to choose the ensemble's threshold on, that of --at_precision; empty: the "
+        "likelier class is the answer",
+        group="evaluation",
+    )
+    at_precision: float = option(
+        0.95,
+        help="of --tune_on: the precision of class 1 that the threshold gives",
+        group="evaluation",
+        above=0,
+        at_most=1,
+    )
     bootstrap: int = option(
         1000,
         help="resamples for the intervals of --eval_file; 0: no intervals",
@@ -59,5 +72,10 @@ class EnsembleConfig(ExportFlags, ReportToFlags, Members):
         super().__post_init__()
         if len(self.models) < 2:
             raise InputError(f"{self.models[0]} alone is no ensemble; name two models or more")
+        if self.tune_on and self.threshold is not None:
+            raise InputError(
+                f"--tune_on {self.tune_on} chooses a threshold, and --threshold {self.threshold} gives one; "
+                "leave one of them out"
+            )
         if self.reporters and not self.eval_file:
             raise InputError(f"--report_to {self.report_to} has no metrics to show; give --eval_file as well")

@@ -69,10 +69,18 @@ def with_threshold(
     if not config.save_threshold:
         return calibration
     assert thresholds is not None  # of two classes, see `refuse_unsavable`, that both occur
+    return with_asked_precision(calibration, thresholds, "--save_threshold true")
+
+
+def with_asked_precision(calibration: Calibration, thresholds: Dict[str, Any], flag: str) -> Calibration:
+    """Return ``calibration`` with the threshold of --at_precision, of what `thresholds_of` has found.
+
+    ``flag`` asks for it. Raises InputError when that precision is not reached.
+    """
     chosen = thresholds["at_precision"]
     if not chosen["reached"]:
         raise InputError(
-            f"--save_threshold true: no threshold reaches precision {chosen['asked']} on "
+            f"{flag}: no threshold reaches precision {chosen['asked']} on "
             f"{thresholds['tuned_on']} (the nearest is {chosen['precision']:.4f}); ask for less with "
             "--at_precision"
         )

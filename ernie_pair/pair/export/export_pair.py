@@ -60,7 +60,7 @@ VERSIONED = (
     *("ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp"),
     *("paddle2onnx", "onnxruntime", "numpy"),
 )
-FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on")
+FILE_FLAGS = ("quantize_file", "wheel", "eval_file", "calibrate_on", "tune_on")
 
 logger = logging.getLogger(__name__)
 

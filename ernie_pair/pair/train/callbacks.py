@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.checkpoint.used_folder import EVENTS as EVENTS_FILE
 from ernie_pair.engine.control import TrainerControl
+from ernie_pair.engine.hooks import Hooks
+from ernie_pair.engine.run_log import metrics_in, read_events
 from ernie_pair.pair.config.pair_config import PairConfig
 from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
@@ -44,12 +48,13 @@ class PairCallback:
                 if metrics["accuracy"] > 0.9:
                     control.should_training_stop = True
 
-    ``args`` is the PairConfig, ``state`` a copy of the TrainerState, ``control`` a TrainerControl to be
-    changed, or returned changed. Keywords hold ``model`` and ``optimizer``; that of ``on_log`` is ``logs``,
-    means over the steps since the last call, that of ``on_evaluate`` ``metrics``, as ``evaluate`` returns
-    them, and that of ``on_save`` ``folder``. Of several ranks only rank 0 calls; the others wait until it
-    has, and do as its ``control`` says. An error that it raises ends the run on all of them. A run that
-    ``control`` has stopped is saved; the next call of `train` goes on from there.
+    ``args`` is the PairConfig, of EmbeddingTrainer the EmbeddingConfig, ``state`` a copy of the TrainerState,
+    ``control`` a TrainerControl to be changed, or returned changed. Keywords hold ``model`` and
+    ``optimizer``; that of ``on_log`` is ``logs``, means over the steps since the last call, that of
+    ``on_evaluate`` ``metrics``, as ``evaluate`` returns them, and that of ``on_save`` ``folder``. Of several
+    ranks only rank 0 calls; the others wait until it has, and do as its ``control`` says. An error that it
+    raises ends the run on all of them. A run that ``control`` has stopped is saved; the next call of `train`
+    goes on from there.
     """
 
     def on_train_begin(
@@ -145,7 +150,7 @@ class Callbacks:
     def __init__(
         self,
         callbacks: Sequence[PairCallback],
-        args: PairConfig,
+        args: Any,
         state: TrainerState,
         world: World,
         all_reduce: AllReduce,
@@ -174,6 +179,70 @@ class Callbacks:
             answer = getattr(callback, event)(self.args, replace(self.state), asked, **kwargs)
             asked = answer if isinstance(answer, TrainerControl) else asked
         return {name: bool(value) for name, value in asdict(asked).items()}
+
+
+class CallingHooks(Hooks):
+    """Hooks that call the user's callbacks, and keep the state that these are told.
+
+    ``job`` has a model and an optimizer; ``num_rows``: rows of a pass over the training data, 0: a stream.
+    """
+
+    def __init__(self, callbacks: Callbacks, job: Any, num_rows: int):
+        super().__init__()
+        self._callbacks, self._job, self._num_rows = callbacks, job, num_rows
+
+    @property
+    def told(self) -> TrainerState:
+        """Return the state that the callbacks are told."""
+        return self._callbacks.state
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Call ``on_step_end`` of the user's callbacks."""
+        self.call("on_step_end", state)
+
+    def on_epoch_end(self, state: TrainState) -> None:
+        """Call ``on_epoch_end`` of the user's callbacks."""
+        self.call("on_epoch_end", state)
+
+    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Call ``on_log`` of the user's callbacks."""
+        self.remember("train", state, metrics)
+        self.call("on_log", state, logs=dict(self.told.log_history[-1]))
+
+    def on_save(self, state: TrainState, folder: Path) -> None:
+        """Call ``on_save`` of the user's callbacks."""
+        self.call("on_save", state, folder=folder)
+
+    def call(self, event: str, state: TrainState, **kwargs: Any) -> None:
+        """Call the method ``event`` of the user's callbacks, who are told how far the run is."""
+        told, job = self.told, self._job
+        told.global_step, told.best_metric = state.step, state.best_metric
+        told.epoch = self._epoch_of(state.consumed_samples)
+        self._callbacks.call(event, self.control, model=job.model, optimizer=job.optimizer, **kwargs)
+
+    def remember(self, split: str, state: TrainState, metrics: Dict[str, float]) -> None:
+        """Add a training line or an evaluation to the history."""
+        entry = history_entry(split, metrics, state.step, self._epoch_of(state.consumed_samples))
+        self.told.log_history.append(entry)
+
+    def restore_history(self, output_dir: Path, state: TrainState) -> None:
+        """Take the history of a resumed run from what it has logged up to ``state``."""
+        self.told.log_history = [
+            history_entry(
+                event["split"],
+                metrics_in(event),
+                event["step"],
+                self._epoch_of(event.get("consumed_samples", 0)),
+            )
+            for event in read_events(output_dir / EVENTS_FILE, state)
+        ]
+
+    def note_the_best(self, folder: Optional[Path]) -> None:
+        """Tell the callbacks from now on where the best model lies."""
+        self.told.best_model_checkpoint = None if folder is None else str(folder)
+
+    def _epoch_of(self, samples: int) -> float:
+        return samples / self._num_rows if self._num_rows else 0.0
 
 
 def history_entry(split: str, metrics: Dict[str, Any], step: int, epoch: float) -> Dict[str, Any]:

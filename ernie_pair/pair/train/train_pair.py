@@ -2,16 +2,13 @@
 
 import logging
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 from ernie_pair.checkpoint.train_state import TrainState
-from ernie_pair.checkpoint.used_folder import EVENTS
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
-from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
-from ernie_pair.engine.run_log import metrics_in, read_events
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
 from ernie_pair.model_files.model_card import write_card
@@ -28,12 +25,7 @@ from ernie_pair.pair.targets.target_metrics import measure_of
 from ernie_pair.pair.targets.user_metrics import ComputeMetrics, UserMetrics
 from ernie_pair.pair.train.best_card import card_of_best
 from ernie_pair.pair.train.best_checkpoint import BestModel
-from ernie_pair.pair.train.callbacks import (
-    Callbacks,
-    PairCallback,
-    TrainerState,
-    history_entry,
-)
+from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
 from ernie_pair.pair.train.datasets import PairData, open_pair_data
 from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model, with_best_metric
@@ -173,12 +165,12 @@ class PairRun:
         )
 
 
-class PairHooks(Hooks):
+class PairHooks(CallingHooks):
     """The hooks of pair training: keep the best model, stop early, call the user's functions."""
 
     def __init__(self, run: PairRun, callbacks: Callbacks):
-        super().__init__()
-        self.run, self.config, self.callbacks = run, run.config, callbacks
+        super().__init__(callbacks, run.job, run.data.num_rows)
+        self.run, self.config = run, run.config
         config = run.config
         self.best = BestModel(
             Path(config.output_dir),
@@ -198,37 +190,20 @@ class PairHooks(Hooks):
     def on_start(self, state: TrainState, log) -> None:
         """Restore the link OUT/best and the history of a resumed run, and call ``on_train_begin``."""
         self.best.restore_link()
-        told = self.run.state
-        told.log_history = [
-            self._entry(event["split"], metrics_in(event), event["step"], event.get("consumed_samples", 0))
-            for event in read_events(Path(self.config.output_dir) / EVENTS, state)
-        ]
-        self._note_the_best()
-        self._call("on_train_begin", state)
-
-    def on_step_end(self, state: TrainState) -> None:
-        """Call ``on_step_end`` of the user's callbacks."""
-        self._call("on_step_end", state)
-
-    def on_epoch_end(self, state: TrainState) -> None:
-        """Call ``on_epoch_end`` of the user's callbacks."""
-        self._call("on_epoch_end", state)
-
-    def on_log(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Call ``on_log`` of the user's callbacks."""
-        self._remember("train", state, metrics)
-        self._call("on_log", state, logs=dict(self.run.state.log_history[-1]))
+        self.restore_history(Path(self.config.output_dir), state)
+        self.note_the_best(self.best.folder())
+        self.call("on_train_begin", state)
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
         """Keep the best model, count towards early stopping, call ``on_evaluate`` of the user's callbacks."""
-        self._remember("valid", state, metrics)
+        self.remember("valid", state, metrics)
         self.judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
-            self._note_the_best()
+            self.note_the_best(self.best.folder())
         self.stopping.judge(state, metrics[self.config.best_metric])
         self._warn_of_a_single_class(state)
-        self._call("on_evaluate", state, metrics=dict(metrics))
+        self.call("on_evaluate", state, metrics=dict(metrics))
 
     def _write_best(self, draft: Path) -> None:
         run, config = self.run, self.config
@@ -239,10 +214,6 @@ class PairHooks(Hooks):
             write_calibration(draft, Calibration(symmetric=config.scored_as))
         write_card(draft, card_of_best(config, run.start, run.data, kernels, *self.judged, evaluated))
 
-    def on_save(self, state: TrainState, folder: Path) -> None:
-        """Call ``on_save`` of the user's callbacks."""
-        self._call("on_save", state, folder=folder)
-
     def should_stop(self, state: TrainState) -> bool:
         """Return whether the run is to end: early, or because a callback asks for it."""
         return self.stopping.is_due(state) or self.control.should_training_stop
@@ -251,28 +222,7 @@ class PairHooks(Hooks):
         """Log why the run ended, and call ``on_train_end`` of the user's callbacks."""
         if state.step < self.run.job.total_steps:
             self._tell_why_it_ended(state)
-        self._call("on_train_end", state)
-
-    def _call(self, event: str, state: TrainState, **kwargs: Any) -> None:
-        told, job = self.run.state, self.run.job
-        told.global_step, told.best_metric = state.step, state.best_metric
-        told.epoch = self._epoch_of(state.consumed_samples)
-        self.callbacks.call(event, self.control, model=job.model, optimizer=job.optimizer, **kwargs)
-
-    def _remember(self, split: str, state: TrainState, metrics: Dict[str, float]) -> None:
-        entry = self._entry(split, metrics, state.step, state.consumed_samples)
-        self.run.state.log_history.append(entry)
-
-    def _entry(self, split: str, metrics: Dict[str, Any], step: int, samples: int) -> Dict[str, Any]:
-        return history_entry(split, metrics, step, self._epoch_of(samples))
-
-    def _epoch_of(self, samples: int) -> float:
-        rows = self.run.data.num_rows
-        return samples / rows if rows else 0.0
-
-    def _note_the_best(self) -> None:
-        best = self.best.folder()
-        self.run.state.best_model_checkpoint = None if best is None else str(best)
+        self.call("on_train_end", state)
 
     def _tell_why_it_ended(self, state: TrainState) -> None:
         if self.stopping.is_due(state):

@@ -1,6 +1,7 @@
 """The flags of pretraining, under the recipe's names."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Dict, List, Literal, Optional, Union
 
 from data_tools.base.errors import InputError
@@ -54,7 +55,8 @@ class PretrainConfig(
     )
     phases: str = option(
         "",
-        help="lengths and steps one after the other, 128:9000,512:1000; none: --max_seq_len all along",
+        help="lengths and steps one after the other, 128:9000,512:1000, or with a micro-batch for each, "
+        "128:9000:32,512:1000:8; none: --max_seq_len all along",
         group="data",
     )
     bucket_size: int = option(
@@ -69,7 +71,7 @@ class PretrainConfig(
     )
     global_batch_size: int = option(
         0,
-        help="samples per step, all processes; 0: micro_batch_size x processes",
+        help="samples per step, all processes; 0: micro_batch_size, the largest of --phases, x processes",
         group="optimisation",
         unit="samples",
         at_least=0,
@@ -198,10 +200,11 @@ class PretrainConfig(
                 "false does not; leave --use_sharding out, or pass --sharding_degree 1"
             )
         self.phase_list  # noqa: B018 - raises where the phases are none
-        if 0 < self.bucket_size < self.micro_batch_size:
+        largest = self.largest_micro_batch
+        if 0 < self.bucket_size < largest:
             raise InputError(
-                f"--bucket_size {self.bucket_size} is below --micro_batch_size {self.micro_batch_size}, so "
-                "that a batch would be of several lengths; raise it, to the samples of all processes at best"
+                f"--bucket_size {self.bucket_size} is below --micro_batch_size {largest}, so that a batch "
+                "would be of several lengths; raise it, to the samples of all processes at best"
             )
         if self.optimizer == "lamb" and self.weight_decay == 0:
             raise InputError(
@@ -232,7 +235,37 @@ class PretrainConfig(
     @property
     def phase_list(self) -> List[Phase]:
         """Return the phases of the run, one where none are asked for."""
-        return parse_phases(self.phases, self.max_seq_len, self.max_steps)
+        return parse_phases(self.phases, self.max_seq_len, self.max_steps, self.micro_batch_size)
+
+    @property
+    def largest_micro_batch(self) -> int:
+        """Return the samples per process of the largest forward pass."""
+        return max(phase.micro_batch_size for phase in self.phase_list)
+
+    @property
+    def full_length_micro_batch(self) -> int:
+        """Return the samples per process in a forward pass of the longest samples, as evaluations have."""
+        longest = [phase for phase in self.phase_list if phase.length == self.max_seq_len]
+        return min(phase.micro_batch_size for phase in longest)
+
+    def micro_batch_at(self, step: int) -> int:
+        """Return the samples per process in a forward pass of a step, counted from 0."""
+        ends = accumulate(phase.steps for phase in self.phase_list)
+        return next(p.micro_batch_size for p, end in zip(self.phase_list, ends) if step < end)
+
+    def count_passes(self, micro_batch_size: int) -> int:
+        """Return the micro-batches of each process in a step, of so many samples each.
+
+        Raises InputError where they do not divide the samples of the step.
+        """
+        one_pass = micro_batch_size * self.processes
+        if micro_batch_size != self.micro_batch_size and self.samples_per_step % one_pass:
+            raise InputError(
+                f"--phases {self.phases}: micro-batches of {micro_batch_size} on {self.processes} "
+                f"process(es) do not divide the {self.samples_per_step} samples of a step; take some that "
+                "do, or another --global_batch_size"
+            )
+        return count_accumulation_steps(self.samples_per_step, micro_batch_size, self.processes)
 
     @property
     def starts_from_scratch(self) -> bool:
@@ -266,7 +299,7 @@ class PretrainConfig(
     @property
     def samples_per_step(self) -> int:
         """Return the global batch size."""
-        return self.global_batch_size or self.micro_batch_size * self.processes
+        return self.global_batch_size or self.largest_micro_batch * self.processes
 
     @property
     def processes(self) -> int:
@@ -275,8 +308,8 @@ class PretrainConfig(
 
     @property
     def accumulation_steps(self) -> int:
-        """Return the micro-batches of each process in one step."""
-        return count_accumulation_steps(self.samples_per_step, self.micro_batch_size, self.processes)
+        """Return the micro-batches of each process in one step, of the phase that has most."""
+        return max(self.count_passes(phase.micro_batch_size) for phase in self.phase_list)
 
 
 def refuse_unready(config: PretrainConfig, world: World, local: World) -> None:

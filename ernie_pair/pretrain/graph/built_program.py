@@ -19,6 +19,8 @@ from ernie_pair.pretrain.graph.vocab_padding import EMBEDDING
 from ernie_pair.weights.half_tensors import narrow_array, widen_array
 from ernie_pair.weights.weight_files import Arrays
 
+MERGED = "gradient_merge_k"  # what fleet's GradientMergeOptimizer calls it, in Paddle 2.6.2 and 3
+
 
 @dataclass
 class PretrainProgram:
@@ -43,6 +45,7 @@ class PretrainProgram:
     file_rows: Optional[int] = None  # of the embedding: the rows after them start at 0; None: drawn
     scope: paddle.static.Scope = field(default_factory=paddle.static.Scope)
     _held: Dict[int, HeldProgram] = field(default_factory=dict)
+    _merged: int = 0  # micro-batches of a step; 0: those that it was built for
 
     @cached_property
     def executor(self) -> paddle.static.Executor:
@@ -83,6 +86,16 @@ class PretrainProgram:
         if held is None:
             held = self._held[id(program)] = HeldProgram(self.executor, program, self.scope)
         held.run(feed)
+
+    def merge(self, passes: int) -> None:
+        """Let the steps from now on have so many micro-batches, at most those that it was built for.
+
+        fleet keeps the number that it merges in a variable, and divides by the one of the start: see
+        `PretrainJob`, which undoes that.
+        """
+        if passes != self._merged and self.owned_variables([MERGED]):
+            self.set({MERGED: np.array([passes], dtype=np.int32)})
+        self._merged = passes
 
     def records(self, passes: int) -> np.ndarray:
         """Return what the last ``passes`` runs have left, at most ``recorded_passes``.

@@ -56,10 +56,15 @@ class DynamicProgram:
         self._records: Deque[paddle.Tensor] = deque(maxlen=self.recorded_passes)
         self._norm: Optional[paddle.Tensor] = paddle.zeros([]) if config.grad_clip > 0 else None
         self._passes = 0  # of the step that has begun
+        self._merged = config.accumulation_steps  # passes of a step
 
     def rate(self, rate: float) -> None:
         """Set the learning rate of the next step."""
         self.optimizer.set_lr(rate)
+
+    def merge(self, passes: int) -> None:
+        """Let the steps from now on have so many micro-batches, at most those of ``accumulation_steps``."""
+        self._merged = passes
 
     def run(self, program: str, feed: Dict[str, Any]) -> None:
         """Run ``main`` or ``test`` on one micro-batch; the last of a step of ``main`` moves the weights."""
@@ -82,7 +87,7 @@ class DynamicProgram:
             loss = loss + sums.sop_loss * float(weights[1])
         (loss / self.config.accumulation_steps).backward()
         self._passes += 1
-        if self._passes == self.config.accumulation_steps:
+        if self._passes == self._merged:
             self._move()
         self._record(sums)
 

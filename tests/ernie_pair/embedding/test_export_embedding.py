@@ -12,13 +12,15 @@ from places import ROOT
 from tiny_embedding import write_matches
 from tiny_ship import write_trained
 
+from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError
+from ernie_pair.__main__ import _run as run_here
 from ernie_pair.embedding import export_embedding as exporting
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig, ExportEmbeddingConfig
 from ernie_pair.embedding.evaluate_embedding import evaluate_embedding
 from ernie_pair.embedding.export_embedding import export_embedding
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
-from ernie_pair.inference.embedder import open_exported_embedder
+from ernie_pair.inference.embedder import VectorBackend, open_exported_embedder
 from ernie_pair.inference.embedding_json import EmbeddingSettings
 
 pytest.importorskip("paddle2onnx")
@@ -66,6 +68,23 @@ def test_the_exported_model_makes_the_same_vectors(folder, dim):
     assert trained.fingerprint == exported.fingerprint
 
 
+def test_an_export_of_int8_tells_how_far_its_vectors_turn(folder, capfd):
+    words = ["export-embedding", f"--model_path={folder}/model", f"--output_dir={folder}/int8"]
+    assert exit_code_of(lambda: run_here([*words, "--quantize=int8"])) == 0
+    said = json.loads((folder / "int8" / "embedding.json").read_text())["int8"]
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "int8: cosine" in line]
+    assert f"{said['mean_cosine']:.4f}, at least {said['least_cosine']:.4f}" in line
+    assert "0.0000" not in line and 0.98 < said["least_cosine"] < said["mean_cosine"] < 1
+    float_model, int8 = (open_embedder(folder / name) for name in ("ship", "int8"))
+    cosines = (float_model.embed(TEXTS[:2]) * int8.embed(TEXTS[:2])).sum(axis=1)
+    assert int8.backend == "onnx-int8" and 0.97 < cosines.min() < 0.99999999
+    assert np.allclose(np.linalg.norm(int8.embed(TEXTS[:2]), axis=1), 1, atol=1e-6)
+    sizes = [(folder / of).stat().st_size for of in ("ship/model.onnx", "int8/model.int8.onnx")]
+    assert sizes[0] > 1.2 * sizes[1] and not (folder / "int8" / "model.onnx").exists()
+    assert int8.fingerprint != float_model.fingerprint  # an index knows them apart
+    assert "int8: cosine" in (folder / "int8" / "README.md").read_text(encoding="utf-8")
+
+
 def test_fewer_numbers_are_the_first_ones_at_length_1(folder):
     whole, short = (open_exported_embedder(folder / "ship", dim=dim).embed(TEXTS) for dim in (0, 8))
     cut = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
@@ -94,11 +113,11 @@ def test_a_changed_file_is_refused(folder, tmp_path, name):
 
 
 def test_another_answer_exports_nothing(folder, tmp_path, monkeypatch):
-    class Wrong(exporting.VectorBackend):
+    class Wrong(VectorBackend):
         def logits(self, input_ids, token_type_ids):
             return super().logits(input_ids, token_type_ids) + 1e-3
 
-    monkeypatch.setattr(exporting, "VectorBackend", Wrong)
+    monkeypatch.setattr(exporting, "open_vector_backend", Wrong)
     with pytest.raises(CheckpointError, match="differs from the trained one by 0.001"):
         export_embedding(ExportEmbeddingConfig(str(folder / "model"), str(tmp_path / "ship")))
     assert not list(tmp_path.iterdir())

@@ -110,6 +110,8 @@ def test_a_dataset_of_phases_is_each_from_its_first_sample():
         ("4:3,32:3", "asks for samples of 4 tokens"),
         ("16:3,24:3", "the longest samples have 24 tokens, max_seq_len is 32; pass max_seq_len=24"),
         ("16:3,32:4", "7 steps in all, and max_steps is 6; pass max_steps=7"),
+        ("16:3:4:4,32:3", "16:3:4:4 is no phase"),
+        ("16:3:0,32:3", "16:3:0 has no sample in a micro-batch; take 1 or more"),
     ],
 )
 def test_phases_that_are_none_are_refused(world, text, message):
@@ -119,13 +121,68 @@ def test_phases_that_are_none_are_refused(world, text, message):
 
 
 def test_no_phases_are_one():
-    assert parse_phases("", 32, 6) == [Phase(32, 6)]
-    assert parse_phases(" 16:2, 32:4 ", 32, 6) == [Phase(16, 2), Phase(32, 4)]
+    assert parse_phases("", 32, 6, 8) == [Phase(32, 6, 8)]
+    assert parse_phases(" 16:2, 32:4 : 2", 32, 6, 8) == [Phase(16, 2, 8), Phase(32, 4, 2)]
 
 
 def test_a_model_with_too_few_positions_is_refused(world):
     with pytest.raises(InputError, match="max_seq_len=48 is above the model's 40 positions"):
         opened(world, phases="16:3,48:3", max_seq_len=48)
+
+
+OWN = {"phases": "16:3:8,32:3:2"}  # a pass, then four, of the 8 samples of a step
+
+
+@pytest.mark.parametrize("graph", ["static", "dynamic"])
+def test_micro_batches_of_a_phase_are_the_same_steps(world, graph):
+    """However many passes a step has, it learns from the same samples; dropout, drawn per pass, is off."""
+    flags_of_both = {"graph": graph, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    for name, phases in (("own", OWN), ("one", {"phases": "16:3,32:3", "micro_batch_size": 8})):
+        pretrain(world, world / f"{graph}_{name}", **flags_of_both, **phases)
+    one, own = (losses(world / f"{graph}_{name}") for name in ("one", "own"))
+    assert len(one) == 6 and own == pytest.approx(one, rel=2e-5)
+
+
+def losses(output):
+    return [event["loss"] for event in events(output) if "loss" in event and event.get("split") == "train"]
+
+
+@pytest.mark.parametrize("step", [2, 3, 5], ids=["in the first", "between", "in the second"])
+def test_a_run_with_own_micro_batches_goes_on_to_the_bit(world, step):
+    whole, cut = world / "own", world / f"own_cut_{step}"
+    if not whole.exists():
+        pretrain(world, whole, **OWN)
+    shutil.copytree(whole, cut, symlinks=True)
+    for number in range(step + 1, 7):
+        shutil.rmtree(cut / "checkpoints" / f"step_{number:08d}")
+    pretrain(world, cut, **OWN)
+    assert events(cut) == events(whole)
+    for name in ("static_vars.safetensors", "optimizer-00000-of-00001.safetensors"):
+        assert (cut / "model_last" / name).read_bytes() == (whole / "model_last" / name).read_bytes()
+
+
+def test_each_phase_deals_its_samples_out_by_its_own_size(world):
+    settings = {"global_batch_size": 0, "phases": "16:2:8,32:4:2", "short_seq_prob": 0}
+    groups = list(opened(world, **settings).updates(0))
+    assert [[len(batch["input_ids"]) for batch in group] for group in groups] == [[8]] * 2 + [[2] * 4] * 4
+    assert [len(b["input_ids"]) for b in opened(world, **settings).evaluation("valid")][:4] == [2] * 4
+    whole = opened(world, **{**settings, "phases": "16:2:8,32:4:8"}).updates(0)
+    for group, (one,) in zip(groups, whole):
+        for name in ("next_sentence_labels", "masked_lm_labels"):
+            assert np.array_equal(labels_of([one], name), labels_of(group, name))
+
+
+def labels_of(group, name):
+    """The labels of a step one after the other, without the padding."""
+    labels = np.concatenate([batch[name] for batch in group])
+    return labels[labels >= 0]
+
+
+def test_micro_batches_that_do_not_divide_a_step_are_refused(world):
+    words = flags(world / "model", world / "a", world / "none", **{**PHASES, "phases": "16:3,32:3:3"})
+    done = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=300)
+    error = "micro-batches of 3 on 1 process(es) do not divide the 8 samples of a step; take some that do"
+    assert done.returncode == 2 and error in done.stderr and not (world / "none").exists()
 
 
 def test_other_phases_are_another_run(world, whole):

@@ -11,7 +11,7 @@ import pytest
 from test_serve import LIMITS, Model, texts
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, NumbersError
 from ernie_pair.server.serve import ServeConfig
 
 httpx = pytest.importorskip("httpx")
@@ -172,6 +172,28 @@ BAD_SEARCHES = [
 def test_a_bad_search_is_refused_in_one_line(model, recall, body, status, reason):
     answer = ask(model, lambda client: client.post("/search", json=body), recall)
     assert answer.status_code == status and reason in answer.json()["error"] and model.calls == []
+
+
+def test_a_vector_that_is_nan_is_an_error_of_one_line(model, recall, monkeypatch):
+    def broken(texts):
+        raise NumbersError("the vector of text 0 is NaN, infinite or zero; look at the weights")
+
+    async def both(client):
+        first = await search(client, "今天")
+        monkeypatch.undo()
+        return first, await search(client, "今天")
+
+    monkeypatch.setattr(recall._embedder, "embed", broken)
+    refused, answered = ask(model, both, recall)
+    said = refused.json()["error"]
+    assert refused.status_code == 500 and "\n" not in said and "Traceback" not in refused.text
+    assert answered.status_code == 200  # and the service goes on
+
+
+def test_candidates_beyond_the_size_of_a_request_are_refused(model):
+    body = json.dumps({"query": "q", "candidates": ["x"] * 1_000_000}).encode()
+    answer = ask(model, lambda client: client.post("/rank", content=body))
+    assert answer.status_code == 413 and "\n" not in answer.json()["error"] and model.calls == []
 
 
 def test_metrics_tell_the_median_and_p99_of_each_endpoint(model, recall):

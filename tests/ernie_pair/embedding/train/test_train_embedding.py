@@ -12,6 +12,7 @@ from run_files import events
 from tiny_embedding import embedding_config, random_text, toy_matches, write_files, write_texts
 
 from data_tools.base.errors import InputError
+from ernie_pair import PairCallback
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.train.embedding_config import EmbeddingConfig
 from ernie_pair.embedding.train.embedding_trainer import EmbeddingTrainer
@@ -182,3 +183,47 @@ def test_vectors_longer_than_the_model_makes_are_refused(folder):
     with pytest.raises(InputError) as found:
         train_embedding(embedding_config(folder, dims="64"))
     assert "--dims 64: the vectors of this model have 32 numbers" in found.value.message
+
+
+class Noting(PairCallback):
+    """Keeps what it is told, and stops the run behind the evaluation of step 8."""
+
+    def __init__(self):
+        self.told, self.metrics = [], {}
+
+    def on_train_begin(self, args, state, control, *, model, **kwargs):
+        self.told.append(("begin", state.global_step, len(state.log_history)))
+
+    def on_log(self, args, state, control, *, logs, **kwargs):
+        self.told.append(("log", state.global_step, "loss" in logs))
+
+    def on_evaluate(self, args, state, control, *, metrics, **kwargs):
+        self.metrics[state.global_step] = metrics
+        control.should_training_stop = state.global_step == 8
+
+    def on_train_end(self, args, state, control, **kwargs):
+        self.told.append(("end", state.global_step, state.best_model_checkpoint is not None))
+
+
+def test_callbacks_are_told_of_the_run_and_stop_it(folder, tmp_path):
+    flags = {"max_steps": 12, "eval_freq": 4, "logging_freq": 4, "batch_size": 16, "learning_rate": 5e-3}
+    given = {**flags, "from_scratch": True, "model_type": "ernie", "device": "cpu", "max_seq_len": 16}
+    files = str(folder / "train.tsv"), str(folder / "dev.tsv")
+
+    def trainer(name, *callbacks):
+        config = EmbeddingConfig(str(tmp_path / name), **given)
+        return EmbeddingTrainer(folder / "model", config, *files, callbacks=callbacks)
+
+    noting = Noting()
+    stopped = trainer("cut", noting)
+    ended = stopped.train()
+    assert ended.step == 8 and not ended.is_done and stopped.state.global_step == 8
+    assert noting.told[0] == ("begin", 0, 0) and ("log", 4, True) in noting.told
+    assert ("end", 8, True) in noting.told and list(noting.metrics)[:3] == [0, 4, 8]
+    whole = trainer("whole").train()
+    assert whole.is_done and trainer("cut").train().metrics == whole.metrics
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        one, other = (tmp_path / of / "model_last" / name for of in ("cut", "whole"))
+        assert one.read_bytes() == other.read_bytes(), name
+    with pytest.raises(InputError, match="callbacks: object is no PairCallback"):
+        trainer("none", object())

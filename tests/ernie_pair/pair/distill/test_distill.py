@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tiny_pretrain import needs_kernels
 
 from data_tools.base.cli import exit_code_of, run_command
 from data_tools.base.errors import InputError
-from ernie_pair import distill
+from ernie_pair import PairCallback, StudentConfig, distill
 from ernie_pair.model_files.source import open_model
 from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
@@ -117,6 +117,54 @@ def test_python_gives_back_the_best_student(config):
     told = max(events(result.best_model.parent, "valid"), key=lambda event: event["accuracy"])
     assert result.metrics["accuracy"] == result.best_metric == told["accuracy"]
     assert distill(config).metrics == result.metrics  # it is done
+
+
+def student_config(config, **changes):
+    """The flags of ``config`` without its files."""
+    names = {item.name for item in fields(StudentConfig)}
+    return StudentConfig(**{**{n: v for n, v in asdict(config).items() if n in names}, **changes})
+
+
+class Noting(PairCallback):
+    """Keeps the steps of the evaluations, and stops behind the first."""
+
+    def __init__(self):
+        self.steps = []
+
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        self.steps.append(state.global_step)
+        control.should_training_stop = state.global_step == 4
+
+
+def test_pairs_from_python_teach_as_the_files_do(tmp_path, config):
+    rows, dev, bare = list(toy_rows(90, 0)), list(toy_rows(41, 1)), [row[:2] for row in toy_rows(30, 3)]
+    (tmp_path / "bare.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in bare), encoding="utf-8")
+    whole = distill(replace(config, unlabelled_file=str(tmp_path / "bare.tsv")))
+    given, noting = student_config(config, output_dir=str(tmp_path / "given")), Noting()
+    keys = ("sentence1", "sentence2", "label")
+    datasets = [dict(zip(keys, row)) for row in rows], iter(dev), bare
+    first = distill(given, *datasets, callbacks=[noting])
+    assert noting.steps == [0, 4] and not first.is_done and first.step == 4
+    second = distill(given, *datasets[:1], dev, bare)  # an iterator was read, and the run goes on
+    assert second.is_done and second.metrics == whole.metrics
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        one, other = (tmp_path / run / LAST / name for run in ("small", "given"))
+        assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_what_python_does_not_give_is_named(tmp_path, config):
+    given, rows = student_config(config), list(toy_rows(20, 0))
+    with pytest.raises(InputError, match="there is no eval_dataset; give it to distill"):
+        distill(given, rows)
+    with pytest.raises(InputError, match="callbacks: object is no PairCallback"):
+        distill(given, rows, rows, callbacks=[object()])
+    with pytest.raises(InputError, match=r"eval_dataset\[1\]: no label"):
+        distill(given, rows, [rows[0], rows[1][:2] + (None,)])
+    with pytest.raises(InputError, match=r"train_dataset\[0\].* 7 is not one of"):
+        distill(given, [("我", "你", 7)], rows)
+    with pytest.raises(InputError, match="unlabelled_dataset is read whole, and streaming reads one dataset"):
+        distill(replace(given, streaming=True), rows, rows, rows)
+    assert not (tmp_path / "small" / "checkpoints").exists()
 
 
 def test_cached_answers_teach_as_those_on_the_fly(tmp_path, config):

@@ -11,11 +11,13 @@ from tiny_ship import logits_of_trained, random_texts, write_trained
 from data_tools.base.errors import CheckpointError, InputError
 from ernie_pair import EnsembleConfig, PairPredictor, ensemble
 from ernie_pair.__main__ import _run as run_here
+from ernie_pair.inference.softmax import probabilities
 from ernie_pair.model_files.model_folder import write_json, write_weights
 from ernie_pair.model_files.source import open_model
 from ernie_pair.model_files.temperature import Calibration, write_calibration
 from ernie_pair.pair.ensemble.ensemble import mean_of
 from ernie_pair.pair.ensemble.ensemble_model import open_members, symmetry_of
+from ernie_pair.pair.evaluation.thresholds import at_precision, threshold_curve
 from ernie_pair.pair.metrics import METRICS, measure
 
 LENGTH = 40  # of tiny_ship, whose models are asked for so many tokens
@@ -115,6 +117,53 @@ def test_the_temperature_is_not_fitted_on_what_is_judged(models, tmp_path):
     pairs = str(write_pairs(tmp_path / "test.tsv", 60, seed=1))
     with pytest.raises(InputError, match="holds the pairs of eval_file itself; give other labelled pairs"):
         ensemble(config_of(models, tmp_path, eval_file=pairs, calibrate_on=pairs))
+    assert not (tmp_path / "ship").exists()
+
+
+@pytest.fixture
+def dev(models, tmp_path):
+    """Labelled pairs on which a threshold other than 0.5 is wanted: only the surest of class 1 is of it."""
+    shown = probabilities(mean_logits(models[:2], (1.0, 2.5)), 1.0)[:, 1]
+    rows = [f"{a}\t{b}\t{int(p > np.quantile(shown, 0.8))}\n" for (a, b), p in zip(PAIRS, shown)]
+    path = tmp_path / "dev.tsv"
+    path.write_text("".join(rows), encoding="utf-8")
+    return path
+
+
+def test_its_threshold_is_tuned_and_answers_everywhere(models, dev, tmp_path):
+    words = [*map(str, models[:2]), f"--output_dir={tmp_path}/ship", "--format=onnx", "--bootstrap=0"]
+    words += [f"--max_seq_len={LENGTH}", f"--tune_on={dev}", "--at_precision=0.9", f"--eval_file={dev}"]
+    run_here(["ensemble", *words])
+    said = json.loads((tmp_path / "ship" / "export.json").read_text())
+    shown = probabilities(mean_logits(models[:2], (1.0, 2.5)), 1.0)[:, 1]
+    labels = (shown > np.quantile(shown, 0.8)).astype(int)
+    expected = at_precision(threshold_curve(shown, labels), 0.9)["threshold"]
+    assert said["threshold"] == pytest.approx(expected, abs=1e-5) and said["threshold"] > shown.min()
+    assert said["ensemble"]["tuning"]["tuned_for"] == "precision 0.9"
+    assert said["ensemble"]["tuning"]["rows"] == len(PAIRS)
+    answers = (shown >= said["threshold"]).astype(int).tolist()
+    assert answers != mean_logits(models[:2], (1.0, 2.5)).argmax(axis=1).tolist()  # or it tests nothing
+    predictor = PairPredictor(tmp_path / "ship", "onnx")  # which the service asks as well
+    assert predictor.predict(PAIRS).classes.tolist() == answers
+    run_here(["run", f"--model={tmp_path}/ship", f"--input_file={dev}", f"--output_file={tmp_path}/p.tsv"])
+    rows = [line.split("\t") for line in (tmp_path / "p.tsv").read_text().splitlines()[1:]]
+    assert [int(row[1]) for row in rows] == answers
+    report = json.loads((tmp_path / "ship" / "report" / "report.json").read_text())
+    assert report["thresholds"]["saved"]["threshold"] == said["threshold"]
+
+
+def test_a_threshold_that_cannot_be_tuned_is_refused(models, dev, tmp_path):
+    with pytest.raises(InputError, match="chooses a threshold, and threshold=0.5 gives one; leave one"):
+        config_of(models, tmp_path, tune_on=str(dev), threshold=0.5)
+    one = tmp_path / "one.tsv"
+    one.write_text("我\t你\t1\n他\t你\t1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="one.tsv has no pair of class 0, so no threshold can be chosen"):
+        ensemble(config_of(models[:2], tmp_path, tune_on=str(one)))
+    wrong = tmp_path / "wrong.tsv"  # the surest are of class 0
+    lines = [line[:-1] + str(1 - int(line[-1])) for line in dev.read_text(encoding="utf-8").splitlines()]
+    wrong.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="tune_on.*no threshold reaches precision 1.0 on .*ask for less"):
+        ensemble(config_of(models[:2], tmp_path, tune_on=str(wrong), at_precision=1.0))
     assert not (tmp_path / "ship").exists()
 
 

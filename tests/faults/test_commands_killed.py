@@ -1,0 +1,137 @@
+"""Commands that are killed by SIGKILL in the middle: started again, they end with the bytes of one start."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from typing import Dict, NamedTuple
+
+import pytest
+from places import ROOT
+from tiny_pair import write_model, write_pairs
+from tiny_search import texts_of, write_lines
+from tiny_ship import write_trained
+
+from data_tools.base.cli import exit_code_of
+from ernie_pair.__main__ import _run as run_here
+
+SERIES = (
+    "--model_name_or_path bare --model_type ernie --from_scratch true --train_file train.tsv --max_steps 6 "
+    "--learning_rate 5e-3 --batch_size 16 --device cpu --seed 3 --checkpoint_steps 2"
+)
+# They tell the time of day; what a run learned is compared by its weights and predictions.
+TIMED = ("metrics.jsonl", "study.db", "MANIFEST.json", "run.json", ".made.json", ".lock", "README.md")
+
+
+class Case(NamedTuple):
+    """A command, the rename that it does not live to see, and constants that make its work many parts."""
+
+    words: str
+    name: str
+    time: int = 1
+    small: Dict[str, Dict[str, int]] = {}
+    alone: bool = False  # every start is a process: what Paddle calls the parts of a graph counts on in one
+
+
+MINING, SEARCH = "ernie_pair.pair.mining", "ernie_pair.search"
+CASES = {
+    "mine": Case(
+        "train.tsv --output_file OUT.tsv --embedding_model model --min_similarity 0.01 --max_similarity 1",
+        r"block-\w+\.json",
+        4,
+        {f"{MINING}.neighbours": {"BLOCK_BYTES": 4000, "EMBEDDED_AT_ONCE": 30}},
+    ),
+    "pseudo-label": Case(
+        "--model_path model --input_file new.tsv --dev_file train.tsv --at_precision 0.01 "
+        "--output_file OUT.tsv",
+        r"block-\w+\.npy",
+        3,
+        {f"{MINING}.pseudo_label": {"BLOCK": 20}},
+    ),
+    "embed": Case("--model_path model --input_file texts.txt --output_dir OUT --dtype int8", "embed-cut"),
+    "index": Case(
+        "--texts_file texts.txt --model_path model --output_dir OUT",
+        r"vectors-\w+\.npy",
+        3,
+        {f"{SEARCH}.build_index": {"CHUNK": 20}, f"{SEARCH}.vector_chunks": {"CHUNK": 20}},
+    ),
+    "ensemble": Case(
+        "model other --format onnx --max_seq_len 40 --output_dir OUT", "ensemble-cut", alone=True
+    ),
+    "cross-validate": Case(
+        f"{SERIES} --folds 2 --eval_freq 3 --bootstrap 20 --output_dir OUT", r"fold-2/checkpoints/step_0+4"
+    ),
+    "search-params": Case(
+        f"{SERIES} --dev_file new.tsv --search learning_rate=1e-4..1e-2:log --trials 2 --evaluations 2 "
+        "--pruner none --output_dir OUT",
+        r"trial-0002/checkpoints/step_0+4",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world")
+    write_trained(folder / "model")
+    write_trained(folder / "other", hidden_size=48)
+    write_model(folder / "bare")
+    write_pairs(folder / "train.tsv", 60, seed=0)
+    write_pairs(folder / "new.tsv", 90, seed=1)
+    write_lines(folder / "texts.txt", texts_of(90))
+    return folder
+
+
+def words_of(command, case, output):
+    return [command, *case.words.replace("OUT", output).split()]
+
+
+def start(words, expected):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True)
+    assert done.returncode == expected, done.stderr
+
+
+def kill(command, case):
+    asked = json.dumps({"name": case.name, "time": case.time, "small": case.small})
+    script = str(ROOT / "tests" / "faults" / "killed_command.py")
+    start([script, asked, *words_of(command, case, f"{command}-cut")], -signal.SIGKILL)
+
+
+def make(command, case, output):
+    words = words_of(command, case, output)
+    if case.alone:
+        start(["-m", "ernie_pair", *words], 0)
+    else:
+        assert exit_code_of(lambda: run_here(words)) == 0
+
+
+def made(folder, name):
+    """The files of an output, called OUT here, and what a killed run keeps beside it."""
+    return {
+        str(path.relative_to(folder)).replace(name, "OUT"): path.read_bytes().replace(name.encode(), b"OUT")
+        for path in folder.rglob("*")
+        if name in path.relative_to(folder).parts[0]
+        and path.is_file()
+        and not path.is_symlink()
+        and "vdl" not in path.parts
+    }
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_a_command_killed_in_the_middle_ends_as_one_start(world, monkeypatch, command):
+    case = CASES[command]
+    monkeypatch.chdir(world)
+    for module, values in case.small.items():
+        for name, value in values.items():
+            monkeypatch.setattr(import_module(module), name, value)
+    kill(command, case)
+    begun = set(made(world, f"{command}-cut"))
+    assert begun and not {"OUT.tsv", "OUT/export.json", "OUT/vectors.json", "OUT/report.json"} & begun
+    for output in (f"{command}-whole", f"{command}-cut"):
+        make(command, case, output)
+    whole, cut = made(world, f"{command}-whole"), made(world, f"{command}-cut")
+    assert sorted(whole) == sorted(cut)  # nothing half-written is left
+    unlike = {name for name in whole if whole[name] != cut[name]}
+    assert not [name for name in unlike if not name.endswith(TIMED)]
