@@ -1,9 +1,9 @@
 """Cut a data set of pairs into the files of a fair comparison.
 
-python scripts/results/cut_pairs.py --train_file train.tsv --test_file dev.tsv --output_dir cut --rows "500 2000"
+python scripts/results/cut_pairs.py --train_file all.tsv --test_file dev.tsv --output_dir cut --rows "50 200"
 
 OUT/
-    train_500.jsonl      the first pairs of one shuffled order: a smaller file is a part of a larger one
+    train_50.jsonl       the first pairs of one shuffled order: a smaller file is a part of a larger one
     train_all.jsonl      all of them
     choose.jsonl         pairs of none of these: the best model of a run is chosen on them
     rest.jsonl           the pairs that the largest of --rows left over, without labels

@@ -7,18 +7,19 @@ from proof.experiment import Run, Words, words_of
 from proof.figures import classifier_figures
 from proof.groups.pair_data import (
     BEST_START,
-    PREDICTIONS,
     ask,
     cut_command,
     cut_of,
+    predictions,
     test_of,
     train_and_ask,
+    trained,
     training_flags,
 )
 from proof.scale import Scale
 
 TITLE = "Which options help?"
-PLAIN = "plain"
+GROUP, PLAIN = "options", "plain"
 OPTIONS: Dict[str, Tuple[str, Dict[str, object]]] = {
     "rdrop": ("R-Drop, alpha 1", {"rdrop_alpha": 1}),
     "fgm": ("FGM, epsilon 1", {"fgm_epsilon": 1}),
@@ -37,37 +38,28 @@ def runs(scale: Scale) -> List[Run]:
     return [*found, _scored_symmetric(scale), _mined(scale), *_distilled(scale)]
 
 
-def folder_of(name: str, seed: int) -> str:
-    """Return where the training of a run with one seed lies."""
-    return f"$WORK/options/{name}/seed-{seed}"
-
-
-def predictions_of(name: str, scale: Scale) -> List[str]:
+def answers_of(name: str, scale: Scale) -> List[str]:
     """Return the files of predictions of a run, of every seed."""
-    return [f"{folder_of(name, seed)}/{PREDICTIONS}" for seed in scale.seed_list]
+    return [predictions(f"{GROUP}/{name}", seed) for seed in scale.seed_list]
 
 
 def _trained(name: str, title: str, flags: Dict[str, object], scale: Scale) -> Run:
     merged = {**_flags(scale), **flags}
-    commands = [
-        words
-        for seed in scale.seed_list
-        for words in train_and_ask(BEST_START, folder_of(name, seed), seed, merged)
-    ]
+    commands = [words for seed in scale.seed_list for words in train_and_ask(f"{GROUP}/{name}", seed, merged)]
     return _run(name, title, commands, scale)
 
 
-def _run(name: str, title: str, commands: List[Words], scale: Scale, curve: bool = True) -> Run:
+def _run(name: str, title: str, commands: List[Words], scale: Scale, is_trained: bool = True) -> Run:
     read = partial(
         classifier_figures,
-        predictions={each: predictions_of(each, scale) for each in dict.fromkeys((name, PLAIN))},
+        predictions={each: answers_of(each, scale) for each in dict.fromkeys((name, PLAIN))},
         test=test_of("lcqmc"),
         bootstrap=scale.bootstrap,
     )
-    needs = [BEST_START, *([] if name == PLAIN else predictions_of(PLAIN, scale))]
-    metrics = f"{folder_of(name, scale.seed_list[0])}/metrics.jsonl" if curve else ""
+    needs = [BEST_START, *([] if name == PLAIN else answers_of(PLAIN, scale))]
+    curve = f"{trained(f'{GROUP}/{name}', scale.seed_list[0])}/metrics.jsonl" if is_trained else ""
     words = (cut_command("lcqmc", scale), *commands)
-    return Run(name, title, words, read, scale.seed_list, {}, tuple(needs), metrics)
+    return Run(name, title, words, read, scale.seed_list, {}, tuple(needs), curve)
 
 
 def _flags(scale: Scale) -> Dict[str, object]:
@@ -78,14 +70,14 @@ def _scored_symmetric(scale: Scale) -> Run:
     """Ask the plain models both orders: nothing is trained."""
     name = "symmetric_scoring"
     commands = [
-        ask(folder_of(PLAIN, seed), f"{folder_of(name, seed)}/{PREDICTIONS}", symmetric="average")
+        ask(trained(f"{GROUP}/{PLAIN}", seed), predictions(f"{GROUP}/{name}", seed), symmetric="average")
         for seed in scale.seed_list
     ]
-    return _run(name, "symmetric scoring of the plain models", commands, scale, curve=False)
+    return _run(name, "symmetric scoring of the plain models", commands, scale, is_trained=False)
 
 
 def _mined(scale: Scale) -> Run:
-    """Train on the labelled pairs and those that are mined of them, in as many steps."""
+    """Train on the labelled pairs and those that are mined of them, as many epochs."""
     mined = "$WORK/options/mined/train.jsonl"
     mine = words_of(
         "mine",
@@ -96,18 +88,14 @@ def _mined(scale: Scale) -> Run:
         include_labelled=True,
     )
     flags = {**_flags(scale), "train_file": mined}
-    trainings = [
-        words
-        for seed in scale.seed_list
-        for words in train_and_ask(BEST_START, folder_of("mined", seed), seed, flags)
-    ]
+    trainings = [words for seed in scale.seed_list for words in train_and_ask(f"{GROUP}/mined", seed, flags)]
     return _run("mined", "mined pairs beside the labelled ones", [mine, *trainings], scale)
 
 
 def _distilled(scale: Scale) -> List[Run]:
     """Return distillation of the plain model of the same seed, without and with pairs that have no labels."""
     rest = {"unlabelled_file": f"{cut_of('lcqmc')}/rest.jsonl"}
-    kinds = {
+    kinds: Dict[str, Tuple[str, Dict[str, str]]] = {
         "distilled": ("distilled from the plain model of the same seed", {}),
         "distilled_more": (f"the same, and {scale.rest:,} pairs without labels", rest),
     }
@@ -115,7 +103,8 @@ def _distilled(scale: Scale) -> List[Run]:
     for name, (title, more) in kinds.items():
         commands: List[Words] = []
         for seed in scale.seed_list:
-            flags = {**_flags(scale), "teacher": folder_of(PLAIN, seed), **more}
-            commands += train_and_ask(BEST_START, folder_of(name, seed), seed, flags, command="distill")
+            flags = {**_flags(scale), "teacher": trained(f"{GROUP}/{PLAIN}", seed), **more}
+            layers = {"layers": scale.layers}
+            commands += train_and_ask(f"{GROUP}/{name}", seed, {**flags, **layers}, command="distill")
         found.append(_run(name, title, commands, scale))
     return found

@@ -8,7 +8,6 @@ from proof.scale import Scale
 FILES = {"lcqmc": ("train.tsv", "dev.tsv"), "afqmc": ("train.json", "dev.json")}
 WEIGHTS = "$WORK/weights"
 BEST_START = f"{WEIGHTS}/pretrained"
-PREDICTIONS = "predictions.tsv"
 
 
 def cut_of(data_set: str) -> str:
@@ -49,16 +48,22 @@ def training_flags(data_set: str, rows: str, scale: Scale) -> Dict[str, object]:
 
 
 def train_and_ask(
-    start: str,
-    folder: str,
-    seed: int,
-    flags: Dict[str, object],
-    data_set: str = "lcqmc",
-    command: str = "train",
+    run: str, seed: int, flags: Dict[str, object], start: str = BEST_START, command: str = "train"
 ) -> Tuple[Words, Words]:
-    """Return the commands of one training into ``folder`` and of its predictions on the test pairs."""
+    """Return the commands of one training of ``run``, GROUP/NAME, and of its answers to the test pairs."""
+    folder = trained(run, seed)
     train = words_of(command, model_name_or_path=start, output_dir=folder, seed=seed, **flags)
-    return train, ask(folder, f"{folder}/{PREDICTIONS}", data_set)
+    return train, ask(folder, predictions(run, seed))
+
+
+def trained(run: str, seed: int) -> str:
+    """Return the output_dir of a training of ``run``, GROUP/NAME."""
+    return f"$WORK/{run}/seed-{seed}"
+
+
+def predictions(run: str, seed: int) -> str:
+    """Return the file of the probabilities that the model of a seed gives the test pairs."""
+    return f"$WORK/{run}/predictions-{seed}.tsv"
 
 
 def ask(model: str, output: str, data_set: str = "lcqmc", **flags) -> Words:
