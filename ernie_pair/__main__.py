@@ -85,7 +85,7 @@ COMMANDS = {
     ),
     "evaluate-mlm": (
         "ernie_pair.pretrain.filling.evaluate_mlm",
-        "evaluate_mlm",
+        "evaluate_mlm_command",
         "EvaluateMlmConfig",
         "its masked loss on held-out text, of a corpus",
     ),

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proof.experiment import Places, names_of
-from proof.groups.options import runs as option_runs
-from proof.groups.starts import runs as start_runs
+from proof.groups import GROUPS
 from proof.runner import Runner, main_folder, told
 from proof.scale import Scale
 
@@ -21,8 +20,6 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import names_in, option, refuse_empty, refuse_unknown_names
 from ernie_pair.engine.run_log import start_console
 from ernie_pair.processes.world import World
-
-GROUPS = {"starts": start_runs, "options": option_runs}
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class RunConfig(Scale):
 def run_group(config: RunConfig) -> None:
     """Make the missing runs. Raises InputError for an unknown name, or the error of a command."""
     start_console(World())
-    runs = GROUPS[config.group_name](config)
+    runs = GROUPS[config.group_name].runs(config)
     wanted = names_in(config.only)
     refuse_unknown_names(
         "only",

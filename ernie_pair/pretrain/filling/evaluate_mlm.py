@@ -63,6 +63,11 @@ class EvaluateMlmConfig(MaskingFlags):
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
 
 
+def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
+    """Write what `evaluate_mlm` measures. Raises an ErniePairError as it does."""
+    evaluate_mlm(config)
+
+
 def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     """Write what was measured, print and return it; the same command again has nothing to do.
 

@@ -40,6 +40,7 @@ class Run:
     files     {path: text}, written before the commands, such as the flags of a training
     needs     what another run makes: without it this one is left out
     curve     a metrics.jsonl whose points are kept, thinned
+    links     {link: what it leads to}, made once all commands have ended
     """
 
     name: str
@@ -50,6 +51,7 @@ class Run:
     files: Mapping[str, str] = field(default_factory=dict)
     needs: Tuple[str, ...] = ()
     curve: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def recipe(self) -> Dict[str, Any]:

@@ -17,6 +17,7 @@ from ernie_pair.pair.evaluation.calibration import (
     equal_mass_bins,
 )
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+from proof.curves import seconds_in
 from proof.experiment import Figures, Places
 
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
@@ -46,6 +47,37 @@ def classifier_figures(
     comparison = _plain(compare(logits, labels, seeds, bootstrap))
     errors = {name: _errors_of(paths, labels) for name, paths in files.items()}
     return _figures_of(comparison, errors)
+
+
+def pretraining_figures(places: Places, metrics: str, measured: Sequence[str]) -> Figures:
+    """Return the masked losses of what was ``measured``, and how long a pretraining took by its own log."""
+    return {
+        **mlm_figures(places, measured),
+        "training_seconds": round(seconds_in(places.path(metrics)), 1),
+    }
+
+
+def mlm_figures(places: Places, measured: Sequence[str]) -> Figures:
+    """Return {"masked": {name: what evaluate-mlm wrote}}."""
+    found = {name: _read_json(places.path(f"$RUN/{name}.json")) for name in measured}
+    return {"masked": {name: _rounded(values) for name, values in found.items()}}
+
+
+def search_figures(places: Places, searched: Dict[str, str], test: str, bootstrap: int) -> Figures:
+    """Return the flags of the best trial of each search {name: its folder}, and the metrics of its model."""
+    predictions = {name: [f"{folder}-predictions.tsv"] for name, folder in searched.items()}
+    trials = {name: _best_trial(places.path(folder)) for name, folder in searched.items()}
+    return {**classifier_figures(places, predictions, test, bootstrap), "searched": trials}
+
+
+def _best_trial(folder: Path) -> Dict[str, Any]:
+    trials = [each for each in _read_json(folder / "search.json")["trials"] if each["state"] == "complete"]
+    best = max(trials, key=lambda each: each["value"])
+    return {"params": best["params"], "value": round(best["value"], DIGITS), "complete": len(trials)}
+
+
+def _rounded(values: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: np.round(value, DIGITS).tolist() for name, value in values.items()}
 
 
 def _plain(comparison: Comparison) -> Dict[str, Any]:

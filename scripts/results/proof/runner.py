@@ -86,6 +86,8 @@ class Runner:
         for words in run.commands:
             with _timed(places.run / SPENT, run):
                 self._call(words, run, places)
+        for link, target in run.links.items():
+            _make_link(places.path(link), places.path(target))
         seconds = _spent(places.run / SPENT, run)
         result = {
             "group": self.group,
@@ -111,6 +113,13 @@ class Runner:
         name = f"{words[1] if first == 'ernie-pair' else first} of {self.group}/{run.name}"
         with ChildCommand(others, name, self.log_of(run), environment, program) as child:
             child.finish()
+
+
+def _make_link(link: Path, target: Path) -> None:
+    """Let ``link`` lead to ``target``, unless something is there: weights that somebody put there stay."""
+    make_folder(link.parent)
+    if not os.path.lexists(link):
+        link.symlink_to(target)
 
 
 def _path_of_children() -> str:

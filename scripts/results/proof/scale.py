@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Tuple
 
 from data_tools.base.errors import InputError
-from data_tools.base.options import Options, names_in, option
+from data_tools.base.options import Options, option
 
 FIRST_SEED = 1234
 
@@ -34,9 +34,8 @@ class Scale(Options):
     samples: int = option(
         4000, help="held-out samples that masked words are asked in", group="evaluation", at_least=1
     )
-    texts: str = option(
-        "csl_abstracts stories wiki luxun laws", help="files of $DATA/text to pretrain on", group="data"
-    )
+    domain: str = option("laws", help="the file of DATA/text, without .txt, to go on with", group="data")
+    other: str = option("stories", help="another, of which is asked what a model has forgotten", group="data")
     small_rows: int = option(5000, help="of the smaller cut of LCQMC", group="data", unit="pairs", at_least=1)
     large_rows: int = option(20000, help="of the larger cut", group="data", unit="pairs", at_least=1)
     choose: int = option(
@@ -57,8 +56,6 @@ class Scale(Options):
             raise InputError(
                 f"--batch {self.batch} is no multiple of --processes {self.processes}; change one of them"
             )
-        if not names_in(self.texts):
-            raise InputError("--texts names no file; name some of those of DATA/text, without .txt")
 
     @property
     def seed_list(self) -> Tuple[int, ...]:

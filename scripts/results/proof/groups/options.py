@@ -97,7 +97,7 @@ def _distilled(scale: Scale) -> List[Run]:
     rest = {"unlabelled_file": f"{cut_of('lcqmc')}/rest.jsonl"}
     kinds: Dict[str, Tuple[str, Dict[str, str]]] = {
         "distilled": ("distilled from the plain model of the same seed", {}),
-        "distilled_more": (f"the same, and {scale.rest:,} pairs without labels", rest),
+        "distilled_more": (f"distilled, {scale.rest:,} more pairs without labels", rest),
     }
     found = []
     for name, (title, more) in kinds.items():

@@ -11,6 +11,7 @@ from proof.scale import FIRST_SEED, Scale
 TITLE = "Does pretraining on one's own text help?"
 TWO = ("pretrained", "scratch")
 FOUR = ("pretrained", "half", "characters", "scratch")
+ALL_STARTS = "_four"  # ends the name of a comparison that a shorter one has begun
 FAMILIES = {"": "ERNIE", "_gram": "ErnieGram"}
 
 
@@ -23,7 +24,7 @@ def runs(scale: Scale) -> List[Run]:
         "afqmc": ("afqmc", "all"),
     }
     found = [_run(name, part, TWO, scale) for name, part in sets.items()]
-    found += [_run(f"{name}_four", part, FOUR, scale, folder=name) for name, part in sets.items()]
+    found += [_run(f"{name}{ALL_STARTS}", part, FOUR, scale, folder=name) for name, part in sets.items()]
     found += [_run(f"{name}_gram", part, TWO, scale, family="_gram") for name, part in sets.items()]
     return [*found, _run("lcqmc_all", ("lcqmc", "all"), TWO, scale, seeds=1, epochs=1)]
 
