@@ -52,7 +52,7 @@ class EvaluateMlmConfig(MaskingFlags):
         1000, help="samples of that part", group="evaluation", unit="samples", at_least=1
     )
     max_seq_len: int = option(
-        512, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
+        128, help="tokens per sample, [CLS] and [SEP] included", group="data", unit="tokens", at_least=8
     )
     batch_size: int = option(32, help="samples in one forward pass", group="devices", at_least=1)
     bootstrap: int = option(
