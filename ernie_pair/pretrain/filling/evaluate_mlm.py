@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, Literal, Sequence
 
 from data_tools.base.errors import InputError
-from data_tools.base.options import option
+from data_tools.base.options import option, refuse_empty
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.splits import document_ranges
@@ -61,6 +61,10 @@ class EvaluateMlmConfig(MaskingFlags):
     seed: int = option(1234, help="of the samples and their masks", group="data", at_least=0)
     overwrite: bool = option(False, help="replace another result that is there", group="data")
     device: Literal["cpu", "gpu"] = option(default_device(), help="where to run", group="devices")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_file")
 
 
 def evaluate_mlm_command(config: EvaluateMlmConfig) -> None:
