@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.targets.user_metrics import EvalPrediction
     from ernie_pair.pair.train.callbacks import PairCallback, TrainerState
     from ernie_pair.pair.train.trainer import PairTrainer
+    from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig, evaluate_mlm
     from ernie_pair.pretrain.filling.mask_filler import MaskFiller
     from ernie_pair.search.searcher import PairSearcher
 
@@ -51,6 +52,7 @@ __all__ = [
     "EmbeddingTrainer",
     "EnsembleConfig",
     "EvalPrediction",
+    "EvaluateMlmConfig",
     "MaskFiller",
     "PairCallback",
     "PairClassifier",
@@ -67,6 +69,7 @@ __all__ = [
     "cross_validate",
     "distill",
     "ensemble",
+    "evaluate_mlm",
     "measure_robustness",
     "notebook_launcher",
     "open_embedder",
@@ -82,6 +85,7 @@ _OFFERED = {
     "EmbeddingTrainer": "ernie_pair.embedding.train.embedding_trainer",
     "EnsembleConfig": "ernie_pair.pair.ensemble.ensemble_config",
     "EvalPrediction": "ernie_pair.pair.targets.user_metrics",
+    "EvaluateMlmConfig": "ernie_pair.pretrain.filling.evaluate_mlm",
     "MaskFiller": "ernie_pair.pretrain.filling.mask_filler",
     "PairCallback": "ernie_pair.pair.train.callbacks",
     "PairClassifier": "ernie_pair.pair.model.classifier",
@@ -97,6 +101,7 @@ _OFFERED = {
     "cross_validate": "ernie_pair.pair.cross_validation.cross_validate",
     "distill": "ernie_pair.pair.distill.distill",
     "ensemble": "ernie_pair.pair.ensemble.ensemble",
+    "evaluate_mlm": "ernie_pair.pretrain.filling.evaluate_mlm",
     "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
     "open_embedder": "ernie_pair.embedding.open_embedder",

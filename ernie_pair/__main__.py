@@ -89,6 +89,12 @@ COMMANDS = {
         "FillMaskConfig",
         "what a pretrained model puts behind [MASK]",
     ),
+    "evaluate-mlm": (
+        "ernie_pair.pretrain.filling.evaluate_mlm",
+        "evaluate_mlm_command",
+        "EvaluateMlmConfig",
+        "its masked loss on held-out text, of a corpus",
+    ),
     "show-checkpoint": (
         "ernie_pair.checkpoint.show_checkpoint",
         "show_checkpoint",

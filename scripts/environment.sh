@@ -2,10 +2,10 @@
 # otherwise .venv, which is made when it is absent and updated in place when it is outdated. Sets
 #   ROOT   the project's folder      PY   the Python of the environment      DEVICE   cpu or gpu
 # Variables: DEVICE=cpu|gpu (otherwise gpu where an NVIDIA driver is loaded), PYTHON=/path/to/python3 for
-# .venv; WITH_TOOLS=true, of the scripts that lint and test: with what they call. PADDLE=3: on the CPU, with
+# .venv; SCRIPT_TO_ROOT, of a script in a folder of its own: ../..; WITH_TOOLS=true, of the scripts that lint and test: with what they call. PADDLE=3: on the CPU, with
 # Paddle 3, in .venv-paddle3 whatever is active.
 
-ROOT=$(cd "$(dirname "$0")/.." && pwd)
+ROOT=$(cd "$(dirname "$0")/${SCRIPT_TO_ROOT:-..}" && pwd)
 VENV=$ROOT/.venv${PADDLE:+-paddle$PADDLE}
 PY=$VENV/bin/python
 VERSIONS="3.12 3.11 3.10 3.9"

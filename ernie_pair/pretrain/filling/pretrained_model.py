@@ -44,3 +44,12 @@ def load_pretrained(source: ModelSource) -> Any:
             parameter.set_value(arrays[parameter.name])
     model.eval()
     return model
+
+
+def has_order_head(source: ModelSource, model: Any) -> bool:
+    """Return whether the weights of ``source`` hold the head of the sentence order; ``model`` is built of it.
+
+    Where they do not, that of ``model`` is random.
+    """
+    found = structured_names(source.read_weights(), model.state_dict(), str(source.weights))
+    return any(name.startswith(ORDER_HEAD) for name in found)

@@ -1,0 +1,96 @@
+"""The loss of a pretrained model over the masked tokens of samples, and over the order of their segments."""
+
+import math
+from typing import Any, Dict, List, NamedTuple, Protocol, Sequence
+
+import numpy as np
+
+from data_tools.base.progress import CountProgress
+from data_tools.ernie_dataset import Sample
+from data_tools.samples.collate import NO_LABEL, collate
+
+SEED = 1234  # of the resamples
+
+
+class Asking(NamedTuple):
+    """How samples are asked: the longest, how many at a time, and the resamples of the interval."""
+
+    max_seq_len: int
+    batch_size: int
+    bootstrap: int
+
+
+class Dataset(Protocol):
+    """Samples by their number."""
+
+    def __getitem__(self, index: int) -> Sample: ...
+
+    def __len__(self) -> int: ...
+
+
+def measure_masked_loss(model: Any, dataset: Dataset, pad_id: int, asking: Asking) -> Dict[str, Any]:
+    """Return lm_loss with its 95 % interval, perplexity, lm_accuracy, sop_loss and sop_accuracy, and counts.
+
+    Losses are means in nats over the masked tokens, or over the samples. The interval is a bootstrap over
+    the samples.
+    """
+    parts: List[np.ndarray] = []
+    with CountProgress(len(dataset), "sample") as progress:
+        for first in range(0, len(dataset), asking.batch_size):
+            numbers = range(first, min(first + asking.batch_size, len(dataset)))
+            samples = [dataset[number] for number in numbers]
+            parts.append(_sums_of(model, collate(samples, pad_id=pad_id, max_seq_len=asking.max_seq_len)))
+            progress.advance(len(samples))
+    sums = np.concatenate(parts)
+    loss, hits, tokens, order_loss, order_hits, ordered = sums.sum(axis=0).tolist()
+    lm_loss = loss / tokens
+    return {
+        "lm_loss": lm_loss,
+        "lm_loss_interval": _interval(sums[:, 0], sums[:, 2], asking.bootstrap),
+        "perplexity": math.exp(lm_loss),
+        "lm_accuracy": hits / tokens,
+        "sop_loss": order_loss / max(ordered, 1),
+        "sop_accuracy": order_hits / max(ordered, 1),
+        "masked_tokens": int(tokens),
+        "samples": len(sums),
+    }
+
+
+def _sums_of(model: Any, batch: Dict[str, np.ndarray]) -> np.ndarray:
+    """Return for each sample loss, hits and number of masked tokens, then the same of its order, [B, 6]."""
+    import paddle
+    from paddle.nn import functional as F
+
+    with paddle.no_grad():
+        fed = {name: paddle.to_tensor(batch[name]) for name in ("input_ids", "token_type_ids")}
+        outputs = model(**fed, masked_positions=paddle.to_tensor(batch["masked_positions"]))
+        found = []
+        for logits, name in zip(outputs, ("masked_lm_labels", "next_sentence_labels")):
+            labels = paddle.to_tensor(batch[name])
+            losses = F.cross_entropy(logits, labels, ignore_index=NO_LABEL, reduction="none")
+            hits = logits.numpy().argmax(axis=-1) == batch[name]
+            found.append((losses.numpy().reshape(-1), hits, batch[name] != NO_LABEL))
+    count, length = batch["input_ids"].shape
+    places = (batch["masked_positions"] // length, np.arange(count))
+    return np.stack(
+        [column for each, place in zip(found, places) for column in _by_sample(each, place, count)], axis=1
+    )
+
+
+def _by_sample(found: Sequence[np.ndarray], place: np.ndarray, count: int) -> List[np.ndarray]:
+    """Return losses, hits and number of what has a label, summed for each of ``count`` samples."""
+    losses, hits, labelled = found
+    values = (losses, hits, np.ones(len(labelled)))
+    return [
+        np.bincount(place[labelled], value[labelled].astype(np.float64), minlength=count) for value in values
+    ]
+
+
+def _interval(losses: np.ndarray, tokens: np.ndarray, resamples: int) -> List[float]:
+    """Return the 2.5 and the 97.5 percentile of the mean loss of a token over resampled samples."""
+    rng = np.random.default_rng(SEED)
+    means = []
+    for _ in range(resamples):
+        drawn = rng.integers(len(losses), size=len(losses))
+        means.append(losses[drawn].sum() / max(tokens[drawn].sum(), 1))
+    return np.percentile(means, [2.5, 97.5]).tolist()

@@ -1,0 +1,22 @@
+#!/bin/sh
+# Text -> corpus -> a small ERNIE of one's own, asked for the masked words of held-out text, and converted.
+# Start it again to go on: what is done has nothing to do, what was cut short goes on where it was.
+#   DATA=my_data sh scripts/results/pretrain_small.sh
+#   DATA=my_data LAYERS=6 HIDDEN=384 HEADS=6 STEPS=8000 WORK=output/larger sh scripts/results/pretrain_small.sh
+#   DATA=my_data NAME=characters sh scripts/results/pretrain_small.sh      not whole words; gram: an ErnieGram
+# DATA: text/*.txt, a paragraph per line, an empty line between documents, and vocab/ernie_1.0_zh.txt.
+# The model: WORK/weights/NAME, and WORK/weights/half of half the steps; the log: WORK/pretraining/NAME/run.log;
+# the figures: RESULTS/pretraining/NAME.json. Further flags: python scripts/results/run.py --help
+set -eu
+SCRIPT_TO_ROOT=../..
+. "$(dirname "$0")/../environment.sh"
+
+DATA="${DATA:-./data}"
+WORK="${WORK:-$ROOT/output/results}"
+RESULTS="${RESULTS:-$ROOT/scripts/results/runs}"
+NAME="${NAME:-pretrained}"
+
+exec "$PY" -u "$ROOT/scripts/results/run.py" pretraining --only "$NAME" --data "$DATA" --work "$WORK" \
+    --results "$RESULTS" --layers "${LAYERS:-4}" --hidden "${HIDDEN:-256}" --heads "${HEADS:-4}" \
+    --length "${LENGTH:-64}" --batch "${BATCH:-128}" --steps "${STEPS:-5000}" --rate "${RATE:-0.0006}" \
+    --processes "${NPROC:-2}" --precision "${PRECISION:-bf16}" "$@"

@@ -1,0 +1,79 @@
+"""An experiment as data: the commands of a run, what they need, and where its figures are read."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+Words = Tuple[str, ...]
+Figures = Dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie: ``work`` is what runs write to, ``data`` is what they read, ``run`` is of one run.
+
+    Commands name them $WORK, $DATA and $RUN, so that no path of a machine is published.
+    """
+
+    work: Path
+    data: Path
+    run: Path
+
+    def expand(self, text: str) -> str:
+        """Return ``text`` with the places in it."""
+        for name, path in (("$WORK", self.work), ("$DATA", self.data), ("$RUN", self.run)):
+            text = text.replace(name, str(path))
+        return text
+
+    def path(self, text: str) -> Path:
+        """Return the path that ``text`` names."""
+        return Path(self.expand(text))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of the results.
+
+    commands  the words of each, the first is `ernie-pair` or a script: they go on where they were killed
+    read      returns the figures once all commands have ended
+    seeds     what differs between repetitions within it
+    files     {path: text}, written before the commands, such as the flags of a training
+    needs     what another run makes: without it this one is left out
+    curve     a metrics.jsonl whose points are kept, thinned
+    links     {link: what it leads to}, made once all commands have ended
+    """
+
+    name: str
+    title: str
+    commands: Tuple[Words, ...]
+    read: Callable[[Places], Figures]
+    seeds: Tuple[int, ...] = (1234,)
+    files: Mapping[str, str] = field(default_factory=dict)
+    needs: Tuple[str, ...] = ()
+    curve: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Dict[str, Any]:
+        """Return what decides the figures: a run whose recipe has changed is made again."""
+        return {"commands": [list(words) for words in self.commands], "files": dict(self.files)}
+
+
+def words_of(*command: str, **flags) -> Words:
+    """Return the words of a command of ernie-pair and its flags; one whose value is None is left out."""
+    given = ((name, value) for name, value in flags.items() if value is not None)
+    return ("ernie-pair", *command, *(f"--{name}={_shown(value)}" for name, value in given))
+
+
+def yaml_of(flags: Mapping[str, object]) -> str:
+    """Return the text of a file of flags."""
+    return "".join(f"{name}: {_shown(value)}\n" for name, value in flags.items())
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def names_of(runs: List[Run]) -> List[str]:
+    """Return the names of ``runs``."""
+    return [run.name for run in runs]

@@ -1,0 +1,12 @@
+"""The experiments, a file for each group: its title, and a function of a Scale that returns its runs."""
+
+from proof.groups import forgetting, options, pretraining, scratch, starts
+
+# In the order of the page.
+GROUPS = {
+    "pretraining": pretraining,
+    "starts": starts,
+    "scratch": scratch,
+    "options": options,
+    "forgetting": forgetting,
+}

@@ -1,0 +1,164 @@
+"""Make the missing runs of a group one after the other, and keep one small JSON for each.
+
+RUNS/GROUP/NAME.json         what is committed: recipe, versions, machine, seconds, figures, curve
+WORK/GROUP/NAME/             $RUN: the files of the run
+WORK/GROUP/NAME/run.log      what its commands said
+WORK/GROUP/NAME/spent.json   the seconds that killed attempts took, of the same recipe
+"""
+
+import json
+import logging
+import os
+import platform
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+from data_tools.base.errors import InputError
+from data_tools.base.installation import version_of
+from data_tools.files.atomic_files import make_folder, published
+from ernie_pair.device.cpu_level import processor_name
+from ernie_pair.pair.series.plan import unfinished
+from ernie_pair.processes.child_command import ChildCommand
+from ernie_pair.processes.stop_signals import StopSignals
+from ernie_pair.version import __version__
+from proof.curves import read_curve
+from proof.experiment import Places, Run, Words
+
+ROOT = Path(__file__).resolve().parents[3]
+LOG, SPENT = "run.log", "spent.json"
+VERSIONS = ("paddlepaddle", "paddlenlp", "numpy")
+
+logger = logging.getLogger("ernie_pair.results")
+
+
+class Runner:
+    """Runs a ``group``; ``places``: of the work and the data, ``results``: the folder of the JSON."""
+
+    def __init__(self, group: str, places: Places, results: Path):
+        self.group, self.places, self.results = group, places, results
+
+    def make(self, runs: List[Run]) -> List[str]:
+        """Make those that are missing; return the names of those left out, with what they need."""
+        left_out: List[str] = []
+        names = [f"{self.group}/{run.name}; see {self.log_of(run)}" for run in runs]
+        with StopSignals():
+            for place in unfinished(names, lambda place: self.is_done(runs[place])):
+                missing = [need for need in runs[place].needs if not self.places.path(need).exists()]
+                if missing:
+                    left_out.append(f"{runs[place].name}: {missing[0]} is not there")
+                    logger.warning("left out: %s", left_out[-1])
+                else:
+                    self._make(runs[place])
+        return left_out
+
+    def is_done(self, run: Run) -> bool:
+        """Return whether the JSON of a run is there, of the same commands. Raises InputError for no JSON."""
+        path = self.path_of(run)
+        if not path.is_file():
+            return False
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return {name: found[name] for name in run.recipe} == run.recipe
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path}: {error!r}, no result of this script; remove it") from None
+
+    def path_of(self, run: Run) -> Path:
+        """Return where the JSON of a run is kept."""
+        return self.results / self.group / f"{run.name}.json"
+
+    def log_of(self, run: Run) -> Path:
+        """Return what the commands of a run write to."""
+        return self._folder(run) / LOG
+
+    def _folder(self, run: Run) -> Path:
+        return self.places.work / self.group / run.name
+
+    def _make(self, run: Run) -> None:
+        places = replace(self.places, run=self._folder(run))
+        make_folder(places.run)
+        for name, text in run.files.items():
+            with published(places.path(name)) as (draft,):
+                draft.write_text(places.expand(text), encoding="utf-8")
+        for words in run.commands:
+            with _timed(places.run / SPENT, run):
+                self._call(words, run, places)
+        for link, target in run.links.items():
+            _make_link(places.path(link), places.path(target))
+        seconds = _spent(places.run / SPENT, run)
+        result = {
+            "group": self.group,
+            "name": run.name,
+            "title": run.title,
+            **run.recipe,
+            "seeds": list(run.seeds),
+            "versions": _versions(),
+            "machine": {"processor": processor_name() or "unknown", "cores": len(os.sched_getaffinity(0))},
+            "wall_seconds": round(seconds, 1),
+            "figures": run.read(places),
+            "curve": read_curve(places.path(run.curve)) if run.curve else {},
+        }
+        with published(self.path_of(run)) as (draft,):
+            draft.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        logger.info("wrote %s", self.path_of(run))
+
+    def _call(self, words: Words, run: Run, places: Places) -> None:
+        first, *others = map(places.expand, words)
+        program = ["-m", "ernie_pair"] if first == "ernie-pair" else [str(ROOT / first)]
+        logger.info("%s: %s", run.name, " ".join(words[:2]))
+        environment = {**os.environ, "PYTHONPATH": _path_of_children()}
+        name = f"{words[1] if first == 'ernie-pair' else first} of {self.group}/{run.name}"
+        with ChildCommand(others, name, self.log_of(run), environment, program) as child:
+            child.finish()
+
+
+def _make_link(link: Path, target: Path) -> None:
+    """Let ``link`` lead to ``target``, unless something is there: weights that somebody put there stay."""
+    make_folder(link.parent)
+    if not os.path.lexists(link):
+        link.symlink_to(target)
+
+
+def _path_of_children() -> str:
+    """Return PYTHONPATH with this source tree: the runs are of the code beside them."""
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+
+
+@contextmanager
+def _timed(path: Path, run: Run) -> Iterator[None]:
+    """Add the seconds of the context to those in ``path``, however it ends."""
+    before, started = _spent(path, run), time.monotonic()
+    try:
+        yield
+    finally:
+        content = {"recipe": run.recipe, "seconds": before + time.monotonic() - started}
+        with published(path) as (draft,):
+            draft.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _spent(path: Path, run: Run) -> float:
+    """Return the seconds that earlier attempts of the same recipe took."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0.0
+    return float(found["seconds"]) if found["recipe"] == run.recipe else 0.0
+
+
+def _versions() -> Dict[str, Any]:
+    found = {name: version_of(name) for name in VERSIONS}
+    return {"ernie-pair": __version__, "python": platform.python_version(), **found}
+
+
+def main_folder() -> Path:
+    """Return where the results are committed."""
+    return ROOT / "scripts" / "results" / "runs"
+
+
+def told(left_out: List[str]) -> None:
+    """Say on stderr what was left out."""
+    for line in left_out:
+        sys.stderr.write(f"left out: {line}\n")

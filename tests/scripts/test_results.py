@@ -1,0 +1,314 @@
+"""The proof of use: runs that go on where they were killed, a page of their JSON, a miniature."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import cut_pairs
+import pytest
+import write_results
+from places import ROOT
+from proof.curves import MOST_POINTS, read_curve, seconds_in
+from proof.experiment import Places, Run, words_of
+from proof.groups import GROUPS
+from proof.page import read_results, render_page
+from proof.runner import Runner, main_folder
+from proof.scale import Scale
+
+from data_tools.base.errors import InputError
+from data_tools.make_sample import SampleConfig, make_sample
+
+SCRIPT = """
+import sys
+from pathlib import Path
+with open(sys.argv[1], "a") as file:
+    file.write("once\\n")
+sys.exit("killed" if Path(sys.argv[2]).exists() else 0)
+"""
+SMALL = {
+    **{"layers": 1, "hidden": 16, "heads": 2, "length": 32, "batch": 4, "processes": 1, "steps": 2},
+    **{"precision": "fp32", "samples": 8, "small_rows": 10, "large_rows": 20, "choose": 10, "rest": 5},
+    **{"epochs": 1, "seeds": 1, "bootstrap": 10},
+}
+
+
+def run_of(folder, name="one", more=(), **changes):
+    """A run of a small script: it notes that it was called, and fails while there is a file `broken`."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    words = (str(script), f"{folder}/calls", f"{folder}/broken", *more)
+    return Run(name, "a title", (words,), lambda places: {"value": 1}, **changes)
+
+
+def runner_of(folder):
+    return Runner("group", Places(folder / "work", folder / "data", folder / "work"), folder / "runs")
+
+
+def calls(folder):
+    path = folder / "calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_run_is_made_once_until_its_commands_change(tmp_path):
+    runner, run = runner_of(tmp_path), run_of(tmp_path)
+    for _ in range(2):
+        assert runner.make([run]) == []
+    assert calls(tmp_path) == 1
+    result = json.loads((tmp_path / "runs" / "group" / "one.json").read_text())
+    assert result["figures"] == {"value": 1} and result["seeds"] == [1234] and result["wall_seconds"] >= 0
+    assert result["versions"]["paddlepaddle"] and result["machine"]["cores"] > 0
+    runner.make([run_of(tmp_path, more=["--flag"])])
+    assert calls(tmp_path) == 2
+
+
+def test_a_run_that_fails_leaves_no_figures_and_goes_on(tmp_path):
+    runner, run = runner_of(tmp_path), run_of(tmp_path)
+    (tmp_path / "broken").write_text("")
+    with pytest.raises(Exception, match="of group/one"):
+        runner.make([run])
+    assert not (tmp_path / "runs").exists()
+    spent = json.loads((tmp_path / "work/group/one/spent.json").read_text())["seconds"]
+    (tmp_path / "broken").unlink()
+    runner.make([run])
+    assert json.loads(runner.path_of(run).read_text())["wall_seconds"] >= round(spent, 1)
+
+
+def test_a_run_without_what_it_needs_is_left_out(tmp_path, capsys):
+    runner = runner_of(tmp_path)
+    lacking = run_of(tmp_path, "lacking", needs=("$WORK/weights",))
+    assert runner.make([lacking, run_of(tmp_path)]) == ["lacking: $WORK/weights is not there"]
+    assert runner.is_done(run_of(tmp_path)) and not runner.is_done(lacking)
+    (tmp_path / "work" / "weights").mkdir()
+    assert runner.make([lacking]) == []
+
+
+def test_files_and_links_are_made_in_their_places(tmp_path):
+    files = {"$RUN/flags.yaml": "train_file: $DATA/train.tsv\n"}
+    links = {"$WORK/weights/half": "$RUN/out"}
+    runner_of(tmp_path).make([run_of(tmp_path, files=files, links=links)])
+    made = tmp_path / "work/group/one"
+    assert (made / "flags.yaml").read_text() == f"train_file: {tmp_path}/data/train.tsv\n"
+    assert (tmp_path / "work/weights/half").readlink() == made / "out"
+    published = (tmp_path / "runs/group/one.json").read_text()
+    assert "train_file: $DATA/train.tsv" in published and json.loads(published)["figures"]
+
+
+def test_no_command_of_an_experiment_names_a_machine():
+    """All runs of all groups: places by name, names of their own, and what they need is made by another."""
+    for group in GROUPS.values():
+        runs = group.runs(Scale())
+        assert len({run.name for run in runs}) == len(runs)
+        for run in runs:
+            text = json.dumps(run.recipe)
+            assert not re.search(r"[=\" ]/\w", text), run.name
+            assert all(need.startswith("$WORK/") for need in run.needs)
+            assert all(words[0] == "ernie-pair" or (ROOT / words[0]).is_file() for words in run.commands)
+
+
+def test_a_row_of_the_ablation_changes_its_flags_alone():
+    scale = Scale()
+    rows = {run.name: run for run in GROUPS["pretraining"].runs(scale)}
+    trainings = {
+        name: {
+            tuple(word.split("=", 1))
+            for words in run.commands
+            for word in words
+            if "launch" in words
+            if "=" in word
+        }
+        for name, run in rows.items()
+    }
+    assert len(set(rows) - {"pretrained", "characters", "gram"}) >= 6
+    for name, flag in (
+        ("no_whole_words", "--whole_word_mask"),
+        ("no_order", "--binary_head"),
+        ("rate_low", "--max_lr"),
+    ):
+        assert {each for each, _ in trainings[name] ^ trainings["base"]} == {flag}
+    tokens = {
+        name: int(flags["--max_steps"]) * int(flags["--global_batch_size"]) * int(flags["--max_seq_len"])
+        for name, flags in ((name, dict(pairs)) for name, pairs in trainings.items())
+        if name not in ("pretrained", "characters", "gram")
+    }
+    assert len(set(tokens.values())) == 1
+
+
+def write_lines(path, events):
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def test_curves_are_thinned_and_keep_their_ends(tmp_path):
+    events = [{"split": "train", "step": step, "loss": step / 7, "noise": 1} for step in range(1, 500)]
+    events += [{"split": "train", "step": 499, "loss": 5.0}, {"split": "valid", "step": 7, "accuracy": 0.5}]
+    write_lines(tmp_path / "metrics.jsonl", events)
+    curve = read_curve(tmp_path / "metrics.jsonl")
+    assert len(curve["train"]) == MOST_POINTS
+    assert curve["train"][0] == {"step": 1, "loss": 0.14286} and curve["train"][-1] == {
+        "step": 499,
+        "loss": 5.0,
+    }
+    assert curve["valid"] == [{"step": 7, "accuracy": 0.5}]
+    assert read_curve(tmp_path / "none") == {}
+
+
+def test_seconds_of_a_pretraining_come_from_its_log(tmp_path):
+    events = [
+        {"split": "train", "step": 1, "consumed_samples": 10, "samples_per_second": 5.0},
+        {"split": "valid", "step": 1, "consumed_samples": 10},
+        {"split": "train", "step": 2, "consumed_samples": 30, "samples_per_second": 10.0},
+    ]
+    write_lines(tmp_path / "metrics.jsonl", events)
+    assert seconds_in(tmp_path / "metrics.jsonl") == 4.0
+
+
+def write_pairs(path, rows):
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_the_cuts_of_a_data_set_share_no_pair(tmp_path):
+    rows = [(f"问{number}", f"答{number}", str(number % 2)) for number in range(60)]
+    test = write_pairs(tmp_path / "dev.tsv", [("答3", "问3", "1"), ("其他", "别的", "0")])
+    train = write_pairs(tmp_path / "train.tsv", [*rows, rows[5]])
+    config = cut_pairs.CutConfig(train, test, str(tmp_path / "cut"), rows="10 20", choose=5, rest=7)
+    cut_pairs.cut_pairs(config)
+    parts = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (tmp_path / "cut").glob("*.jsonl")
+    }
+    keys = {name: [(row["text_a"], row["text_b"]) for row in found] for name, found in parts.items()}
+    assert {name: len(found) for name, found in keys.items()} == {
+        **{"train_10": 10, "train_20": 20, "train_all": 54, "choose": 5, "rest": 7}
+    }
+    assert keys["train_20"][:10] == keys["train_10"] and keys["train_all"][:20] == keys["train_20"]
+    assert len({*keys["train_20"], *keys["choose"], *keys["rest"]}) == 32
+    assert ("问3", "答3") not in {*keys["train_all"], *keys["choose"]}
+    assert all("label" not in row for row in parts["rest"])
+    for row in parts["train_10"]:
+        assert row["label"] == str(int(row["text_a"][1:]) % 2)
+    with pytest.raises(InputError, match="are needed; lower choose or rows"):
+        cut_pairs.cut_pairs(replace(config, rows="60", output_dir=str(tmp_path / "more")))
+
+
+def result_of(group, name, figures, **changes):
+    result = {
+        **{"group": group, "name": name, "title": f"the {name}", "commands": [["ernie-pair", "a b"]]},
+        **{"files": {}, "seeds": [1, 2], "versions": {}, "machine": {"cores": 2}, "wall_seconds": 60},
+        **{"figures": figures, "curve": {}},
+    }
+    return {**result, **changes}
+
+
+def comparison(one, other, gain):
+    values = {"accuracy": 0.5, "f1": 0.5, "auc": 0.5, "loss": 0.5}
+    run = {**values, "calibration_error": 0.1}
+    interval = dict.fromkeys(values, [gain - 0.1, gain + 0.1])
+    difference = {"one": one, "other": other, "mean": dict.fromkeys(values, gain), "interval": interval}
+    models = {name: {"runs": [run, {**run, "accuracy": 0.7}], "interval": interval} for name in (one, other)}
+    return {"rows": 10, "majority": 0.5, "models": models, "differences": [difference]}
+
+
+def test_the_page_shows_what_was_run_and_nothing_else():
+    gain, loss = (comparison(name, "plain", value) for name, value in (("fgm", 0.2), ("rdrop", 0.05)))
+    found = {"options": {n: result_of("options", n, f) for n, f in (("fgm", gain), ("rdrop", loss))}}
+    page = render_page(found, {"options": ["rdrop", "fgm"]})
+    rows = [line for line in page.text.splitlines() if line.startswith("| the ")]
+    assert [row.split(" | ")[0] for row in rows] == ["| the rdrop", "| the fgm"]
+    assert "0.6000 ± 0.1414" in rows[1] and "+0.2000 (+0.1000 to +0.3000)" in rows[1]
+    assert "`run.py options --only fgm`" in rows[1] and "| 2 |" in rows[1]
+    assert "- the rdrop: accuracy +0.0500" in page.text and "- the fgm:" not in page.text
+    for group in ("pretraining", "starts", "forgetting"):
+        assert GROUPS[group].TITLE not in page.text
+    assert 'ernie-pair "a b"' in page.text and page.pictures == {}
+
+
+def test_a_longer_comparison_stands_in_place_of_its_beginning():
+    short, long = (
+        result_of("starts", name, comparison("pretrained", "scratch", 0.1))
+        for name in ("afqmc", "afqmc_four")
+    )
+    page = render_page({"starts": {"afqmc": short, "afqmc_four": long}}, {"starts": ["afqmc", "afqmc_four"]})
+    assert "### the afqmc_four" in page.text and "### the afqmc\n" not in page.text
+    assert "- pretrained - scratch: accuracy +0.1000 (+0.0000 to +0.2000)" in page.text
+
+
+def test_what_is_no_result_is_named(tmp_path):
+    (tmp_path / "starts").mkdir()
+    (tmp_path / "starts" / "broken.json").write_text("[]")
+    with pytest.raises(InputError, match="broken.json.*remove it"):
+        read_results(tmp_path)
+    with pytest.raises(InputError, match="no run is there"):
+        write_results.write_results(
+            write_results.WriteConfig(str(tmp_path / "none"), str(tmp_path / "page.md"))
+        )
+
+
+def test_the_committed_page_is_that_of_the_committed_runs(tmp_path):
+    committed = ROOT / "docs" / "RESULTS.md"
+    if not read_results(main_folder()):
+        assert not committed.exists()
+        return
+    write_results.write_results(write_results.WriteConfig(output=str(tmp_path / "RESULTS.md")))
+    assert (tmp_path / "RESULTS.md").read_text() == committed.read_text()
+    pictures = {path.name for path in (tmp_path / "results").glob("*")}
+    assert pictures == {path.name for path in (ROOT / "docs" / "results").glob("*")}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    make_sample(SampleConfig(output_dir=str(folder / "sample"), documents=120, pairs=180))
+    for name in ("text", "pairs/lcqmc", "vocab"):
+        (folder / name).mkdir(parents=True)
+    (folder / "sample" / "corpus.txt").rename(folder / "text" / "stories.txt")
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / "sample" / "pairs" / name).rename(folder / "pairs" / "lcqmc" / name)
+    words = ["build-vocab", f"--input_path={folder}/text", f"--output_path={folder}/vocab/ernie_1.0_zh.txt"]
+    subprocess.run([sys.executable, "-m", "ernie_pair", *words], check=True, cwd=ROOT)
+    return folder
+
+
+def start(data, folder, group, *words):
+    flags = [f"--{name}={value}" for name, value in SMALL.items()]
+    places = [f"--work={folder}/work", f"--data={data}", f"--results={folder}/runs"]
+    command = [sys.executable, ROOT / "scripts/results/run.py", group, *places, *flags, *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+
+
+def test_a_miniature_of_the_whole(data, tmp_path):
+    """Text to a pretrained model, a classifier from it and both orders asked, and the page of these."""
+    for group, only in (("pretraining", "pretrained"), ("options", "plain symmetric_scoring")):
+        done = start(data, tmp_path, group, "--only", only)
+        assert done.returncode == 0, done.stderr
+    again = start(data, tmp_path, "options", "--only", "plain")
+    assert "run 1 of 1 is done" in again.stderr
+    for path in (tmp_path / "runs").rglob("*.json"):
+        text = path.read_text()
+        assert len(text) < 50_000 and str(tmp_path) not in text and str(data) not in text
+    words = ["--results", tmp_path / "runs", "--output", tmp_path / "RESULTS.md"]
+    subprocess.run([sys.executable, ROOT / "scripts/results/write_results.py", *words], check=True)
+    page = Path(tmp_path / "RESULTS.md").read_text()
+    assert "| pretrained: whole words | 1 | 7." in page or "| pretrained: whole words | 1 | 6." in page
+    assert "| symmetric scoring of the plain models | 1 | " in page
+    assert (tmp_path / "results" / "pretraining.svg").read_text().startswith("<svg")
+    assert (tmp_path / "work/weights/half/model_state.pdparams").is_file()
+
+
+def test_an_unknown_run_or_place_is_one_line(data, tmp_path):
+    unknown = start(data, tmp_path, "options", "--only", "nothing")
+    assert unknown.returncode == 2
+    assert "error: --only nothing is no run of options; use some of plain, rdrop" in unknown.stderr
+    nowhere = start(tmp_path / "nowhere", tmp_path, "options")
+    assert nowhere.returncode == 2 and "nowhere: no such folder" in nowhere.stderr
+
+
+def test_words_leave_out_what_is_none():
+    assert words_of("train", seed=1, model_type=None, scores=True) == (
+        "ernie-pair",
+        "train",
+        "--seed=1",
+        "--scores=true",
+    )
