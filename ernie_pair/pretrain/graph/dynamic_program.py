@@ -151,7 +151,9 @@ def draw_as_static(model_config, seed: int) -> Arrays:
     paddle.enable_static()
     try:
         with paddle.static.program_guard(paddle.static.Program(), startup), paddle.utils.unique_name.guard():
-            names = {name: variable.name for name, variable in build_padded(model_config).state_dict().items()}
+            names = {
+                name: variable.name for name, variable in build_padded(model_config).state_dict().items()
+            }
         cut_normals(startup)
         paddle.seed(seed)
         with paddle.static.scope_guard(scope):
