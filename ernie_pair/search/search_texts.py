@@ -20,6 +20,7 @@ from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.named_texts import NamedText, read_texts
 from ernie_pair.engine.run_log import start_console
+from ernie_pair.inference.scores import COSINE
 from ernie_pair.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP
 from ernie_pair.search.hits import Hit
@@ -63,10 +64,9 @@ class SearchConfig(Options):
     )
     threshold: Optional[float] = option(
         None,
-        help="leave out what scores less: probability, or without a reranker cosine; none: nothing",
+        help="leave out what scores less: a probability, of a --reranker without classes its score, without "
+        "a --reranker a cosine; none: nothing",
         group="evaluation",
-        at_least=-1,
-        at_most=1,
     )
     breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
     long_query: Literal["stop", "cut"] = option(
@@ -82,6 +82,8 @@ class SearchConfig(Options):
             raise InputError("--query and --queries_file are two ways to ask; give one of them")
         if bool(self.queries_file) != bool(self.answers_file):
             raise InputError("--queries_file and --answers_file go together; give both, or neither")
+        if not self.reranker:
+            COSINE.refuse_outside(self.threshold)
         if self.recall_k < self.top_k:
             raise InputError(
                 f"--recall_k {self.recall_k} is below --top_k {self.top_k}; recall as many as are wanted"

@@ -9,6 +9,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.inference.scores import COSINE
 from ernie_pair.search.faiss_index import VectorIndex
 from ernie_pair.search.hits import Hit, rerank
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
@@ -91,8 +92,9 @@ class PairSearcher:
     True
 
     ``index``: what `ernie-pair index` made, and ``model_path`` the embedding model that it was made with.
-    ``reranker``: a pair classifier of two classes, exported or trained, that scores the ``recall_k`` nearest
-    texts; without one their similarity is the score. ``threshold``: hits with a lower score are left out.
+    ``reranker``: a pair classifier of two classes or of none, exported or trained, that scores the
+    ``recall_k`` nearest texts; without one their similarity is the score. ``threshold``: hits with a lower
+    score are left out; a probability, a score of the model, or a cosine.
     ``cuts``: queries that are longer than the model are cut, not refused. ``breadth``: see `VectorIndex`.
     Raises an ErniePairError for what cannot be used so.
     """
@@ -117,6 +119,7 @@ class PairSearcher:
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
         self.threshold, self.cuts = threshold, cuts
         self._scorer: Optional[Scorer] = open_scorer(str(reranker), device, threads) if reranker else None
+        (COSINE if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
 
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, the best first: id, text, score, similarity.
@@ -153,7 +156,7 @@ class PairSearcher:
             scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
         else:
             pairs = [(query, hit.text) for query, hits in zip(queries, recalled) for hit in hits]
-            scores = self._scorer(pairs)
+            scores = self._scorer.score(pairs)
         first = 0
         for hits in recalled:
             yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)

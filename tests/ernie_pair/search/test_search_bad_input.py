@@ -11,10 +11,12 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.base.installation import install_command
+from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index_folder import WRITTEN, open_index_folder
+from ernie_pair.search.models import Scorer
 from ernie_pair.search.search_texts import SearchConfig, search_texts
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 from ernie_pair.search.text_table import TextTable, TextTableWriter
@@ -200,6 +202,29 @@ def test_a_folder_without_an_index_is_named(tmp_path):
         PairSearcher(tmp_path / "absent", "any")
     with pytest.raises(InputError, match="holds no index.json; make an index with ernie-pair index"):
         PairSearcher(tmp_path, "any")
+
+
+@pytest.mark.parametrize(
+    "unit, inside, outside",
+    [
+        (COSINE, -1, 1.5),
+        (PROBABILITY, 1, -0.5),
+        (unit_of(False, (0.0, 5.0)), 4.5, 5.5),
+        (unit_of(False, None), -7.5, None),
+    ],
+    ids=["cosine", "probability", "regression", "ranking"],
+)
+def test_a_threshold_lies_where_the_scores_lie(index, embedder, monkeypatch, unit, inside, outside):
+    scorer = Scorer(lambda pairs: np.linspace(-8, 5, len(pairs)), unit)
+    monkeypatch.setattr("ernie_pair.search.searcher.open_scorer", lambda *given: scorer)
+    reranker = None if unit is COSINE else "ranker"
+    found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
+    assert found == [] or min(hit.score for hit in found) >= inside
+    assert found
+    config_of(index, reranker="ranker", threshold=4.5)  # what it is says the model
+    if outside is not None:
+        with pytest.raises(InputError, match=f"threshold={outside} is .*: it is {unit.name}"):
+            PairSearcher(index, "any", reranker, threshold=outside)
 
 
 @pytest.mark.parametrize(
