@@ -28,7 +28,11 @@ from ernie_pair.search.index_folder import INDEX_MANIFEST
 from ernie_pair.search.searcher import RECALL_K, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
-BREADTH_HELP = "of ivf the lists that are looked through, of hnsw the candidates, flat has none; 0: 64"
+TYPED = "-"  # of --query: queries are read from standard input
+BREADTH_HELP = (
+    "of ivf the lists that are looked through, more where these are empty, of hnsw the candidates, flat has "
+    "none; 0: 64"
+)
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)
@@ -47,7 +51,11 @@ class SearchConfig(Options):
         help="a pair classifier that orders what is found, trained or exported; empty: none",
         group="model",
     )
-    query: str = option("", help="a query, answered on the console", group="data")
+    query: str = option(
+        TYPED,
+        help="a query, answered on the console; -: a query on each line of standard input",
+        group="data",
+    )
     queries_file: str = option(
         "", help="queries, a line each; .tsv: id TAB query; .jsonl: id and text", group="data"
     )
@@ -78,7 +86,9 @@ class SearchConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.query and self.queries_file:
+        if not self.query.strip():
+            raise InputError("--query is empty; fill it in, or leave it out to be asked for queries")
+        if self.query != TYPED and self.queries_file:
             raise InputError("--query and --queries_file are two ways to ask; give one of them")
         if bool(self.queries_file) != bool(self.answers_file):
             raise InputError("--queries_file and --answers_file go together; give both, or neither")
@@ -113,8 +123,8 @@ def search_texts(config: SearchConfig) -> None:
     )
     if results is not None:
         _answer_file(config, searcher, results, count)
-    elif config.query:
-        _print_hits(searcher.search(config.query, config.top_k))
+    elif config.query != TYPED:
+        _print_hits(searcher.search(config.query, config.top_k), config)
     else:
         _answer_lines(config, searcher, sys.stdin)
 
@@ -155,7 +165,7 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
             sys.stdout.flush()
             continue
         try:
-            _print_hits(searcher.search(text, config.top_k))
+            _print_hits(searcher.search(text, config.top_k), config)
         except InputError as error:  # the next one may do
             sys.stderr.write(f"{error.message}\n")
 
@@ -182,8 +192,10 @@ def _line_of(row: NamedText, hits: List[Hit]) -> str:
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 
-def _print_hits(hits: List[Hit]) -> None:
+def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
         print(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
-    if not hits:
-        logger.info("nothing reaches the threshold")
+    if not hits and config.threshold is not None:
+        logger.info("nothing reaches --threshold %g", config.threshold)
+    elif not hits:
+        logger.info("the index gave nothing for the query; raise --breadth")

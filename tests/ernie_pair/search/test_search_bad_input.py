@@ -11,6 +11,7 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.base.installation import install_command
+from ernie_pair.__main__ import _run
 from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import faiss_index
@@ -278,9 +279,26 @@ def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd
         search_texts(config)
 
 
+def test_nothing_found_names_a_threshold_only_where_one_is_given(index, embedder, monkeypatch, capfd):
+    search_texts(config_of(index, query="今天", threshold=1.0))
+    assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
+    monkeypatch.setattr(TextRecall, "recall", lambda *given: [[]])
+    search_texts(config_of(index, query="今天"))
+    told = capfd.readouterr().err
+    assert "threshold" not in told and "gave nothing for the query; raise --breadth" in told
+
+
+def test_an_empty_query_of_the_command_ends_with_2(index, capfd):
+    words = ["search", "--index", str(index), "--model_path", "any", "--query", ""]
+    assert exit_code_of(lambda: _run(words)) == 2
+    assert "error: --query is empty; fill it in" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "flags, reason",
     [
+        ({"query": ""}, "query is empty; fill it in, or leave it out"),
+        ({"query": " "}, "query is empty"),
         ({"query": "q", "queries_file": "f", "answers_file": "o"}, "two ways to ask"),
         ({"queries_file": "f"}, "queries_file and answers_file go together"),
         ({"answers_file": "f"}, "queries_file and answers_file go together"),
