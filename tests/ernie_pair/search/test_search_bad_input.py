@@ -279,7 +279,7 @@ def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd
         search_texts(config)
 
 
-def test_nothing_found_names_a_threshold_only_where_one_is_given(index, embedder, monkeypatch, capfd):
+def test_nothing_found_names_no_threshold_that_is_not_given(index, embedder, monkeypatch, capfd):
     search_texts(config_of(index, query="今天", threshold=1.0))
     assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
     monkeypatch.setattr(TextRecall, "recall", lambda *given: [[]])
