@@ -59,6 +59,11 @@ def format_of(path: Path) -> str:
     return {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}.get(ending, "text")
 
 
+def has_ids(path: Path) -> bool:
+    """Return whether the lines of a file may name their texts; otherwise their numbers do."""
+    return format_of(path) != "text"
+
+
 def read_texts(
     path: Path,
     left_out: Optional[LeftOut] = None,

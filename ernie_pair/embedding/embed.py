@@ -9,13 +9,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.lines import LineRules
-from data_tools.text.named_texts import read_texts
+from data_tools.text.named_texts import NamedText, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
 from ernie_pair.embedding.vector_writer import VectorShape, VectorWriter, part_folder
@@ -126,15 +128,21 @@ def _count_texts(config: EmbedConfig) -> _Texts:
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file; give a file with a text in each line")
     stamp = stamp_of(path)
-    count = sum(1 for _ in _texts_of(config))
-    if not count:
+    lines = np.fromiter((row.line for row in _rows_of(config)), dtype=np.int64)
+    if not len(lines):
         raise InputError(f"{path} holds no text; give a file with a text in each line")
-    return _Texts(count, sha256_of_file(path), stamp)
+    if has_ids(path):  # an index of these vectors would refuse it
+        refuse_repeated_ids(path, (row.id for row in _rows_of(config)), lines)
+    return _Texts(len(lines), sha256_of_file(path), stamp)
 
 
 def _texts_of(config: EmbedConfig) -> Iterator[str]:
+    return (row.text for row in _rows_of(config))
+
+
+def _rows_of(config: EmbedConfig) -> Iterator[NamedText]:
     rules = LineRules(encoding=config.encoding, has_flag=True)
-    return (row.text for row in read_texts(Path(config.input_file), rules=rules))
+    return read_texts(Path(config.input_file), rules=rules)
 
 
 def _asked_of(config: EmbedConfig) -> Tuple[str, str, EmbedderOptions, KernelFlags]:

@@ -105,7 +105,7 @@ def _open(config: ExportEmbeddingConfig) -> Trained:
         raise InputError(f"{folder} holds no {EMBEDDING}; train one with ernie-pair train-embedding")
     if settings.is_exported:
         raise InputError(f"{folder} is an exported model already; give the trained one that it was made of")
-    source = open_model(str(folder), model_type="", from_scratch=False)
+    source = open_model(str(folder), model_type="")
     model, _ = load_text_encoder(source, settings, "cpu", KernelFlags(kernels="plain"))
     tokenizer = open_tokenizer(source.vocab_file, source.spec, settings.max_seq_len)
     return Trained(source, model, settings, tokenizer)

@@ -71,7 +71,7 @@ def _open_trained(path: Path, device: str, options: EmbedderOptions, kernels: Ke
     from ernie_pair.embedding.trained_model import open_trained  # which loads Paddle
     from ernie_pair.model_files.source import open_model, refuse_no_family
 
-    source = open_model(str(path), model_type="", from_scratch=False)
+    source = open_model(str(path), model_type="")
     refuse_no_family(source, "write model_type there")
     settings = read_embedding(path) or _untrained_settings(source, options)
     return open_trained(source, settings, device, kernels, options.threads)

@@ -24,6 +24,7 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import CheckpointError, InputError, message_of
 from data_tools.files.json_file import is_texts, is_whole_number, read_json_object
 from data_tools.files.npy_stream import sha256_of_file
+from ernie_pair.inference.scores import ScoreUnit, unit_of
 from ernie_pair.model_files.config_checks import SHORTEST_PAIR, is_range
 from ernie_pair.model_files.config_json import CONFIG, VOCAB
 from ernie_pair.model_files.labels import CLASSIFICATION, REGRESSION, TARGETS
@@ -55,6 +56,11 @@ class ExportedModel:
     symmetric: str = "none"  # one of SYMMETRIES
     target: str = CLASSIFICATION  # one of TARGETS
     label_range: Optional[Tuple[float, float]] = None  # of regression, where it is known
+
+    @property
+    def score_unit(self) -> ScoreUnit:
+        """Return what a score is: a probability of two classes, or a score of a model without classes."""
+        return unit_of(self.has_classes, self.label_range)
 
     @property
     def has_classes(self) -> bool:

@@ -38,6 +38,7 @@ from ernie_pair.processes.world import World
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
 GPUS = re.compile(r"\d+(,\d+)*")
 NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*")  # as commands are written; a file has an ending, or a folder
+LAUNCHERS_WORD = re.compile(r"^--nproc[-_]per[-_]node(?==|$)")  # what other launchers call --processes
 TIMED = ("train", "pretrain")  # of which a probe can take steps
 CONFIGS: Dict[str, Type[Options]] = {
     "train": TrainConfig,
@@ -66,8 +67,8 @@ class LaunchConfig(Options):
     command: str = option("train", help="what the processes run", group="devices", choices=CONFIGS)
     processes: Union[int, Literal["auto"]] = option(
         0,
-        help="on each machine; 0: one for each of --gpus, or one alone; auto: on the CPU, as many as a short "
-        "probe finds fastest for the same step",
+        help="on each machine, also --nproc_per_node; 0: one for each of --gpus, or one alone; auto: on the "
+        "CPU, as many as a short probe finds fastest for the same step",
         group="devices",
         unit="processes",
         at_least=0,
@@ -139,6 +140,7 @@ def read_launch(
     values of flags of what is started, are chosen for --processes auto; without them it stays, and the flags
     are those of the fewest processes. Raises InputError, for the file with file:line.
     """
+    words = [LAUNCHERS_WORD.sub("--processes", word) for word in words]
     first = words[0] if words else ""
     if "-h" in words or "--help" in words:
         leave_with_help([LaunchConfig, CONFIGS.get(first, TrainConfig)], "ernie-pair launch")

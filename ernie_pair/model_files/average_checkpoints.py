@@ -61,7 +61,7 @@ def average_checkpoints(config: AverageConfig) -> None:
 
     Raises InputError for models of other words or another family, CheckpointError for other names or shapes.
     """
-    sources = [open_model(path, model_type="", from_scratch=False) for path in config.checkpoints]
+    sources = [open_model(path, model_type="") for path in config.checkpoints]
     for source in sources[1:]:
         _refuse_other_model(source, sources[0])
     output_dir = Path(os.path.realpath(config.output_dir))

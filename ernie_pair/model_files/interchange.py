@@ -96,7 +96,7 @@ def convert_from_hugging_face(config: FromHuggingFaceConfig) -> None:
 def _open_folder(model_path: str) -> ModelSource:
     if not Path(model_path).is_dir():
         raise InputError(f"--model_path {model_path} is not a folder; give that of a model")
-    return open_model(model_path, model_type="", from_scratch=False)
+    return open_model(model_path, model_type="")
 
 
 def _parts_of(source: ModelSource) -> ModelParts:

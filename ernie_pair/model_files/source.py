@@ -82,13 +82,14 @@ class ModelSource:
         return read_weights(self.weights)
 
 
-def open_model(name_or_path: str, *, model_type: str, from_scratch: bool) -> ModelSource:
+def open_model(name_or_path: str, *, model_type: str, from_scratch: Optional[bool] = None) -> ModelSource:
     """Find config, vocabulary and weights of ``name_or_path``.
 
     ``model_type``: one of FAMILIES (ernie-gram is ernie_gram), or '' for whichever it is; the config of
     a source that names no family gets it. For what a run's folders stand see `model_folder_of`.
     Raises InputError when something is missing, cannot be fetched or is no such model; weights may be
-    missing only with ``from_scratch``. Raises CheckpointError when it is of another family.
+    missing only with ``from_scratch``, which is None where no training begins. Raises CheckpointError when it
+    is of another family.
     """
     family, folder = model_type.replace("-", "_"), Path(name_or_path)
     if folder.is_dir():
@@ -129,7 +130,7 @@ def refuse_cased(source: ModelSource) -> None:
         )
 
 
-def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+def _open_folder(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
     folder = model_folder_of(folder)
     config = find_config(folder)
     if config is None and (folder / RECIPE_NOTE).is_file():
@@ -143,10 +144,10 @@ def _open_folder(folder: Path, family: str, from_scratch: bool) -> ModelSource:
     weights = find_weights(folder) or find_their_weights(folder)
     if weights is None and not from_scratch:
         _refuse_exported(folder)
-        raise InputError(
-            f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or start from random "
-            "weights with --from_scratch true"
+        other = (
+            "give another model" if from_scratch is None else "start from random weights: --from_scratch true"
         )
+        raise InputError(f"{folder} holds no weights ({', '.join(WEIGHT_FILES)}); add them, or {other}")
     is_theirs = _is_hugging_face(config, weights)
     weights = None if from_scratch else weights
     _refuse_damage(folder, config, folder / VOCAB, weights)
@@ -221,7 +222,7 @@ def _newest_of_run(output_dir: Path) -> Path:
     return output_dir / "model_last"
 
 
-def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> ModelSource:
+def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: Optional[bool]) -> ModelSource:
     """Open the recipe's model_last: parameters, and a config.yml that names the model they began from."""
     note = folder / RECIPE_NOTE
     try:
@@ -237,7 +238,7 @@ def _open_recipes_checkpoint(folder: Path, family: str, from_scratch: bool) -> M
     return replace(base, name=str(folder), weights=None if from_scratch else weights)
 
 
-def _fetch(name: str, family: str, from_scratch: bool) -> ModelSource:
+def _fetch(name: str, family: str, from_scratch: Optional[bool]) -> ModelSource:
     """Fetch a built-in model, from PaddleNLP's cache or its download site."""
     found = _family_of_built_in(name)
     if found is None or (family and found != family):

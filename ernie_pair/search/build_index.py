@@ -174,6 +174,9 @@ def _fill(draft: Path, config: IndexConfig, work: Path) -> None:
     vectors = _vectors_of(config, TextTable(draft, TEXTS), work)
     kind, dim, threads = config.kind, vectors.dim, config.threads or cpu_threads()
     refuse_little_memory(config.shape, count, dim)
+    few = config.shape.few_for_lists(count)
+    if few:
+        logger.warning("%s", few)
     logger.info("building %s of %d vectors of %d", config.shape.words(count), count, dim)
     with CountProgress(count, "vector") as progress:
         index = build_index(config.shape, count, dim, vectors.chunks, threads, progress.advance)

@@ -46,8 +46,19 @@ class IndexShape:
 
     def lists_for(self, count: int) -> int:
         """Return the number of lists for ``count`` vectors: 4 sqrt(count), or fewer where lists are short."""
-        if self.lists:
-            return self.lists
+        return self.lists or self.lists_by(count)
+
+    def few_for_lists(self, count: int) -> str:
+        """Return in words that ``count`` vectors are few for the lists that were asked for, or ''."""
+        if self.kind != "ivf" or self.lists < 2 or self.lists * FEWEST_PER_LIST <= count:
+            return ""
+        return (
+            f"{count} texts are few for {self.lists} lists, of which some may stay empty: "
+            f"--lists {self.lists_by(count)} has {FEWEST_PER_LIST} texts or more for each"
+        )
+
+    def lists_by(self, count: int) -> int:
+        """Return the usual number of lists for ``count`` vectors."""
         return max(1, min(round(4 * math.sqrt(count)), count // FEWEST_PER_LIST))
 
     def words(self, count: int) -> str:
@@ -98,6 +109,8 @@ def build_index(
     index = faiss.index_factory(dim, shape.words(count), faiss.METRIC_INNER_PRODUCT)
     if shape.kind == "hnsw":
         index.hnsw.efConstruction = shape.ef_construction
+    elif shape.kind == "ivf":
+        index.cp.min_points_per_centroid = 1  # or its C++ warns on the console; `few_for_lists` says it
     sample_size = shape.sample_size(count)
     if not index.is_trained:
         index.train(_sample(chunks, count, dim, sample_size or count))
@@ -147,18 +160,32 @@ class VectorIndex:
                 f"{path} holds {self._index.ntotal} vectors of {self._index.d}, not {count} of {dim}; make "
                 "the index again"
             )
+        self._lists = self._index.nlist if kind == "ivf" else 0
+        self._breadth = min(breadth or USUAL_BREADTH, self._lists)
         if kind == "ivf":
-            self._index.nprobe = min(breadth or USUAL_BREADTH, self._index.nlist)
+            self._index.nprobe = self._breadth
         elif kind == "hnsw":
             self._index.hnsw.efSearch = breadth or USUAL_BREADTH
 
-    def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+    def nearest(self, vectors: np.ndarray, count: int, least: int = 0) -> Tuple[np.ndarray, np.ndarray]:
         """Return the cosines float32 [N, count] and the places int64 [N, count] of the nearest vectors.
 
-        The nearest first; a place is -1 where fewer are found. ``vectors`` float32 [N, D] of length 1.
+        The nearest first; a place is -1 where fewer are found. ``vectors`` float32 [N, D] of length 1. Where
+        the lists of an ivf index hold fewer than ``least`` for a vector, it is asked of twice as many.
         """
         self._faiss.omp_set_num_threads(self._threads)
-        return self._index.search(np.ascontiguousarray(vectors, dtype=np.float32), count)
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        cosines, places = self._index.search(vectors, count)
+        least, breadth = min(least, count), self._breadth
+        while breadth < self._lists and least:
+            short = places[:, least - 1] < 0
+            if not short.any():
+                break
+            breadth = self._index.nprobe = min(2 * breadth, self._lists)
+            cosines[short], places[short] = self._index.search(vectors[short], count)
+        if breadth != self._breadth:
+            self._index.nprobe = self._breadth
+        return cosines, places
 
 
 def _first_line(error: Exception) -> str:

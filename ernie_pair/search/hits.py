@@ -12,7 +12,7 @@ class Hit(NamedTuple):
 
     id: str
     text: str
-    score: float  # of the classifier, from 0 to 1; without one the similarity
+    score: float  # of the classifier, a probability where it has classes; without one the similarity
     similarity: float  # the cosine of the embeddings, from -1 to 1
 
     def content(self, digits: int) -> Dict[str, object]:

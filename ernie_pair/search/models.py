@@ -1,7 +1,7 @@
 """The models of a search: one makes vectors of texts, another scores pairs of them."""
 
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -10,8 +10,14 @@ from ernie_pair.inference.embedder import TextEmbedder, open_exported_embedder
 from ernie_pair.inference.embedding_json import read_embedding
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor, TextPair
+from ernie_pair.inference.scores import ScoreUnit
 
-Scorer = Callable[[Sequence[TextPair]], np.ndarray]  # pairs to the probabilities of class 1, float64 [N]
+
+class Scorer(NamedTuple):
+    """What scores pairs: ``score`` makes float64 [N] of N pairs, probabilities of class 1 or other scores."""
+
+    score: Callable[[Sequence[TextPair]], np.ndarray]
+    unit: ScoreUnit
 
 
 def open_embedding_model(
@@ -34,14 +40,14 @@ def open_embedding_model(
 
 
 def open_scorer(folder: str, device: str, threads: int) -> Scorer:
-    """Open a pair classifier of two classes, exported or trained, as what scores pairs.
+    """Open a pair classifier of two classes or of none, exported or trained, as what scores pairs.
 
     Raises an ErniePairError for a folder that is none.
     """
     if (Path(folder) / EXPORT_MANIFEST).is_file():
         predictor = PairPredictor(folder, threads=threads, device=device)
         predictor.refuse_unrankable()
-        return predictor.score
+        return Scorer(predictor.score, predictor.exported.score_unit)
     from ernie_pair.search.trained_scorer import open_trained_scorer  # which loads Paddle
 
-    return open_trained_scorer(folder, device, threads)
+    return Scorer(*open_trained_scorer(folder, device, threads))

@@ -19,6 +19,7 @@ from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.named_texts import NamedText, read_texts
+from ernie_pair.inference.scores import COSINE
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 from ernie_pair.search.build_index import THREADS_HELP
@@ -27,7 +28,11 @@ from ernie_pair.search.index_folder import INDEX_MANIFEST
 from ernie_pair.search.searcher import RECALL_K, PairSearcher
 
 DIGITS, PROMPT = 6, "> "
-BREADTH_HELP = "of ivf the lists that are looked through, of hnsw the candidates, flat has none; 0: 64"
+TYPED = "-"  # of --query: queries are read from standard input
+BREADTH_HELP = (
+    "of ivf the lists that are looked through, more where these are empty, of hnsw the candidates, flat has "
+    "none; 0: 64"
+)
 SPACES = str.maketrans("\t\r\n", "   ")
 
 logger = logging.getLogger(__name__)
@@ -46,7 +51,11 @@ class SearchConfig(Options):
         help="a pair classifier that orders what is found, trained or exported; empty: none",
         group="model",
     )
-    query: str = option("", help="a query, answered on the console", group="data")
+    query: str = option(
+        TYPED,
+        help="a query, answered on the console; -: a query on each line of standard input",
+        group="data",
+    )
     queries_file: str = option(
         "", help="queries, a line each; .tsv: id TAB query; .jsonl: id and text", group="data"
     )
@@ -63,10 +72,9 @@ class SearchConfig(Options):
     )
     threshold: Optional[float] = option(
         None,
-        help="leave out what scores less: probability, or without a reranker cosine; none: nothing",
+        help="leave out what scores less: a probability, of a --reranker without classes its score, without "
+        "a --reranker a cosine; none: nothing",
         group="evaluation",
-        at_least=-1,
-        at_most=1,
     )
     breadth: int = option(0, help=BREADTH_HELP, group="evaluation", at_least=0)
     long_query: Literal["stop", "cut"] = option(
@@ -78,10 +86,14 @@ class SearchConfig(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.query and self.queries_file:
+        if not self.query.strip():
+            raise InputError("--query is empty; fill it in, or leave it out to be asked for queries")
+        if self.query != TYPED and self.queries_file:
             raise InputError("--query and --queries_file are two ways to ask; give one of them")
         if bool(self.queries_file) != bool(self.answers_file):
             raise InputError("--queries_file and --answers_file go together; give both, or neither")
+        if not self.reranker:
+            COSINE.refuse_outside(self.threshold)
         if self.recall_k < self.top_k:
             raise InputError(
                 f"--recall_k {self.recall_k} is below --top_k {self.top_k}; recall as many as are wanted"
@@ -111,8 +123,8 @@ def search_texts(config: SearchConfig) -> None:
     )
     if results is not None:
         _answer_file(config, searcher, results, count)
-    elif config.query:
-        _print_hits(searcher.search(config.query, config.top_k))
+    elif config.query != TYPED:
+        _print_hits(searcher.search(config.query, config.top_k), config)
     else:
         _answer_lines(config, searcher, sys.stdin)
 
@@ -153,7 +165,7 @@ def _answer_lines(config: SearchConfig, searcher: PairSearcher, lines: TextIO) -
             sys.stdout.flush()
             continue
         try:
-            _print_hits(searcher.search(text, config.top_k))
+            _print_hits(searcher.search(text, config.top_k), config)
         except InputError as error:  # the next one may do
             sys.stderr.write(f"{error.message}\n")
 
@@ -180,8 +192,10 @@ def _line_of(row: NamedText, hits: List[Hit]) -> str:
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 
-def _print_hits(hits: List[Hit]) -> None:
+def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
         print(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
-    if not hits:
-        logger.info("nothing reaches the threshold")
+    if not hits and config.threshold is not None:
+        logger.info("nothing reaches --threshold %g", config.threshold)
+    elif not hits:
+        logger.info("the index gave nothing for the query; raise --breadth")

@@ -9,6 +9,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.embedder import TextEmbedder
+from ernie_pair.inference.scores import COSINE
 from ernie_pair.search.faiss_index import VectorIndex
 from ernie_pair.search.hits import Hit, rerank
 from ernie_pair.search.index_folder import INDEX_FILE, IndexFolder, open_index_folder
@@ -55,14 +56,15 @@ class TextRecall:
             breadth,
         )
 
-    def recall(self, queries: Sequence[str]) -> List[List[Hit]]:
+    def recall(self, queries: Sequence[str], least: int = 1) -> List[List[Hit]]:
         """Return the nearest texts of each query, the nearest first, at most recall_k; longer ones are cut.
 
+        Where the lists of an ivf index hold fewer than ``least``, more of them are looked through.
         Raises NumbersError for a vector that is not finite.
         """
         vectors = self._embedder.embed(queries)
         refuse_bad_vectors(vectors, self._embedder.model.name)
-        cosines, places = self._index.nearest(vectors, self.recall_k)
+        cosines, places = self._index.nearest(vectors, self.recall_k, least)
         return [
             [self._hit(place, cosine) for place, cosine in zip(row, near) if place >= 0]
             for row, near in zip(places.tolist(), cosines.tolist())
@@ -91,8 +93,9 @@ class PairSearcher:
     True
 
     ``index``: what `ernie-pair index` made, and ``model_path`` the embedding model that it was made with.
-    ``reranker``: a pair classifier of two classes, exported or trained, that scores the ``recall_k`` nearest
-    texts; without one their similarity is the score. ``threshold``: hits with a lower score are left out.
+    ``reranker``: a pair classifier of two classes or of none, exported or trained, that scores the
+    ``recall_k`` nearest texts; without one their similarity is the score. ``threshold``: hits with a lower
+    score are left out; a probability, a score of the model, or a cosine.
     ``cuts``: queries that are longer than the model are cut, not refused. ``breadth``: see `VectorIndex`.
     Raises an ErniePairError for what cannot be used so.
     """
@@ -117,6 +120,7 @@ class PairSearcher:
         self.texts = TextRecall(folder, embedder, recall_k, threads, breadth)
         self.threshold, self.cuts = threshold, cuts
         self._scorer: Optional[Scorer] = open_scorer(str(reranker), device, threads) if reranker else None
+        (COSINE if self._scorer is None else self._scorer.unit).refuse_outside(threshold)
 
     def search(self, query: str, top_k: int = 10) -> List[Hit]:
         """Return the ``top_k`` texts that match ``query`` best, the best first: id, text, score, similarity.
@@ -148,12 +152,12 @@ class PairSearcher:
             raise InputError(f"{where}{reason}")
 
     def _answers(self, queries: List[str], top_k: int) -> Iterator[List[Hit]]:
-        recalled = self.texts.recall(queries)
+        recalled = self.texts.recall(queries, top_k)
         if self._scorer is None:
             scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
         else:
             pairs = [(query, hit.text) for query, hits in zip(queries, recalled) for hit in hits]
-            scores = self._scorer(pairs)
+            scores = self._scorer.score(pairs)
         first = 0
         for hits in recalled:
             yield rerank(hits, scores[first : first + len(hits)], top_k, self.threshold)

@@ -6,7 +6,7 @@ from typing import Callable, Sequence, Tuple
 import numpy as np
 
 from ernie_pair.device.device import start_device
-from ernie_pair.inference.scores import scores_of
+from ernie_pair.inference.scores import ScoreUnit, scores_of, unit_of
 from ernie_pair.inference.softmax import probabilities, refuse_unrankable
 from ernie_pair.inference.token_rows import encode_texts, open_tokenizer
 from ernie_pair.kernels.kernel_flags import KernelFlags
@@ -24,11 +24,11 @@ BATCH_SIZE = 64
 
 def open_trained_scorer(
     folder: str, device: str, threads: int = 0
-) -> Callable[[Sequence[Tuple[str, str]]], np.ndarray]:
-    """Open the classifier in ``folder``, or the best one of a run there; it scores as its calibration says.
+) -> Tuple[Callable[[Sequence[Tuple[str, str]]], np.ndarray], ScoreUnit]:
+    """Open the classifier in ``folder``, or the best one of a run there: what scores pairs, and its unit.
 
-    ``threads``: of one forward pass on a CPU, 0: those of this process. Raises InputError for a folder
-    without one, or one of more than two classes, CheckpointError.
+    It scores as its calibration says. ``threads``: of one forward pass on a CPU, 0: those of this process.
+    Raises InputError for a folder without one, or one of more than two classes, CheckpointError.
     """
     start_device(device, World())
     path = model_folder_of(Path(folder))
@@ -52,4 +52,5 @@ def open_trained_scorer(
             return scores_of(found, model.spec.labels.label_range)
         return probabilities(found, saved.temperature)[:, 1]
 
-    return scores
+    labels = model.spec.labels
+    return scores, unit_of(labels.has_classes, labels.label_range)

@@ -31,7 +31,10 @@ _SEARCH_BODY = {
     "properties": {
         "query": {"type": "string"},
         "top_k": _TOP_K,
-        "threshold": {"type": "number", "minimum": 0, "maximum": 1},
+        "threshold": {
+            "type": "number",
+            "description": "hits that score less are left out: a probability, without classes a score",
+        },
     },
     "example": {"query": "怎么开户"},
 }

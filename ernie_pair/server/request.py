@@ -107,11 +107,14 @@ def rank_question_of(body: bytes, limits: Limits) -> RankQuestion:
 
 
 def search_question_of(body: bytes, limits: Limits) -> SearchQuestion:
-    """Return what the body of /search asks. Raises RefusedError as `pairs_of` does."""
+    """Return what the body of /search asks. Raises RefusedError as `pairs_of` does.
+
+    Where a threshold may lie depends on the model, which is not asked here.
+    """
     given = _object_in(body, SEARCH_EXAMPLE)
     threshold = given.get("threshold")
-    if threshold is not None and not is_number(threshold, 0, 1):
-        raise RefusedError(422, "threshold is no number from 0 to 1; leave it out for none")
+    if threshold is not None and not is_number(threshold):
+        raise RefusedError(422, "threshold is no number; leave it out for none")
     return SearchQuestion(_query_in(given, SEARCH_EXAMPLE, limits), _top_k_in(given), threshold)
 
 

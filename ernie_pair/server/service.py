@@ -12,6 +12,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
+from data_tools.base.errors import InputError
 from ernie_pair.inference.predictor import PairPredictor, Prediction, TextPair
 from ernie_pair.inference.ranking import best_places
 from ernie_pair.inference.softmax import refuse_unrankable
@@ -153,6 +154,7 @@ class Service:
     async def _found(self, question: SearchQuestion) -> Reply:
         if self.texts is None:
             raise RefusedError(404, "the service has no index; start it with --index and --embedding_model")
+        self._refuse_threshold(question.threshold)
         reason = self.texts.why_refused(question.query)
         if reason:
             raise RefusedError(413, reason)
@@ -170,6 +172,12 @@ class Service:
             refuse_unrankable(len(self.predictor.exported.labels), "the model")
         except ValueError as error:
             raise RefusedError(422, str(error)) from None
+
+    def _refuse_threshold(self, threshold: Optional[float]) -> None:
+        try:
+            self.predictor.exported.score_unit.refuse_outside(threshold)
+        except InputError as error:
+            raise RefusedError(422, error.message.replace("--threshold", "threshold", 1)) from None
 
     async def _unless_left(self, request: Request, answer: Awaitable[Reply]) -> Reply:
         """Wait for ``answer``. Raises ClientDisconnect, and gives the answer up, when the client leaves."""

@@ -18,7 +18,7 @@ from proof.scale import Scale
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
 from data_tools.base.options import names_in, option, refuse_empty, refuse_unknown_names
-from ernie_pair.engine.run_log import start_console
+from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 

@@ -5,6 +5,7 @@ from typing import Dict, Literal
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option
+from ernie_pair.model_files.labels import RANKING, REGRESSION
 from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
 from ernie_pair.pair.metrics import METRICS
 
@@ -71,6 +72,10 @@ class CrossValidateConfig(PairConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.target in (REGRESSION, RANKING):
+            raise InputError(
+                f"--target {self.target}: cross-validate is for classes; leave it out, or train once"
+            )
         if self.streaming:
             raise InputError("--streaming true never has all rows, which are to be divided; leave it out")
         if self.fresh_start:

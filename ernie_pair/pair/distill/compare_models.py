@@ -130,7 +130,7 @@ def _open(name: str, path: str) -> Compared:
             f"--models {name}={path} is not a folder; give the OUT of a training run, or OUT/best"
         )
     folder = model_folder_of(Path(path))
-    return Compared(name, folder, open_model(str(folder), model_type="", from_scratch=False))
+    return Compared(name, folder, open_model(str(folder), model_type=""))
 
 
 def _labels_of_all(models: Sequence[Compared]) -> Labels:

@@ -52,7 +52,7 @@ class Teacher:
             )
         folder = model_folder_of(Path(config.teacher))
         self.config, self.name = config, str(folder)
-        self.source: ModelSource = open_model(str(folder), model_type="", from_scratch=False)
+        self.source: ModelSource = open_model(str(folder), model_type="")
         refuse_no_classifier(self.source.read_weights(), f"--teacher {self.source.name}")
         refuse_no_classes(self.source.spec.labels, f"--teacher {folder}", "distill")
         self.model: PairClassifier = load_classifier(str(folder), config.model_class)[0]

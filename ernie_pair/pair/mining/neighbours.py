@@ -4,8 +4,9 @@ A block compares some texts with all others. Memory: the vectors lie on the disk
 held (about 300 bytes a text), and a block of similarities takes BLOCK_BYTES.
 """
 
+import logging
 from functools import partial
-from typing import Iterator, List, NamedTuple, Protocol, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -18,6 +19,8 @@ NGRAMS = (1, 2)
 COMMON_SHARE, LEAST_COMMON = 0.02, 200  # an n-gram of more texts than both says little and costs much
 NEAR = np.dtype([("node", "<i8"), ("similarity", "<f4")])
 NOBODY = -1
+
+logger = logging.getLogger(__name__)
 
 
 class Embeds(Protocol):
@@ -127,11 +130,12 @@ class Ngrams:
     """A comparison by the cosine of character n-grams, weighted by TF-IDF."""
 
     def __init__(self, texts: Sequence[str]):
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
         most = min(max(int(COMMON_SHARE * len(texts)), LEAST_COMMON), len(texts))
-        counted = TfidfVectorizer(analyzer="char", ngram_range=NGRAMS, max_df=most, dtype=np.float32)
-        self.weights = counted.fit_transform(texts)
+        try:
+            self.weights = _count_ngrams(texts, most)
+        except ValueError:  # none is left: of a small alphabet all may be common
+            logger.info("every character n-gram is in more than %d texts: the common ones count too", most)
+            self.weights = _count_ngrams(texts, len(texts))
         self.others = self.weights.T.tocsr()
 
     def block(self, first: int, end: int) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
@@ -143,3 +147,14 @@ class Ngrams:
     def pairs(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
         """Return the similarities of pairs, float32 [N]."""
         return np.asarray(self.weights[left].multiply(self.weights[right]).sum(axis=1)).ravel()
+
+
+def _count_ngrams(texts: Sequence[str], most: int) -> Any:
+    """Return the weights of the n-grams of at most ``most`` texts, sparse float32 [texts, n-grams].
+
+    Raises ValueError where there is no such n-gram.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    counted = TfidfVectorizer(analyzer="char", ngram_range=NGRAMS, max_df=most, dtype=np.float32)
+    return counted.fit_transform(texts)

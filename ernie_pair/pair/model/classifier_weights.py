@@ -60,7 +60,7 @@ def load_classifier(model_path: str, model_class: str = "") -> Tuple[PairClassif
         raise InputError(
             f"--model_path {model_path} is not a folder; give the OUT of a training run, or OUT/best"
         )
-    source = open_model(model_path, model_type="", from_scratch=False)
+    source = open_model(model_path, model_type="")
     refuse_no_family(source, "write model_type there")
     chosen = trusted_class(source, model_class, PairClassifier, is_trained=True)
     model = build_classifier(source, seed=0, dropout=0.0, model_class=chosen)

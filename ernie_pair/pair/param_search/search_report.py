@@ -3,12 +3,13 @@
 import base64
 import json
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import yaml
 
+from data_tools.base.errors import InputError
 from ernie_pair.model_files.model_card import changed_flags
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.evaluation.prediction_file import ESCAPES
@@ -59,7 +60,9 @@ def flag_file(best: Optional[TrainConfig], config: SearchParamsConfig) -> str:
     if best is None:
         return "# no trial is complete yet\n"
     defaults = {item.name: item.default for item in fields(TrainConfig)}
-    flags = {**changed_flags(asdict(best), defaults), **{name: getattr(best, name) for name in FILES_NAMED}}
+    changed = changed_flags(asdict(best), defaults)
+    flags = {name: value for name, value in changed.items() if not _comes_by_itself(best, name, defaults)}
+    flags.update((name, getattr(best, name)) for name in FILES_NAMED)
     said = {name: value for name, value in flags.items() if name not in LEFT_OUT and value is not None}
     head = f"# ernie-pair train --config {BEST_FLAGS} --output_dir OUT\n"
     return (
@@ -67,6 +70,14 @@ def flag_file(best: Optional[TrainConfig], config: SearchParamsConfig) -> str:
         + f"# chosen by {config.best_metric} of {config.dev_file}\n"
         + yaml.safe_dump(said, allow_unicode=True, sort_keys=False, width=10_000)
     )
+
+
+def _comes_by_itself(best: TrainConfig, name: str, defaults: Dict[str, Any]) -> bool:
+    """Return whether the default of a flag becomes its value: --amp_dtype auto, say, on this machine."""
+    try:
+        return bool(replace(best, **{name: defaults[name]}) == best)
+    except InputError:  # it has no default, or other flags need it
+        return False
 
 
 FILES_NAMED = ("model_name_or_path", "train_file", "dev_file")

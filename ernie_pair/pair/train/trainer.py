@@ -253,7 +253,7 @@ class PairTrainer:
         metrics = run.hooks.best_metrics
         if best is not None:
             self._folder = best
-            load_initial_weights(self.model, open_model(str(best), model_type="", from_scratch=False))
+            load_initial_weights(self.model, open_model(str(best), model_type=""))
             metrics = metrics or self._evaluate(self.eval_dataset, self.config.scored_as)
         is_done = state.step == run.job.total_steps
         return TrainResult(state.step, metrics, state.best_metric, best, is_done)

@@ -94,7 +94,7 @@ def _results(config: FillMaskConfig) -> Results:
             "--text_file -: what was read is gone when --output is looked at again; name a file, or use "
             "> FILE in its place"
         )
-    source = open_model(config.model_name_or_path, model_type="", from_scratch=False)
+    source = open_model(config.model_name_or_path, model_type="")
     inputs: Dict[str, Sequence[Path]] = {
         "text_file": files_of(config.text_file),
         "model_name_or_path": [*source.weight_files, source.vocab_file],

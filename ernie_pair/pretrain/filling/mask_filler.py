@@ -64,7 +64,7 @@ class MaskFiller:
         quiet_libraries()
         if not paddle.in_dynamic_mode():
             raise InputError("static mode is on in this process; call paddle.disable_static() first")
-        source = open_model(model_name_or_path, model_type="", from_scratch=False)
+        source = open_model(model_name_or_path, model_type="")
         self.device = start_device(device or default_device(), World())
         self.model = load_pretrained(source)
         self.tokenizer = WordPiece.from_file(source.vocab_file, source.spec.lower_case)

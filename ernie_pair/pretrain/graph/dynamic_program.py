@@ -12,11 +12,13 @@ import numpy as np
 import paddle
 
 from ernie_pair.device.paddle_patches.optimizer_state import adam_slots
+from ernie_pair.device.paddle_patches.static_programs import cut_normals
 from ernie_pair.kernels.choice import KernelChoice, choose_plain
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.pretrain.graph.model import build_padded, run_ernie, sum_losses
 from ernie_pair.pretrain.graph.program import LOSS_WEIGHTS, feeds_of
 from ernie_pair.pretrain.graph.step_monitors import GRADIENT_NORM, RECORDED_PASSES
+from ernie_pair.pretrain.graph.vocab_padding import cut_vocabulary, pad_vocabulary
 from ernie_pair.pretrain.optimizer.optimizers import build_optimizer
 from ernie_pair.weights.weight_files import Arrays
 
@@ -38,12 +40,14 @@ class DynamicProgram:
 
     def __init__(self, config: PretrainConfig, model_config):
         self.kernels: KernelChoice = choose_plain(config, WHY_PLAIN, config.device)
+        drawn = draw_as_static(model_config, config.seed)
         paddle.seed(config.seed)
         self.config, self.model = config, build_padded(model_config)
         self._fed = feeds_of(model_config)
         self._width = (6 if model_config.num_ngrams else 4) + (config.grad_clip > 0)  # of a record
         self.parameters: Dict[str, paddle.Tensor] = self.model.state_dict()
         self._by_name = {p.name: p for p in self.parameters.values()}
+        self.set_weights({self.parameters[name].name: array for name, array in drawn.items()})
         self._trained = _trained_of(self.model, config.binary_head)
         self.optimizer = build_optimizer(config, self.model, 0.0, self._trained)
         self.slots: Dict[str, Dict[str, tuple]] = {}
@@ -140,6 +144,30 @@ class DynamicProgram:
                 self._state[name].get_tensor().set(array, paddle.CPUPlace())
             else:
                 self._state[name].set_value(array)
+
+
+def draw_as_static(model_config, seed: int) -> Arrays:
+    """Return {structured name: float32 array} of what the start-up program of the static graph draws.
+
+    Dynamic layers draw other numbers from the same seed. The rows that pad the vocabulary are 0, or never
+    right. Dynamic mode is on again afterwards.
+    """
+    device = paddle.device.get_device()
+    startup, scope = paddle.static.Program(), paddle.static.Scope()
+    paddle.enable_static()
+    try:
+        with paddle.static.program_guard(paddle.static.Program(), startup), paddle.utils.unique_name.guard():
+            names = {
+                name: variable.name for name, variable in build_padded(model_config).state_dict().items()
+            }
+        cut_normals(startup)
+        paddle.seed(seed)
+        with paddle.static.scope_guard(scope):
+            paddle.static.Executor().run(startup)
+    finally:
+        paddle.disable_static(device)
+    arrays = {name: np.array(scope.find_var(own).get_tensor()) for name, own in names.items()}
+    return pad_vocabulary(cut_vocabulary(arrays, model_config.vocab_size), model_config.vocab_size)
 
 
 def _trained_of(model, binary_head: bool) -> List[paddle.Tensor]:

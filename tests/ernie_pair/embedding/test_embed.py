@@ -183,6 +183,14 @@ BAD = {
 }
 
 
+def test_an_id_that_stands_twice_is_refused_as_by_index(folder, tmp_path):
+    path = tmp_path / "texts.tsv"
+    path.write_text("id\ttext\na\t我\nb\t你\na\t我你\n", encoding="utf-8")
+    with pytest.raises(InputError, match="texts.tsv:4: the id of line 2 again"):
+        embed(config_of(folder, tmp_path / "v", input_file=str(path)))
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.tsv"]
+
+
 @pytest.mark.parametrize("content, reason", BAD.values(), ids=BAD)
 def test_bad_texts_are_named_and_nothing_is_left(folder, tmp_path, content, reason):
     (tmp_path / "texts.txt").write_bytes(content)

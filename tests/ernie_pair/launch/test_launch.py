@@ -110,6 +110,8 @@ PRETRAIN = ["--model_name_or_path=model", "--input_dir=data", "--output_dir=out"
     [
         (["--device=cpu"], [], 1),
         (["--processes=4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
+        (["--nproc_per_node", "4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
+        (["--nproc-per-node=4", "--device=cpu"], [*LAUNCHER, "--nproc_per_node", "4"], 4),
         (["--gpus=0,1", "--device=gpu", "--sharding_degree=2"], [*LAUNCHER, "--gpus", "0,1"], 1),
         (
             ["--gpus=0,1", "--nnodes=2", "--master=10.0.0.1:6170", "--device=gpu", "--sharding_degree=2"],

@@ -88,6 +88,26 @@ def test_little_breadth_finds_less_than_all_lists(tmp_path, embedder):
     assert shares[0] < 9 and shares[1] > 9.9
 
 
+def test_empty_lists_are_passed_over_until_top_k_are_found(tmp_path, embedder, capfd):
+    """Of 40 lists of 60 texts most hold one or none; one of them is looked through first."""
+    index = index_of(tmp_path, TEXTS[:60], kind="ivf", lists=40)
+    told = capfd.readouterr().err
+    assert (
+        "60 texts are few for 40 lists" in told
+        and "--lists 1 has" in told
+        and "WARNING clustering" not in told
+    )
+    searcher = PairSearcher(index, "any", breadth=1, threads=1)
+    for query in texts_of(12, seed=7):
+        assert len(searcher.search(query, top_k=10)) == 10
+    assert [len(hits) for hits in searcher.search_many(texts_of(12, seed=7), top_k=60)] == [
+        50
+    ] * 12  # recall_k
+    assert all(
+        searcher.texts.recall([query]) != [[]] for query in texts_of(12, seed=7)
+    )  # as the service asks
+
+
 FORMS = {
     "texts.txt": (lambda rows: [text for _, text in rows], lambda place: str(place)),
     "texts.tsv": (lambda rows: ["id\ttext", *("\t".join(row) for row in rows)], lambda place: f"t{place}"),

@@ -11,10 +11,13 @@ from tiny_search import DIM, HashEmbedder, index_of, texts_of, use_embedder, wri
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import CheckpointError, InputError, MachineError, NumbersError
 from data_tools.base.installation import install_command
+from ernie_pair.__main__ import _run
+from ernie_pair.inference.scores import COSINE, PROBABILITY, unit_of
 from ernie_pair.search import build_index as building
 from ernie_pair.search import faiss_index
 from ernie_pair.search.build_index import IndexConfig, make_index
 from ernie_pair.search.index_folder import WRITTEN, open_index_folder
+from ernie_pair.search.models import Scorer
 from ernie_pair.search.search_texts import SearchConfig, search_texts
 from ernie_pair.search.searcher import PairSearcher, TextRecall
 from ernie_pair.search.text_table import TextTable, TextTableWriter
@@ -203,6 +206,29 @@ def test_a_folder_without_an_index_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "unit, inside, outside",
+    [
+        (COSINE, -1, 1.5),
+        (PROBABILITY, 1, -0.5),
+        (unit_of(False, (0.0, 5.0)), 4.5, 5.5),
+        (unit_of(False, None), -7.5, None),
+    ],
+    ids=["cosine", "probability", "regression", "ranking"],
+)
+def test_a_threshold_lies_where_the_scores_lie(index, embedder, monkeypatch, unit, inside, outside):
+    scorer = Scorer(lambda pairs: np.linspace(-8, 5, len(pairs)), unit)
+    monkeypatch.setattr("ernie_pair.search.searcher.open_scorer", lambda *given: scorer)
+    reranker = None if unit is COSINE else "ranker"
+    found = PairSearcher(index, "any", reranker, threshold=inside).search(TEXTS[0], top_k=50)
+    assert found == [] or min(hit.score for hit in found) >= inside
+    assert found
+    config_of(index, reranker="ranker", threshold=4.5)  # what it is says the model
+    if outside is not None:
+        with pytest.raises(InputError, match=f"threshold={outside} is .*: it is {unit.name}"):
+            PairSearcher(index, "any", reranker, threshold=outside)
+
+
+@pytest.mark.parametrize(
     "query, reason",
     [
         ("", "the query is empty"),
@@ -253,9 +279,26 @@ def test_answers_of_a_file_are_not_written_over(index, embedder, tmp_path, capfd
         search_texts(config)
 
 
+def test_nothing_found_names_no_threshold_that_is_not_given(index, embedder, monkeypatch, capfd):
+    search_texts(config_of(index, query="今天", threshold=1.0))
+    assert "nothing reaches --threshold 1\n" in capfd.readouterr().err
+    monkeypatch.setattr(TextRecall, "recall", lambda *given: [[]])
+    search_texts(config_of(index, query="今天"))
+    told = capfd.readouterr().err
+    assert "threshold" not in told and "gave nothing for the query; raise --breadth" in told
+
+
+def test_an_empty_query_of_the_command_ends_with_2(index, capfd):
+    words = ["search", "--index", str(index), "--model_path", "any", "--query", ""]
+    assert exit_code_of(lambda: _run(words)) == 2
+    assert "error: --query is empty; fill it in" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "flags, reason",
     [
+        ({"query": ""}, "query is empty; fill it in, or leave it out"),
+        ({"query": " "}, "query is empty"),
         ({"query": "q", "queries_file": "f", "answers_file": "o"}, "two ways to ask"),
         ({"queries_file": "f"}, "queries_file and answers_file go together"),
         ({"answers_file": "f"}, "queries_file and answers_file go together"),

@@ -33,4 +33,10 @@ def test_trained_models_take_the_threads_of_the_flag(tmp_path, taken, threads):
     embedder = open_embedding_model(model, 0, "cpu", threads)
     for told in (own, taken):
         assert (3 in told) == bool(threads) and (not threads or told[-1] == 3)
-    assert len(scorer([("今天", "明天")])) == 1 and len(embedder.embed(["今天"])) == 1
+    assert len(scorer.score([("今天", "明天")])) == 1 and len(embedder.embed(["今天"])) == 1
+
+
+def test_a_trained_model_for_regression_says_where_scores_lie(tmp_path):
+    asked = {"num_labels": 1, "problem_type": "regression", "label_range": [0.0, 5.0]}
+    model = str(write_trained(tmp_path / "model", **asked))
+    assert open_scorer(model, "cpu", 1).unit[1:] == (0.0, 5.0)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from test_serve import LIMITS, Model, texts
 from tiny_search import HashEmbedder, index_of, texts_of, use_embedder
@@ -163,7 +164,8 @@ def test_searches_that_come_together_are_embedded_together(model, recall):
 BAD_SEARCHES = [
     ({}, 422, "the body holds no query"),
     ({"query": "今" * 19}, 413, "the query has 21 tokens, above the 20 of the model; shorten it"),
-    ({"query": "今", "threshold": 2}, 422, "threshold is no number from 0 to 1"),
+    ({"query": "今", "threshold": 2}, 422, "threshold 2 is above 1; use 1 or less: it is a probability"),
+    ({"query": "今", "threshold": "a"}, 422, "threshold is no number; leave it out for none"),
     ({"query": "今", "top_k": True}, 422, "top_k is no whole number"),
 ]
 
@@ -194,6 +196,15 @@ def test_candidates_beyond_the_size_of_a_request_are_refused(model):
     body = json.dumps({"query": "q", "candidates": ["x"] * 1_000_000}).encode()
     answer = ask(model, lambda client: client.post("/rank", content=body))
     assert answer.status_code == 413 and "\n" not in answer.json()["error"] and model.calls == []
+
+
+def test_a_threshold_of_regression_lies_in_its_range(model, recall):
+    model.exported = replace(model.exported, labels=("score",), target="regression", label_range=(0.0, 5.0))
+    model.score = lambda pairs: np.linspace(4, 5, len(pairs))
+    refused = ask(model, lambda client: search(client, "今", threshold=6), recall)
+    assert refused.status_code == 422 and "threshold 6 is above 5.0" in refused.json()["error"]
+    hits = ask(model, lambda client: search(client, "今", threshold=4.5), recall).json()["hits"]
+    assert len(hits) == 3 and min(hit["score"] for hit in hits) >= 4.5
 
 
 def test_metrics_tell_the_median_and_p99_of_each_endpoint(model, recall):

@@ -210,6 +210,12 @@ def test_what_a_fold_cannot_measure_is_no_nan_in_the_report(config, tmp_path):
     assert table_of_folds(found).rows[2][1 + len(METRICS) - 2] is None
 
 
+@pytest.mark.parametrize("target", ["regression", "ranking"])
+def test_a_target_without_classes_is_the_fault_of_its_flag(config, target):
+    with pytest.raises(InputError, match=f"target {target}: cross-validate is for classes; leave it out"):
+        replace(config, target=target)
+
+
 def test_a_file_of_one_class_is_refused_before_any_run(config, tmp_path):
     rows = ("\t".join(map(str, row)) + "\n" for row in toy_rows(60, 0) if row[2] == 0)
     (tmp_path / "zeros.tsv").write_text("".join(rows), encoding="utf-8")

@@ -98,6 +98,18 @@ def test_texts_that_a_chain_joins_are_never_neighbours(tmp_path):
     assert others and all(group[one] != group[other] for one, other in others)
 
 
+def test_texts_of_few_characters_are_compared_by_common_ngrams(caplog):
+    """Where each n-gram is a common one, all count; so do they not where some are left."""
+    words = ["".join("ab"[number >> bit & 1] for bit in range(9)) for number in range(512)]
+    caplog.set_level("INFO")
+    compare = Ngrams(words)
+    (nodes, similarities), *_ = compare.block(0, 1)
+    assert words[nodes[np.argsort(-similarities, kind="stable")[0]]] == words[0] and len(nodes) > 200
+    assert "every character n-gram is in more than 200 texts" in caplog.text
+    caplog.clear()
+    assert Ngrams([*words, "cd", "cde"]).weights.shape[1] == 5 and not caplog.text
+
+
 class Fake:
     """Puts texts on a circle, by their number."""
 

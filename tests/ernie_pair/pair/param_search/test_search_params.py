@@ -77,6 +77,7 @@ def test_a_search_ends_in_a_file_that_train_takes(config, tmp_path, capsys):
     assert found.best.value == max(each.value for each in found.trials if each.state == "complete")
     assert all(len(each.curve) == 3 for each in found.trials if each.state == "complete")
     run_here(["train", f"--config={out}/best.yaml", f"--output_dir={tmp_path}/again"])
+    assert "amp_dtype" not in (out / "best.yaml").read_text()  # the default says it
     one, other = (folder / "best" / "model_state.pdparams" for folder in (out, tmp_path / "again"))
     assert one.read_bytes() == other.read_bytes()
     assert found.best_run == out / "trials" / f"trial-{found.best.number:04d}"

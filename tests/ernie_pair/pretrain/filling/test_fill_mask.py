@@ -203,3 +203,10 @@ def test_widths_below_one_are_refused_from_python(filler):
     for name, value in product(("top_k", "beam_size"), (0, -1)):
         with pytest.raises(InputError, match=f"{name} {value} is below 1"):
             filler.fill(TEXT, **{name: value})
+
+
+def test_a_folder_without_weights_offers_no_flag_of_training(tmp_path):
+    folder = write_model(tmp_path / "bare")
+    with pytest.raises(InputError, match="holds no weights .*; add them, or give another model$") as caught:
+        MaskFiller(str(folder), "cpu")
+    assert "scratch" not in caught.value.message

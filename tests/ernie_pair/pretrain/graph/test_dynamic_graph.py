@@ -99,6 +99,20 @@ def test_losses_are_those_of_the_static_graph(world, case):
     refuse_far(one, other, rtol=2e-3, atol=2e-5)
 
 
+@pytest.mark.parametrize("model", ["model", "gram"])
+def test_both_graphs_start_from_the_same_random_weights(world, model):
+    """With a vocabulary that is padded."""
+    settings = {**NO_DROPOUT, "kernels": "plain", "max_steps": 2, "seed": 3}
+    one, other = (
+        pretrain(world, f"random {model} {graph}", model, graph=graph, **settings)
+        for graph in ("static", "dynamic")
+    )
+    firsts = [events(output)[0] for output in (one, other)]
+    assert firsts[0]["step"] == firsts[1]["step"] == 0
+    assert firsts[1]["lm_loss"] == pytest.approx(firsts[0]["lm_loss"], rel=1e-5)
+    refuse_far(one, other, rtol=2e-3, atol=2e-5)
+
+
 def test_a_dynamic_run_goes_on_to_the_bit(world):
     """With dropout, several micro-batches in a step, and a vocabulary that is padded."""
     whole = pretrain(world, "whole", **MERGED)
