@@ -19,7 +19,7 @@ from ernie_pair.processes.world import World
 
 NEEDED = ["--model_name_or_path", "m", "--input_dir", "d", "--output_dir", "o"]
 SOURCE = SimpleNamespace(spec=parse_spec({"vocab_size": 9}))
-DATA = SimpleNamespace(fingerprint="abc", tokenizer=SimpleNamespace(sha256="def"))
+DATA = SimpleNamespace(fingerprint="abc", tokenizer=SimpleNamespace(sha256="def"), ngrams=None)
 RECIPE = ["--max_steps", "200000", "--decay_steps", "1980000", "--warmup_rate", "0.01"]
 
 

@@ -271,5 +271,6 @@ def test_pretraining_hands_the_flag_on():
         fingerprint="f",
         tokenizer=SimpleNamespace(sha256="s"),
         samples_per_epoch=9.0,
+        ngrams=None,
     )
     assert _settings_of(config, World(), source, data, "plain").report_to == ("tensorboard", "mlflow")
