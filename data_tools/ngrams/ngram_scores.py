@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-SCORES = ("t", "pmi")
-
 
 class Scored(NamedTuple):
     """n-grams of one length, the best first: int64, float64 and int64 [K]."""
@@ -31,7 +29,7 @@ NOTHING = Scored(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
 class Scorer:
     """Scores n-grams of ``length`` tokens, of which the text holds ``windows``.
 
-    ``token_counts``: int64 [V], how often each token is counted. ``kind``: one of SCORES.
+    ``token_counts``: int64 [V], how often each token is counted. ``kind``: "t" or "pmi".
     """
 
     def __init__(self, kind: str, token_counts: np.ndarray, length: int, windows: int):

@@ -28,6 +28,7 @@ from ernie_pair.model_files.temperature import (
     write_calibration,
 )
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, refuse_mismatch
 
@@ -105,7 +106,7 @@ def mean_of(sources: Sequence[ModelSource]) -> Arrays:
 
 def _weights_of(source: ModelSource) -> Arrays:
     assert source.weights is not None  # a model that is not from scratch has some
-    found = read_weights(source.weights)
+    found = without_ngram_head(read_weights(source.weights))
     numbered = next(filter(is_numbered, found), None)
     if numbered is not None:
         raise CheckpointError(

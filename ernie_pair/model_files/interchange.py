@@ -19,6 +19,7 @@ from ernie_pair.model_files.hugging_face.folder import WRITTEN, ModelParts, writ
 from ernie_pair.model_files.hugging_face.paddle_folder import OWN_FILES, split_heads, write_own_folder
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.model_files.tokenizer_json import tokenizer_json
+from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
 
 
@@ -101,7 +102,7 @@ def _open_folder(model_path: str) -> ModelSource:
 
 def _parts_of(source: ModelSource) -> ModelParts:
     spec, where = source.spec, str(source.weights)
-    arrays = source.read_weights()
+    arrays = without_ngram_head(source.read_weights())
     if any(map(is_numbered, arrays)):
         raise CheckpointError(
             f"{where} names its weights by the order of making; convert them first: ernie-pair convert "

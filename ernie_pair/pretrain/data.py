@@ -103,10 +103,10 @@ class PretrainData:
                 yield from data.updates(consumed_samples)
             return
         steps = range(consumed_samples // config.samples_per_step, config.max_steps)
-        sizes = [config.micro_batch_at(step) for step in steps]
-        batches = self.loader.batches(chain.from_iterable(map(self._indices, steps, sizes)))
-        for size in sizes:
-            yield list(islice(batches, config.count_passes(size)))
+        indices = (self._indices(step, config.micro_batch_at(step)) for step in steps)
+        batches = self.loader.batches(chain.from_iterable(indices))
+        for step in steps:
+            yield list(islice(batches, config.count_passes(config.micro_batch_at(step))))
 
     def evaluation(self, split: str) -> Iterator[MicroBatch]:
         """Yield this rank's share of the global batches of an evaluation, the same ones every time.

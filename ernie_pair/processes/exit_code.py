@@ -13,7 +13,10 @@ def exit_code_of(process: subprocess.Popen) -> Optional[int]:
     """
     if process.returncode is not None:
         return process.returncode
-    ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    try:
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # others have waited for it: poll answers by what it can know, 0
+        return process.poll()
     if ended is None:
         return None
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

@@ -167,24 +167,23 @@ class VectorIndex:
         elif kind == "hnsw":
             self._index.hnsw.efSearch = breadth or USUAL_BREADTH
 
-    def nearest(self, vectors: np.ndarray, count: int, least: int = 0) -> Tuple[np.ndarray, np.ndarray]:
+    def nearest(self, vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
         """Return the cosines float32 [N, count] and the places int64 [N, count] of the nearest vectors.
 
         The nearest first; a place is -1 where fewer are found. ``vectors`` float32 [N, D] of length 1. Where
-        the lists of an ivf index hold fewer than ``least`` for a vector, it is asked of twice as many.
+        the lists of an ivf index that are looked through hold fewer, so are twice as many, and so on.
         """
         self._faiss.omp_set_num_threads(self._threads)
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         cosines, places = self._index.search(vectors, count)
-        least, breadth = min(least, count), self._breadth
-        while breadth < self._lists and least:
-            short = places[:, least - 1] < 0
+        last, breadth = min(count, self._index.ntotal) - 1, self._breadth
+        while breadth < self._lists:
+            short = places[:, last] < 0
             if not short.any():
                 break
-            breadth = self._index.nprobe = min(2 * breadth, self._lists)
-            cosines[short], places[short] = self._index.search(vectors[short], count)
-        if breadth != self._breadth:
-            self._index.nprobe = self._breadth
+            breadth = min(2 * breadth, self._lists)
+            wider = self._faiss.SearchParametersIVF(nprobe=breadth)
+            cosines[short], places[short] = self._index.search(vectors[short], count, params=wider)
         return cosines, places
 
 

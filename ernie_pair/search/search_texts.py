@@ -195,7 +195,5 @@ def _line_of(row: NamedText, hits: List[Hit]) -> str:
 def _print_hits(hits: List[Hit], config: SearchConfig) -> None:
     for hit in hits:
         print(f"{hit.score:.4f}\t{hit.id.translate(SPACES)}\t{hit.text.translate(SPACES)}")
-    if not hits and config.threshold is not None:
+    if not hits:  # an index is never empty, and its lists are looked through until there are hits
         logger.info("nothing reaches --threshold %g", config.threshold)
-    elif not hits:
-        logger.info("the index gave nothing for the query; raise --breadth")

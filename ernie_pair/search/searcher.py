@@ -56,15 +56,14 @@ class TextRecall:
             breadth,
         )
 
-    def recall(self, queries: Sequence[str], least: int = 1) -> List[List[Hit]]:
+    def recall(self, queries: Sequence[str]) -> List[List[Hit]]:
         """Return the nearest texts of each query, the nearest first, at most recall_k; longer ones are cut.
 
-        Where the lists of an ivf index hold fewer than ``least``, more of them are looked through.
         Raises NumbersError for a vector that is not finite.
         """
         vectors = self._embedder.embed(queries)
         refuse_bad_vectors(vectors, self._embedder.model.name)
-        cosines, places = self._index.nearest(vectors, self.recall_k, least)
+        cosines, places = self._index.nearest(vectors, self.recall_k)
         return [
             [self._hit(place, cosine) for place, cosine in zip(row, near) if place >= 0]
             for row, near in zip(places.tolist(), cosines.tolist())
@@ -152,7 +151,7 @@ class PairSearcher:
             raise InputError(f"{where}{reason}")
 
     def _answers(self, queries: List[str], top_k: int) -> Iterator[List[Hit]]:
-        recalled = self.texts.recall(queries, top_k)
+        recalled = self.texts.recall(queries)
         if self._scorer is None:
             scores = np.array([hit.similarity for hits in recalled for hit in hits], dtype=np.float64)
         else:

@@ -60,7 +60,7 @@ def ask_lanes(
     """Return the lanes of a case; a model of random weights, its export and the pairs go into ``folder``."""
     rows = _write_pairs(folder, pair_file, shape.pairs)
     model = _write_trained(flags, shape, folder, vocab_file)
-    spec = open_model(str(model), model_type="", from_scratch=False).spec
+    spec = open_model(str(model), model_type="").spec
     work = [_work_of(spec, encode(rows, model, spec, shape.max_seq_len), shape.batch_size)] * flags.rounds
     asked = {
         "model_path": str(model),

@@ -86,9 +86,8 @@ def distill(
     """
     world = launched_world()
     checked = list(map(checked_callback, callbacks))
-    given = _Given(held(train_dataset), held(eval_dataset), held(unlabelled_dataset))
-    if config.streaming:
-        given = given._replace(train=train_dataset)
+    train_pairs = train_dataset if config.streaming else held(train_dataset)
+    given = _Given(train_pairs, held(eval_dataset), held(unlabelled_dataset))
 
     def train(stop: StopSignals) -> TrainResult:
         start_missing_console(world)

@@ -4,7 +4,8 @@ Long samples take more memory, so a phase may have a micro-batch of its own; the
 """
 
 import re
-from typing import List, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, Tuple
 
 from data_tools.base.errors import InputError
 
@@ -26,7 +27,8 @@ class Phase(NamedTuple):
     micro_batch_size: int
 
 
-def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> List[Phase]:
+@lru_cache(maxsize=8)  # every step asks
+def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: int) -> Tuple[Phase, ...]:
     """Parse '128:9000:32,512:1000'; '' is one phase of ``max_seq_len`` and ``max_steps``.
 
     ``micro_batch_size`` is that of the phases that name none.
@@ -35,8 +37,8 @@ def parse_phases(text: str, max_seq_len: int, max_steps: int, micro_batch_size: 
     that are not ``max_steps`` in all.
     """
     if not text.strip():
-        return [Phase(max_seq_len, max_steps, micro_batch_size)]
-    phases = [_phase_of(part, text, micro_batch_size) for part in text.replace(" ", "").split(",")]
+        return (Phase(max_seq_len, max_steps, micro_batch_size),)
+    phases = tuple(_phase_of(part, text, micro_batch_size) for part in text.replace(" ", "").split(","))
     longest, steps = max(phase.length for phase in phases), sum(phase.steps for phase in phases)
     if longest != max_seq_len:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Dict, List, Literal, Optional, Union
+from typing import Dict, Literal, Optional, Tuple, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import option, refuse_empty
@@ -233,7 +233,7 @@ class PretrainConfig(
             )
 
     @property
-    def phase_list(self) -> List[Phase]:
+    def phase_list(self) -> Tuple[Phase, ...]:
         """Return the phases of the run, one where none are asked for."""
         return parse_phases(self.phases, self.max_seq_len, self.max_steps, self.micro_batch_size)
 

@@ -17,7 +17,7 @@ from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.masking_plugin import load_masking_fn
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.device.device import default_device, quiet_libraries, start_device
+from ernie_pair.device.device import default_device, start_device
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.pretrain.filling.masked_loss import Asking, measure_masked_loss
 from ernie_pair.pretrain.filling.pretrained_model import has_order_head, load_pretrained
@@ -79,13 +79,12 @@ def evaluate_mlm(config: EvaluateMlmConfig) -> Dict[str, Any]:
     which is left out where the model has no head for it or --binary_head is false. Raises InputError for
     a corpus that does not fit the model, CheckpointError for weights without the head for masked tokens.
     """
-    source = open_model(config.model_path, model_type="", from_scratch=False)
+    source = open_model(config.model_path, model_type="")
     corpus = open_corpus(find_corpus(config.input_dir, "--input_dir"))
     results = _results(config, source)
     if results.are_done():
         return json.loads(Path(config.output_file).read_text(encoding="utf-8"))
     dataset, pad_id = _held_out(config, corpus, source)
-    quiet_libraries()
     start_device(config.device, World())
     model = load_pretrained(source)
     asking = Asking(config.max_seq_len, config.batch_size, config.bootstrap)

@@ -6,7 +6,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.text.wordpiece import WordPiece
-from ernie_pair.device.device import default_device, quiet_libraries, start_device
+from ernie_pair.device.device import default_device, start_device
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pretrain.filling.masked_text import MaskedText, Slot, join_tokens, parse_masked_text
 from ernie_pair.pretrain.filling.pretrained_model import load_pretrained
@@ -61,7 +61,6 @@ class MaskFiller:
     def __init__(self, model_name_or_path: str, device: str = ""):
         import paddle
 
-        quiet_libraries()
         if not paddle.in_dynamic_mode():
             raise InputError("static mode is on in this process; call paddle.disable_static() first")
         source = open_model(model_name_or_path, model_type="")

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 import numpy as np
 import paddle
 
+from data_tools.base.errors import MachineError
 from ernie_pair.device.paddle_patches.static_programs import HeldProgram, is_tensor
 from ernie_pair.device.paddle_patches.static_variables import dtype_of, place_of, view_array
 from ernie_pair.kernels.choice import KernelChoice
@@ -93,7 +94,10 @@ class PretrainProgram:
         fleet keeps the number that it merges in a variable, and divides by the one of the start: see
         `PretrainJob`, which undoes that.
         """
-        if passes != self._merged and self.owned_variables([MERGED]):
+        has_number = bool(self.owned_variables([MERGED]))
+        if passes > 1 and not has_number:
+            raise MachineError(f"this Paddle keeps the number of micro-batches elsewhere than in {MERGED}")
+        if passes != self._merged and has_number:
             self.set({MERGED: np.array([passes], dtype=np.int32)})
         self._merged = passes
 

@@ -6,9 +6,8 @@ import paddle
 from ernie_pair.device.paddle_patches.static_programs import describe_sum, insert_op, sync
 from ernie_pair.pretrain.graph.gloo import drop_stream_syncs, wait_for_all
 
-LABELLED = (
-    "labelled"  # float64 [2], fed with several processes: labelled tokens and samples of this rank's step
-)
+# float64 [2], fed with several processes: the masks and the samples of this rank's step.
+LABELLED = "labelled"
 
 
 class RankSums:

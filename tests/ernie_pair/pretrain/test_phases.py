@@ -121,8 +121,8 @@ def test_phases_that_are_none_are_refused(world, text, message):
 
 
 def test_no_phases_are_one():
-    assert parse_phases("", 32, 6, 8) == [Phase(32, 6, 8)]
-    assert parse_phases(" 16:2, 32:4 : 2", 32, 6, 8) == [Phase(16, 2, 8), Phase(32, 4, 2)]
+    assert parse_phases("", 32, 6, 8) == (Phase(32, 6, 8),)
+    assert parse_phases(" 16:2, 32:4 : 2", 32, 6, 8) == (Phase(16, 2, 8), Phase(32, 4, 2))
 
 
 def test_a_model_with_too_few_positions_is_refused(world):

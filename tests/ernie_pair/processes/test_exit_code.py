@@ -1,5 +1,6 @@
 """How a process ended, without the lock of Popen."""
 
+import os
 import subprocess
 import sys
 import time
@@ -37,6 +38,12 @@ def test_the_code_is_that_of_wait_before_and_after(last, code):
     assert wait_for_code(process) == code
     assert process.returncode is None
     assert process.wait() == code and exit_code_of(process) == code
+
+
+def test_a_process_that_others_waited_for_has_ended():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitpid(process.pid, 0)
+    assert exit_code_of(process) == 0  # as Popen says where nobody can know
 
 
 def test_an_interrupt_leaves_no_lock_behind():

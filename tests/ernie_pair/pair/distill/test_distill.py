@@ -167,6 +167,20 @@ def test_what_python_does_not_give_is_named(tmp_path, config):
     assert not (tmp_path / "small" / "checkpoints").exists()
 
 
+def test_a_generator_is_not_read_to_its_end_when_streaming(config):
+    read = []
+
+    def endless():
+        while True:
+            read.append(1)
+            yield ("怎么开户", "如何开户", 1)
+
+    given = student_config(config, streaming=True, max_steps=2)
+    with pytest.raises(InputError, match="train_dataset"):
+        distill(given, endless(), list(toy_rows(20, 0)))
+    assert len(read) < 10
+
+
 def test_cached_answers_teach_as_those_on_the_fly(tmp_path, config):
     for kind in ("cached", "on_the_fly"):
         distill(replace(config, teacher_logits=kind, output_dir=str(tmp_path / kind)))

@@ -205,6 +205,20 @@ def test_the_head_is_no_part_of_other_models(world, start, whole, tmp_path):
         assert len(slot.fillings) == 5
 
 
+def test_the_head_is_no_part_of_mean_and_interchange(world, whole, tmp_path):
+    kept = sorted((whole / "checkpoints").iterdir())[-1]
+    for words in (
+        ("convert", "--to", "hf", "--model_path", whole, "--output_dir", tmp_path / "hf"),
+        ("average-checkpoints", kept, kept, "--output_dir", tmp_path / "mean"),
+    ):
+        done = command(*words)
+        assert done.code == 0, done.told
+    theirs = load_file(tmp_path / "hf" / "model.safetensors")
+    mean = paddle.load(str(tmp_path / "mean" / "model_state.pdparams"))
+    for found in (theirs, mean):
+        assert len(found) > 10 and not any("ngrams" in name for name in found)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
