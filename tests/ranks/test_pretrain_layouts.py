@@ -264,3 +264,18 @@ def test_an_infinite_gradient_skips_its_update_and_nothing_else(folder, processe
     assert skipping["loss_scale"].tolist() == [1] * 9
     weights = [key for key in scaled if "." in key]
     assert all(np.array_equal(scaled[key], skipping[key]) for key in weights)
+
+
+def test_phases_of_two_micro_batches_give_one_answer(folder):
+    """Gradient merge changes at the border: 2 steps of short samples, 3 of long ones."""
+    whole = {"one": {"micro_batch_size": GLOBAL_BATCH, "phases": "16:2,32:3"}}
+    one = results_of(folder, 1, whole, "phases1")["one"][0]
+    layouts = {
+        f"{name}, {phases}": {**degrees, "micro_batch_size": 8, "phases": phases}
+        for name, degrees in {
+            "dp2": {"dp_degree": 2},
+            "sharding2": {"dp_degree": 1, "sharding_degree": 2, "use_sharding": True},
+        }.items()
+        for phases in ("16:2:8,32:3:2", "16:2:4,32:3:8")
+    }
+    assert max(differences(results_of(folder, 2, layouts, "phases2"), one).values()) < BOUND
