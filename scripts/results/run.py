@@ -4,7 +4,8 @@ python scripts/results/run.py starts --work output/results --data my_data
 python scripts/results/run.py options --work output/results --data my_data --only "plain rdrop"
 
 A run that is killed goes on where it was; one whose JSON is there is not repeated unless its commands have
-changed. The figures go to scripts/results/runs; scripts/results/write_results.py makes the page of them.
+changed: then its folder is renamed, and it is made anew. The figures go to scripts/results/runs;
+scripts/results/write_results.py makes the page of them.
 """
 
 from dataclasses import dataclass
@@ -46,6 +47,12 @@ class RunConfig(Scale):
         refuse_empty(self, "work", "results")
         if not Path(self.data).is_dir():
             raise InputError(f"--data {self.data}: no such folder; --help says what it holds")
+        for name in ("work", "data"):
+            if len(str(Path(getattr(self, name)).resolve()).split()) > 1:
+                raise InputError(
+                    f"--{name} {Path(getattr(self, name)).resolve()}: blanks end a path in the flags of the "
+                    "runs; use a folder without any"
+                )
 
 
 def run_group(config: RunConfig) -> None:

@@ -64,6 +64,48 @@ def test_a_run_is_made_once_until_its_commands_change(tmp_path):
     assert calls(tmp_path) == 2
 
 
+def test_a_run_of_other_commands_has_a_folder_of_its_own(tmp_path, caplog):
+    """Of a finished run and of one that was cut short; links into the earlier folder follow, others stay."""
+    runner, made = runner_of(tmp_path), tmp_path / "work/group/one"
+    links = {"$WORK/weights/half": "$RUN/model_1", "$WORK/weights/mine": "$RUN/model_1"}
+    (tmp_path / "work/weights/mine").mkdir(parents=True)
+    runner.make([run_of(tmp_path, links=links)])
+    (made / "kept").write_text("")
+    (tmp_path / "broken").write_text("")
+    with pytest.raises(Exception, match="of group/one"):
+        runner.make([run_of(tmp_path, more=["--flag"])])
+    assert [path.name for path in made.parent.glob("one-earlier-*/kept")] == ["kept"]
+    assert not (made / "kept").exists() and "its commands have changed; the earlier run is" in caplog.text
+    (made / "cut_short").write_text("")
+    (tmp_path / "broken").unlink()
+    runner.make([run_of(tmp_path, more=["--other"], links={link: "$RUN/model_2" for link in links})])
+    assert [path.name for path in made.parent.glob("one-earlier-*/cut_short")] == ["cut_short"]
+    assert (tmp_path / "work/weights/half").readlink() == made / "model_2"
+    assert not (tmp_path / "work/weights/mine").is_symlink()
+
+
+@pytest.mark.parametrize("change", [{"choose": 7}, {"rest": 7}, {"small_rows": 7}, {"learning_rate": 7.0}])
+def test_what_runs_share_has_a_folder_for_its_settings(change):
+    for name in ("lcqmc_large", "lcqmc_large_four"):
+        one, other = (
+            {run.name: run for run in GROUPS["starts"].runs(scale)}[name]
+            for scale in (Scale(), Scale(**change))
+        )
+        for place, words in enumerate(one.commands):
+            folders = [
+                next(word for word in each.commands[place] if "output_dir" in word) for each in (one, other)
+            ]
+            assert (folders[0] == folders[1]) == (words == other.commands[place])
+    two, four = (GROUPS["starts"].runs(Scale())[place].read.keywords["folder"] for place in (0, 3))
+    assert two == four
+
+
+def test_half_a_batch_is_whole_in_every_process():
+    with pytest.raises(InputError, match="batch=6 is no multiple of twice processes=2"):
+        Scale(batch=6, processes=2)
+    assert Scale(batch=8, processes=2).batch == 8
+
+
 def test_a_run_that_fails_leaves_no_figures_and_goes_on(tmp_path):
     runner, run = runner_of(tmp_path), run_of(tmp_path)
     (tmp_path / "broken").write_text("")
@@ -272,9 +314,10 @@ def data(tmp_path_factory):
 
 
 def start(data, folder, group, *words):
-    flags = [f"--{name}={value}" for name, value in SMALL.items()]
-    places = [f"--work={folder}/work", f"--data={data}", f"--results={folder}/runs"]
-    command = [sys.executable, ROOT / "scripts/results/run.py", group, *places, *flags, *words]
+    flags = {"work": folder / "work", "data": data, "results": folder / "runs", **SMALL}
+    given = [word.split("=")[0] for word in words]
+    flags = [f"--{name}={value}" for name, value in flags.items() if f"--{name}" not in given]
+    command = [sys.executable, ROOT / "scripts/results/run.py", group, *flags, *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
 
 
@@ -285,6 +328,10 @@ def test_a_miniature_of_the_whole(data, tmp_path):
         assert done.returncode == 0, done.stderr
     again = start(data, tmp_path, "options", "--only", "plain")
     assert "run 1 of 1 is done" in again.stderr
+    for group, only, flag in (("pretraining", "pretrained", "--steps=4"), ("options", "plain", "--choose=9")):
+        changed = start(data, tmp_path, group, "--only", only, flag)
+        assert changed.returncode == 0, changed.stderr
+        assert f"{group}/{only}: its commands have changed" in changed.stderr
     for path in (tmp_path / "runs").rglob("*.json"):
         text = path.read_text()
         assert len(text) < 50_000 and str(tmp_path) not in text and str(data) not in text
@@ -303,6 +350,10 @@ def test_an_unknown_run_or_place_is_one_line(data, tmp_path):
     assert "error: --only nothing is no run of options; use some of plain, rdrop" in unknown.stderr
     nowhere = start(tmp_path / "nowhere", tmp_path, "options")
     assert nowhere.returncode == 2 and "nowhere: no such folder" in nowhere.stderr
+    (tmp_path / "a b").mkdir()
+    for flag in ("--work", "--data"):
+        blank = start(data, tmp_path, "options", f"{flag}={tmp_path}/a b")
+        assert blank.returncode == 2 and f"error: {flag} {tmp_path}/a b: blanks end a path" in blank.stderr
 
 
 def test_words_leave_out_what_is_none():

@@ -1,5 +1,7 @@
 """An experiment as data: the commands of a run, what they need, and where its figures are read."""
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Tuple
@@ -57,6 +59,11 @@ class Run:
     def recipe(self) -> Dict[str, Any]:
         """Return what decides the figures: a run whose recipe has changed is made again."""
         return {"commands": [list(words) for words in self.commands], "files": dict(self.files)}
+
+
+def hash_of(settings: object) -> str:
+    """Return eight digits that differ where ``settings``, of what JSON has, differ."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def words_of(*command: str, **flags) -> Words:

@@ -3,13 +3,15 @@
 RUNS/GROUP/NAME.json         what is committed: recipe, versions, machine, seconds, figures, curve
 WORK/GROUP/NAME/             $RUN: the files of the run
 WORK/GROUP/NAME/run.log      what its commands said
-WORK/GROUP/NAME/spent.json   the seconds that killed attempts took, of the same recipe
+WORK/GROUP/NAME/spent.json   its recipe, and the seconds that its attempts took
+WORK/GROUP/NAME-earlier-...  $RUN of another recipe, set aside
 """
 
 import json
 import logging
 import os
 import platform
+import secrets
 import sys
 import time
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from typing import Any, Dict, Iterator, List
 from data_tools.base.errors import InputError
 from data_tools.base.installation import version_of
 from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.atomic_folder import point_link
 from ernie_pair.device.cpu_level import processor_name
 from ernie_pair.pair.series.plan import unfinished
 from ernie_pair.processes.child_command import ChildCommand
@@ -79,7 +82,9 @@ class Runner:
 
     def _make(self, run: Run) -> None:
         places = replace(self.places, run=self._folder(run))
+        self._set_aside_other(run)
         make_folder(places.run)
+        _write_spent(places.run / SPENT, run, _spent(places.run / SPENT))
         for name, text in run.files.items():
             with published(places.path(name)) as (draft,):
                 draft.write_text(places.expand(text), encoding="utf-8")
@@ -87,8 +92,8 @@ class Runner:
             with _timed(places.run / SPENT, run):
                 self._call(words, run, places)
         for link, target in run.links.items():
-            _make_link(places.path(link), places.path(target))
-        seconds = _spent(places.run / SPENT, run)
+            _make_link(places.path(link), places.path(target), places.run)
+        seconds = _spent(places.run / SPENT)
         result = {
             "group": self.group,
             "name": run.name,
@@ -105,6 +110,17 @@ class Runner:
             draft.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         logger.info("wrote %s", self.path_of(run))
 
+    def _set_aside_other(self, run: Run) -> None:
+        """Rename the folder of a run if its commands were others: these would refuse what is in it."""
+        folder = self._folder(run)
+        if _read_spent(folder / SPENT).get("recipe", run.recipe) == run.recipe:
+            return
+        ending = f"earlier-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        aside = folder.rename(folder.with_name(f"{folder.name}-{ending}"))
+        logger.warning(
+            "%s/%s: its commands have changed; the earlier run is now in %s", self.group, run.name, aside
+        )
+
     def _call(self, words: Words, run: Run, places: Places) -> None:
         first, *others = map(places.expand, words)
         program = ["-m", "ernie_pair"] if first == "ernie-pair" else [str(ROOT / first)]
@@ -115,10 +131,14 @@ class Runner:
             child.finish()
 
 
-def _make_link(link: Path, target: Path) -> None:
-    """Let ``link`` lead to ``target``, unless something is there: weights that somebody put there stay."""
+def _make_link(link: Path, target: Path, run: Path) -> None:
+    """Let ``link`` lead to ``target``, unless it is none into ``run``: weights of somebody's own stay."""
     make_folder(link.parent)
-    if not os.path.lexists(link):
+    if link.is_symlink() and run in Path(os.readlink(link)).parents:
+        point_link(link, target, ".*")
+    elif os.path.lexists(link):
+        logger.warning("%s stays as it is; what this run has made is %s", link, target)
+    else:
         link.symlink_to(target)
 
 
@@ -130,22 +150,29 @@ def _path_of_children() -> str:
 @contextmanager
 def _timed(path: Path, run: Run) -> Iterator[None]:
     """Add the seconds of the context to those in ``path``, however it ends."""
-    before, started = _spent(path, run), time.monotonic()
+    before, started = _spent(path), time.monotonic()
     try:
         yield
     finally:
-        content = {"recipe": run.recipe, "seconds": before + time.monotonic() - started}
-        with published(path) as (draft,):
-            draft.write_text(json.dumps(content), encoding="utf-8")
+        _write_spent(path, run, before + time.monotonic() - started)
 
 
-def _spent(path: Path, run: Run) -> float:
-    """Return the seconds that earlier attempts of the same recipe took."""
+def _write_spent(path: Path, run: Run, seconds: float) -> None:
+    with published(path) as (draft,):
+        draft.write_text(json.dumps({"recipe": run.recipe, "seconds": seconds}), encoding="utf-8")
+
+
+def _spent(path: Path) -> float:
+    """Return the seconds that earlier attempts took."""
+    return float(_read_spent(path).get("seconds", 0))
+
+
+def _read_spent(path: Path) -> Dict[str, Any]:
+    """Return the recipe and the seconds of earlier attempts; {} where there were none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return 0.0
-    return float(found["seconds"]) if found["recipe"] == run.recipe else 0.0
+        return {}
 
 
 def _versions() -> Dict[str, Any]:

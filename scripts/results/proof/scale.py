@@ -52,9 +52,10 @@ class Scale(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.batch % self.processes:
+        if self.batch % (2 * self.processes):
             raise InputError(
-                f"--batch {self.batch} is no multiple of --processes {self.processes}; change one of them"
+                f"--batch {self.batch} is no multiple of twice --processes {self.processes}, and some rows "
+                "have half the batch; change one of them"
             )
 
     @property

@@ -1,9 +1,10 @@
 """Which options of training help, on the larger cut of LCQMC and from the pretrained weights?"""
 
+from dataclasses import replace
 from functools import partial
 from typing import Dict, List, Tuple
 
-from proof.experiment import Run, Words, words_of
+from proof.experiment import Run, Words, words_of, yaml_of
 from proof.figures import classifier_figures
 from proof.groups.pair_data import (
     BEST_START,
@@ -73,7 +74,8 @@ def _scored_symmetric(scale: Scale) -> Run:
         ask(trained(f"{GROUP}/{PLAIN}", seed), predictions(f"{GROUP}/{name}", seed), symmetric="average")
         for seed in scale.seed_list
     ]
-    return _run(name, "symmetric scoring of the plain models", commands, scale, is_trained=False)
+    run = _run(name, "symmetric scoring of the plain models", commands, scale, is_trained=False)
+    return replace(run, files={"$RUN/plain.yaml": yaml_of(_flags(scale))})  # as it changes with these models
 
 
 def _mined(scale: Scale) -> Run:
@@ -81,9 +83,9 @@ def _mined(scale: Scale) -> Run:
     mined = "$WORK/options/mined/train.jsonl"
     mine = words_of(
         "mine",
-        f"{cut_of('lcqmc')}/train_{scale.large_rows}.jsonl",
+        f"{cut_of('lcqmc', scale)}/train_{scale.large_rows}.jsonl",
         output_file=mined,
-        dev_file=f"{cut_of('lcqmc')}/choose.jsonl",
+        dev_file=f"{cut_of('lcqmc', scale)}/choose.jsonl",
         test_file=test_of("lcqmc"),
         include_labelled=True,
     )
@@ -94,7 +96,7 @@ def _mined(scale: Scale) -> Run:
 
 def _distilled(scale: Scale) -> List[Run]:
     """Return distillation of the plain model of the same seed, without and with pairs that have no labels."""
-    rest = {"unlabelled_file": f"{cut_of('lcqmc')}/rest.jsonl"}
+    rest = {"unlabelled_file": f"{cut_of('lcqmc', scale)}/rest.jsonl"}
     kinds: Dict[str, Tuple[str, Dict[str, str]]] = {
         "distilled": ("distilled from the plain model of the same seed", {}),
         "distilled_more": (f"distilled, {scale.rest:,} more pairs without labels", rest),

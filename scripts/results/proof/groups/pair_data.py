@@ -1,6 +1,6 @@
 """What the runs on pairs share: the cuts of the data sets, the flags of training, how a model is asked."""
 
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple
 
 from proof.experiment import Words, words_of
 from proof.scale import Scale
@@ -10,9 +10,14 @@ WEIGHTS = "$WORK/weights"
 BEST_START = f"{WEIGHTS}/pretrained"
 
 
-def cut_of(data_set: str) -> str:
-    """Return the folder of a data set that is cut into parts without a common pair."""
-    return f"$WORK/pairs/{data_set}"
+def cut_of(data_set: str, scale: Scale) -> str:
+    """Return the folder of a data set that is cut, at these sizes, into parts without a common pair."""
+    sizes = "-".join([*_sizes(data_set, scale), f"choose{scale.choose}", f"rest{scale.rest}"])
+    return f"$WORK/pairs/{data_set}-{sizes}"
+
+
+def _sizes(data_set: str, scale: Scale) -> List[str]:
+    return [str(scale.small_rows), str(scale.large_rows)] if data_set == "lcqmc" else []
 
 
 def test_of(data_set: str) -> str:
@@ -23,10 +28,9 @@ def test_of(data_set: str) -> str:
 def cut_command(data_set: str, scale: Scale) -> Words:
     """Return the command that cuts a data set; where that is done it has nothing to do."""
     train, test = (f"$DATA/pairs/{data_set}/{name}" for name in FILES[data_set])
-    sizes = f"{scale.small_rows} {scale.large_rows}" if data_set == "lcqmc" else ""
     return (
         *("scripts/results/cut_pairs.py", f"--train_file={train}", f"--test_file={test}"),
-        *(f"--output_dir={cut_of(data_set)}", f"--rows={sizes}"),
+        *(f"--output_dir={cut_of(data_set, scale)}", f"--rows={' '.join(_sizes(data_set, scale))}"),
         *(f"--choose={scale.choose}", f"--rest={scale.rest}"),
     )
 
@@ -34,8 +38,8 @@ def cut_command(data_set: str, scale: Scale) -> Words:
 def training_flags(data_set: str, rows: str, scale: Scale) -> Dict[str, object]:
     """Return the flags of a training on the part ``rows`` of a data set: 5000, 20000 or all."""
     return {
-        "train_file": f"{cut_of(data_set)}/train_{rows}.jsonl",
-        "dev_file": f"{cut_of(data_set)}/choose.jsonl",
+        "train_file": f"{cut_of(data_set, scale)}/train_{rows}.jsonl",
+        "dev_file": f"{cut_of(data_set, scale)}/choose.jsonl",
         "max_seq_len": scale.length,
         "batch_size": 64,
         "learning_rate": scale.learning_rate,

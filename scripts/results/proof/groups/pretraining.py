@@ -82,7 +82,7 @@ def _new_model(scale: Scale, family: str) -> Words:
 
 
 def _folder_of_new(scale: Scale, family: str) -> str:
-    return f"$WORK/new/{family}-{scale.layers}x{scale.hidden}"
+    return f"$WORK/new/{family}-{scale.layers}x{scale.hidden}x{scale.heads}"
 
 
 def pretrain_flags(scale: Scale, steps: int) -> Dict[str, object]:
@@ -164,9 +164,11 @@ def _long(name: str, title: str, changes: Dict[str, object], scale: Scale) -> Ru
     """Return a long pretraining, converted into the weights that others start from."""
     run = _run(name, title, {**pretrain_flags(scale, scale.steps), **changes}, scale)
     convert = words_of(
-        "convert", static_model_path="$RUN/out/model_last/static_vars", output_dir=f"{WEIGHTS}/{name}"
+        "convert", static_model_path="$RUN/out/model_last/static_vars", output_dir="$RUN/weights"
     )
-    links = {f"{WEIGHTS}/half": f"$RUN/out/model_{scale.steps // 2}"} if name == "pretrained" else {}
+    links = {f"{WEIGHTS}/{name}": "$RUN/weights"}
+    if name == "pretrained":
+        links[f"{WEIGHTS}/half"] = f"$RUN/out/model_{scale.steps // 2}"
     return replace(run, commands=(*run.commands, convert), links=links)
 
 
@@ -176,7 +178,7 @@ def _row(name: str, title: str, changes: Dict[str, object], scale: Scale) -> Run
 
 def _joined(scale: Scale) -> Run:
     """Return the row whose short documents are joined; it is asked about the same text as the others."""
-    folder = "$WORK/corpus_joined"
+    folder = f"{CORPUS}_joined-{4 * scale.length}"
     corpus = corpus_commands("$DATA/text", folder, join_documents="short", join_tokens=4 * scale.length)
     flags = {**pretrain_flags(scale, scale.ablation_steps), "input_dir": folder}
     return _run("joined", f"documents joined up to {4 * scale.length} tokens", flags, scale, corpus)

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Dict, List, Tuple
 
-from proof.experiment import Run, words_of, yaml_of
+from proof.experiment import Run, hash_of, words_of, yaml_of
 from proof.figures import compared_figures
 from proof.groups.pair_data import WEIGHTS, cut_command, test_of, training_flags
 from proof.scale import FIRST_SEED, Scale
@@ -38,12 +38,14 @@ def _run(
     pretrained = "gram" if family else "pretrained"  # no family takes the weights of another
     places = {start: f"{WEIGHTS}/{start}" for start in starts}
     places.update(pretrained=f"{WEIGHTS}/{pretrained}", scratch=f"random:{WEIGHTS}/{pretrained}")
-    output = f"$WORK/starts/{folder or name}/compared"
+    test = test_of(data_set)
+    settings = hash_of([flags, test, seeds, scale.bootstrap])  # all that is not of the starts
+    output = f"$WORK/compared/{folder or name}-{settings}"  # of no one run: two share it
     command = words_of(
         "compare-starts",
         starts=" ".join(f"{start}={place}" for start, place in places.items()),
         train_config="$RUN/train.yaml",
-        test_file=test_of(data_set),
+        test_file=test,
         output_dir=output,
         seeds=seeds,
         bootstrap=scale.bootstrap,
@@ -53,7 +55,7 @@ def _run(
         name,
         f"{data_set.upper()}, {count}, {FAMILIES[family]} classifier",
         (cut_command(data_set, scale), command),
-        partial(compared_figures, folder=output, test=test_of(data_set)),
+        partial(compared_figures, folder=output, test=test),
         tuple(range(FIRST_SEED, FIRST_SEED + seeds)),
         {"$RUN/train.yaml": yaml_of(flags)},
         tuple(place for place in places.values() if not place.startswith("random:")),
