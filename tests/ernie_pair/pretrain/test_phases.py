@@ -169,10 +169,10 @@ def test_each_phase_deals_its_samples_out_by_its_own_size(world):
     whole = opened(world, **{**settings, "phases": "16:2:8,32:4:8"}).updates(0)
     for group, (one,) in zip(groups, whole):
         for name in ("next_sentence_labels", "masked_lm_labels"):
-            assert np.array_equal(labels_of([one], name), labels_of(group, name))
+            assert np.array_equal(labels_in([one], name), labels_in(group, name))
 
 
-def labels_of(group, name):
+def labels_in(group, name):
     """The labels of a step one after the other, without the padding."""
     labels = np.concatenate([batch[name] for batch in group])
     return labels[labels >= 0]

@@ -119,7 +119,7 @@ def test_a_loss_is_a_mean_over_tokens_not_samples():
             self.token_type_ids = np.zeros(8, int)
             self.masked_positions = np.arange(count)
             self.masked_labels = np.zeros(count, int)
-            self.sop_label = 0
+            self.sop_label, self.ngram_labels = 0, None
 
     def model(input_ids, token_type_ids, masked_positions):
         logits = np.zeros((len(masked_positions), 4), np.float32)

@@ -105,7 +105,7 @@ def held_beside_executor(folder):
         feed = {**batch, **weights, **seed_feed(number)}
         with paddle.static.scope_guard(other.program.scope):
             sums = other.program.executor.run(
-                other.program.main, feed=feed, fetch_list=list(other.program.sums)
+                other.program.main, feed=feed, fetch_list=other.program.sums.recorded
             )
         fetched.append([float(value) for value in sums])
     assert isinstance(program._held[id(program.main)], HeldProgram)
