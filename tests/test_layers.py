@@ -73,7 +73,7 @@ BELOW = {
     ),
     "ernie_pair/pair/evaluation/scores": ("ernie_pair/pair/config", "ernie_pair/pair/report"),
     "ernie_pair/pair/series": ("ernie_pair/pair/train",),
-    "ernie_pair/pair/compare": ("data_tools/samples", "ernie_pair/pair/series"),
+    "ernie_pair/pair/compare": ("ernie_pair/pretrain/filling", "ernie_pair/pair/series"),
     "ernie_pair/pair/cross_validation": ("ernie_pair/pair/series",),
     "ernie_pair/pair/param_search": ("ernie_pair/pair/series",),
     "ernie_pair/pair/export": ("ernie_pair/pair/evaluation",),

@@ -1,19 +1,16 @@
 """How well the initial weights of a model predict the masked words of a domain's held-out text."""
 
-import math
 from typing import Dict
-
-import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.corpus.format import Corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.ernie_dataset import ErnieDataset, masking_rule
-from data_tools.samples.collate import NO_LABEL, collate
 from data_tools.samples.masking_flags import MaskingFlags
 from data_tools.samples.sample_map import build_sample_map
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.source import ModelSource
+from ernie_pair.pretrain.filling.masked_loss import Asking, measure_masked_loss
 from ernie_pair.weights.parameter_matching import match_parameters
 from ernie_pair.weights.parameter_names import HEADS, structured_names
 from ernie_pair.weights.weight_files import as_float32
@@ -29,35 +26,9 @@ def domain_loss(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_l
     InputError for a model that cannot be asked (without a head for masked words, of another vocabulary), and
     CheckpointError when its weights do not fit.
     """
-    import paddle
-    from paddle.nn import functional as F
-
     dataset, pad_id = _dataset_of(source, corpus, num_samples, max_seq_len)
-    model = _masked_word_model(source)
-    loss, hits, tokens = 0.0, 0, 0
-    for first in range(0, num_samples, BATCH):
-        samples = [dataset[index] for index in range(first, min(first + BATCH, num_samples))]
-        batch = collate(samples, pad_id=pad_id, max_seq_len=max_seq_len)
-        labels = batch["masked_lm_labels"]
-        with paddle.no_grad():
-            scores, _ = model(
-                paddle.to_tensor(batch["input_ids"]),
-                token_type_ids=paddle.to_tensor(batch["token_type_ids"]),
-                masked_positions=paddle.to_tensor(batch["masked_positions"]),
-            )
-            wanted = paddle.to_tensor(labels)
-            losses = F.cross_entropy(scores, wanted, ignore_index=NO_LABEL, reduction="none").numpy()
-        is_asked = labels != NO_LABEL
-        loss += losses.reshape(-1)[is_asked].sum(dtype=np.float64)
-        hits += int((scores.numpy().argmax(axis=-1) == labels)[is_asked].sum())
-        tokens += int(is_asked.sum())
-    mean = float(loss / tokens)
-    return {
-        "lm_loss": mean,
-        "perplexity": math.exp(mean),
-        "lm_accuracy": hits / tokens,
-        "masked_tokens": tokens,
-    }
+    measured = measure_masked_loss(_masked_word_model(source), dataset, pad_id, Asking(max_seq_len, BATCH))
+    return {name: measured[name] for name in ("lm_loss", "perplexity", "lm_accuracy", "masked_tokens")}
 
 
 def _dataset_of(source: ModelSource, corpus: Corpus, num_samples: int, max_seq_len: int):

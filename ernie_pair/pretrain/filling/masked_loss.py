@@ -13,11 +13,11 @@ SEED = 1234  # of the resamples
 
 
 class Asking(NamedTuple):
-    """How samples are asked: the longest, how many at a time, and the resamples of the interval."""
+    """How samples are asked: the longest, how many at a time, and the resamples of the interval; 0: none."""
 
     max_seq_len: int
     batch_size: int
-    bootstrap: int
+    bootstrap: int = 0
 
 
 class Dataset(Protocol):
@@ -46,7 +46,11 @@ def measure_masked_loss(model: Any, dataset: Dataset, pad_id: int, asking: Askin
     lm_loss = loss / tokens
     return {
         "lm_loss": lm_loss,
-        "lm_loss_interval": _interval(sums[:, 0], sums[:, 2], asking.bootstrap),
+        **(
+            {"lm_loss_interval": _interval(sums[:, 0], sums[:, 2], asking.bootstrap)}
+            if asking.bootstrap
+            else {}
+        ),
         "perplexity": math.exp(lm_loss),
         "lm_accuracy": hits / tokens,
         "sop_loss": order_loss / max(ordered, 1),

@@ -2,13 +2,10 @@
 
 import json
 import shutil
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from places import ROOT
+from package_command import command
 from safetensors.numpy import load_file
 from tiny_pretrain import CHARACTERS, events, flags, write_corpus, write_model
 
@@ -31,17 +28,6 @@ def world(tmp_path_factory):
     write_model(folder / "gram", model_type="ernie_gram")
     write_corpus(folder / "data", model)
     return folder
-
-
-def command(name, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "ernie_pair", name, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-    )
-    return SimpleNamespace(code=done.returncode, told=done.stderr)
 
 
 def pretrain(world, output, model="model", **changes):

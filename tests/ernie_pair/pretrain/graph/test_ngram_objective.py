@@ -3,14 +3,11 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import numpy as np
 import paddle
 import pytest
-from places import ROOT
+from package_command import command
 from safetensors.numpy import load_file
 from tiny_pretrain import VOCAB, events, flags, write_corpus, write_model
 from tiny_pretrain_data import opened
@@ -45,17 +42,6 @@ def world(tmp_path_factory):
         }
         build_ngrams(NgramsConfig(**{key: str(path) for key, path in settings.items()}, sizes=sizes))
     return folder
-
-
-def command(name, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "ernie_pair", name, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-    )
-    return SimpleNamespace(code=done.returncode, told=done.stderr)
 
 
 def words_of(world, output, lexicon="ngrams.txt", model="model", **changes):
