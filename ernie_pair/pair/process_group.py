@@ -8,6 +8,7 @@ import numpy as np
 
 from data_tools.base.errors import CollectiveError
 from ernie_pair.device.paddle_patches.process_groups import average_gradients, open_store, share_weights
+from ernie_pair.processes.leaving import skip_destructors
 from ernie_pair.processes.meeting_place import MeetingPlace
 from ernie_pair.processes.watchdog import all_start
 from ernie_pair.processes.world import World
@@ -61,6 +62,8 @@ class ProcessGroup:
             dist.init_parallel_env()
             self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
         self._averages_in_backward = dist.get_backend() == "NCCL"
+        if not self._averages_in_backward:
+            skip_destructors()
         self._widens = False
 
     def barrier(self) -> None:

@@ -107,6 +107,10 @@ def launch(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProc
     )
 
 
+def logs_of(folder: Path) -> str:
+    return "".join(path.read_text()[-2000:] for path in sorted((folder / "log").glob("workerlog.*")))
+
+
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
@@ -140,8 +144,7 @@ def train_two(
     two = replace(config, batch_size=config.batch_size // 2, output_dir=str(folder / name))
     told = str(folder / f"{name}.told")
     done = launch(folder, before + TRAIN, json.dumps(asdict(two)), str(stop_at), told, str(poisoned))
-    logs = "".join(path.read_text()[-2000:] for path in sorted((folder / "log").glob("workerlog.*")))
-    assert (done.returncode == 0) == (stop_at == 0 and not fails), done.stderr + logs
+    assert (done.returncode == 0) == (stop_at == 0 and not fails), done.stderr + logs_of(folder)
     return folder / name
 
 
@@ -200,7 +203,8 @@ def test_two_processes_evaluate_and_predict_exactly_as_one(config, one):
         predictions = {"output_file": str(folder / f"{run}.predictions"), "scores": True}
         return {**flags, **metrics, **changed, "bootstrap": 50}, {**flags, **predictions}
 
-    assert launch(folder, ASK, *map(json.dumps, asked("two"))).returncode == 0
+    done = launch(folder, ASK, *map(json.dumps, asked("two")))
+    assert done.returncode == 0, done.stderr + logs_of(folder)
     metrics, predictions = asked("one")
     evaluate_pair(EvaluateConfig(**metrics))
     predict_pair(PredictConfig(**predictions))

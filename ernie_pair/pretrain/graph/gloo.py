@@ -8,6 +8,7 @@ from typing import Optional
 
 from ernie_pair.device.paddle_patches.process_groups import connect_static_programs
 from ernie_pair.device.paddle_patches.static_programs import remove_ops, sync
+from ernie_pair.processes.leaving import skip_destructors
 from ernie_pair.processes.meeting_place import MeetingPlace
 from ernie_pair.processes.short_sockets import shorten_socket_names
 
@@ -30,6 +31,7 @@ def start_gloo(num_processes: int) -> None:
     global _place
     shorten_socket_names()  # Paddle starts a manager
     store = connect_static_programs(num_processes)
+    skip_destructors()
     _place = MeetingPlace(store, num_processes, "pretrain") if store is not None else None
 
 
