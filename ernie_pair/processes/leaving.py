@@ -5,7 +5,7 @@ import ctypes
 import functools
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def skip_destructors() -> None:
     """Let this process end, with its exit code, as soon as Python has: no C++ destructor runs after it.
 
