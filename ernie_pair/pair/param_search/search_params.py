@@ -146,9 +146,9 @@ class _Search:
         shown = "  ".join(f"{name} {value}" for name, value in params.items())
         logger.info("trial %d of %d: %s", number, self.config.trials, shown)
         if is_pruned:
-            self.ranks.by_first(partial(self._tell, number, None, ""))
+            self.ranks.by_first(partial(self._tell, number, ""))
             return
-        value, reason = None, ""
+        reason = ""
         callback = TrialCallback(self.trial, self.config.best_metric)
         try:
             config = self._config_of(number, params)
@@ -156,10 +156,10 @@ class _Search:
             reason = message_of(error)
         else:
             try:
-                value = OneRun(config, [callback]).train().best_metric
+                OneRun(config, [callback]).train()
             except NumbersError as error:
                 reason = message_of(error)
-        self.ranks.by_first(partial(self._tell, number, value, reason))
+        self.ranks.by_first(partial(self._tell, number, reason))
 
     def _config_of(self, number: int, params: Dict[str, Any]) -> TrainConfig:
         """Return the flags of a trial's run. Raises InputError where they exclude each other."""
@@ -177,9 +177,10 @@ class _Search:
     def _folder(self, number: int) -> Path:
         return self.output_dir / TRIALS / f"trial-{number:04d}"
 
-    def _tell(self, number: int, value: Optional[float], reason: str) -> None:
+    def _tell(self, number: int, reason: str) -> None:
         """Note how a trial has ended, with a line on it."""
         assert self.study is not None and self.trial is not None  # this is rank 0
+        value = self.trial.best_value(self.config.lower_is_better)
         if self.trial.is_pruned:
             self.study.prune(number)
             logger.info("trial %d is pruned", number)

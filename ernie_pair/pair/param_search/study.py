@@ -6,6 +6,7 @@ trials before it have shown alone, so that a search that was killed draws what i
 """
 
 import logging
+import math
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -157,15 +158,25 @@ class Trial:
         """Return whether it was pruned before this start."""
         return PRUNED_AT in self._trial.user_attrs
 
-    def report(self, evaluation: int, value: float) -> bool:
+    def best_value(self, lower_is_better: bool) -> Optional[float]:
+        """Return the best finite metric of its evaluations; None without one.
+
+        That of the untrained model, before the first step, is none of them: all trials share it.
+        """
+        curve = self._study.get_trials(deepcopy=False)[self.number - 1].intermediate_values
+        values = [value for value in curve.values() if math.isfinite(value)]
+        return (min if lower_is_better else max)(values, default=None)
+
+    def report(self, evaluation: int, value: float, is_last: bool = False) -> bool:
         """Note the metric of an evaluation, counted from 1, and return whether the trial is to end there.
 
-        A resumed run comes to evaluations that have been noted before; they were not the end.
+        A resumed run comes to evaluations that have been noted before; they were not the end. Nothing is
+        saved by pruning a trial at its last evaluation: it is complete.
         """
         known = self._study.get_trials(deepcopy=False)[self.number - 1].intermediate_values
         if evaluation not in known:
             self._trial.report(value, evaluation)
-        if evaluation < max(known, default=0) or not self._trial.should_prune():
+        if is_last or evaluation < max(known, default=0) or not self._trial.should_prune():
             return False
         self._trial.set_user_attr(PRUNED_AT, evaluation)
         return True

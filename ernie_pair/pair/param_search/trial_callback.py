@@ -26,5 +26,6 @@ class TrialCallback(PairCallback):
         step, last = state.global_step, state.max_steps
         if self.trial is None or step == 0 or (step % args.eval_freq and step < last):
             return
-        if self.trial.report(math.ceil(step / args.eval_freq), float(metrics[self.metric])):
+        evaluation = math.ceil(step / args.eval_freq)
+        if self.trial.report(evaluation, float(metrics[self.metric]), is_last=step >= last):
             control.should_training_stop = True

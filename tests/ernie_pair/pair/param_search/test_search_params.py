@@ -87,6 +87,14 @@ def test_a_search_ends_in_a_file_that_train_takes(config, tmp_path, capsys):
     assert f"best accuracy {found.best.value:.4f}, trial {found.best.number}:" in capsys.readouterr().out
 
 
+def test_the_untrained_model_is_no_value_of_a_trial(config):
+    """All trials share it, so that none would be better than another: here no rate does anything but harm."""
+    harm = {"search": "learning_rate=0.5,1", "pruner": "none", "best_metric": "loss"}
+    found = search_params(replace(config, trials=2, **harm))
+    for each in found.trials:
+        assert each.value == min(each.curve.values())
+
+
 def test_more_trials_go_on_where_the_search_ended(config, runs, tmp_path):
     search_params(config)
     assert len(runs) == 4
@@ -109,6 +117,12 @@ def test_a_poor_trial_is_pruned(config, runs, pruner, pruned):
             assert len(each.curve) < 3 and each.value < found.best.value
 
 
+def test_a_trial_at_its_last_evaluation_is_complete(config, runs):
+    """There is nothing left to be saved, and its value may be the best."""
+    found = search_params(replace(config, trials=10, pruner="asha", evaluations=2, prune_after=1))
+    assert {each.state for each in found.trials} == {"complete"}
+
+
 DIES = """
 import json, os, sys
 from ernie_pair import SearchParamsConfig, search_params
@@ -117,8 +131,8 @@ from ernie_pair.pair.param_search.study import Study, Trial
 flags, place, number = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 report, complete = Trial.report, Study.complete
 
-def report_and_die(self, evaluation, value):
-    stops = report(self, evaluation, value)
+def report_and_die(self, evaluation, value, **given):
+    stops = report(self, evaluation, value, **given)
     if place == "evaluation" and self.number == number and evaluation == 2:
         os._exit(9)
     return stops
