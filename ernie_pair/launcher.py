@@ -1,4 +1,4 @@
-"""Paddle's launcher, with its flags and its signals, and without five of its habits.
+"""Paddle's launcher, with its flags and its signals, and without six of its habits.
 
 python -m ernie_pair.launcher --gpus 0,1 FILE [flags of FILE]
 
@@ -7,11 +7,13 @@ every start and to the console when a process fails; this one does neither. Ever
 share of the cores, or with the user's OMP_NUM_THREADS, where Paddle's launcher lets it use one core. GPUs
 that are not there are an error of one line (exit code 2), not a traceback. Processes that are to run on the
 CPU (`--device cpu` behind FILE) are given no GPU. Its own exit code is that of the
-process which failed, not of another one that it has stopped because of it.
+process which failed, not of another one that it has stopped because of it. The processes of one machine
+meet at a port that no program is given by chance in the seconds until they do.
 """
 
 import os
 import sys
+from pathlib import Path
 from typing import Dict, Optional, Sequence
 
 from data_tools.base.cli import exit_code_of
@@ -22,6 +24,7 @@ from ernie_pair.device.gpu.cards import count_cards, without_cards
 from ernie_pair.device.paddle_patches.launcher import (
     asked_gpus,
     asked_processes,
+    is_one_machine,
     own_exit_code,
     private_environment,
     start_launcher,
@@ -43,9 +46,24 @@ def launch() -> None:
     refuse_absent_gpus(asked_gpus())
     if not asked_gpus():
         os.environ.update(environment_of_processes(asked_processes(), is_cpu_asked(sys.argv)))
+    if is_one_machine():
+        os.environ.setdefault("PORT_RANGE", ports_not_given_by_chance())
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
     with private_environment(), own_exit_code():
         start_launcher()
+
+
+def ports_not_given_by_chance() -> str:
+    """Return the ports to choose from, as Paddle's launcher reads them: first:last.
+
+    Its own 35100:64000 lie among those which the kernel gives to whoever asks for any. There another program
+    can be given the port that the launcher has found free, before its processes have started.
+    """
+    try:
+        first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first_given = 32768  # of Linux, unless it is told otherwise
+    return f"10000:{first_given - 1}" if first_given > 20000 else "35100:64000"
 
 
 def refuse_absent_gpus(asked: Optional[str]) -> None:

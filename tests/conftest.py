@@ -1,8 +1,13 @@
 import logging
+import os
 
 import pytest
 
 import ernie_pair  # noqa: F401 - before Paddle, which it sets up
+from ernie_pair.launcher import ports_not_given_by_chance
+
+# For the tests that start Paddle's launcher itself, side by side with others that open ports.
+os.environ.setdefault("PORT_RANGE", ports_not_given_by_chance())
 
 TOGETHER = {"faults": "processes", "ranks": "processes", "recipes": "recipes"}
 

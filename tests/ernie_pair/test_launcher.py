@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import paddle
 import pytest
@@ -73,6 +74,18 @@ def test_more_processes_than_gpus_are_one_line(monkeypatch):
     said = caught.value.message
     assert said.startswith("--nproc_per_node 3, but 2 GPU(s) are visible, ")
     assert said.endswith("start at most 2, or add --device cpu behind the file")
+
+
+def test_processes_meet_where_no_port_is_given_by_chance(tmp_path):
+    (tmp_path / "told.py").write_text("import os\nprint(os.environ['PADDLE_TRAINER_ENDPOINTS'])\n")
+    given = {name: value for name, value in os.environ.items() if name != "PORT_RANGE"}
+    given["PYTHONPATH"] = str(ROOT)
+    words = ["-m", "ernie_pair.launcher", "--log_dir", "log", "--nproc_per_node", "2", "told.py"]
+    subprocess.run([sys.executable, *words], cwd=tmp_path, env=given, check=True, timeout=120)
+    said = (tmp_path / "log" / "workerlog.0").read_text().split()[-1]
+    ports = [int(endpoint.rpartition(":")[2]) for endpoint in said.split(",")]
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert len(ports) == 2 and all(10000 <= port < first_given for port in ports)
 
 
 def test_a_failed_process_passes_its_code_and_hides_its_env(tmp_path):

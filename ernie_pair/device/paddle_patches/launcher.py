@@ -36,6 +36,13 @@ def asked_processes() -> int:
     return int(parse_args()[0].nproc_per_node or 0)
 
 
+def is_one_machine() -> bool:
+    """Return whether ``sys.argv``, and the environment, name no other machine to meet at."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    return not (os.environ.get("PADDLE_MASTER") or parse_args()[0].master)
+
+
 def visible_gpus() -> List[str]:
     """Return the GPUs that the launcher sees, as --gpus names them."""
     from paddle.distributed.launch.context.device import Device
