@@ -3,8 +3,9 @@
 Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
 `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
 (backup_env.N.json, for lists that the kernel would not pass on), `job.container.Container.__str__` (the
-environment on the console), `job.pod.Pod` with `stop`, `logs` and `exit_code`, `context.device.Device`,
-`context.args_envs.parse_args`, `main.launch`. PADDLE_LOG_LEVEL, in the environment, wins over --log_level.
+environment on the console), `_log_handler` and `outfile` of the same, `job.pod.Pod` with `stop` and
+`exit_code`, `context.device.Device`, `context.args_envs.parse_args`, `main.launch`. PADDLE_LOG_LEVEL, in the
+environment, wins over --log_level.
 """
 
 import os
@@ -105,8 +106,12 @@ def last_lines_shown() -> Iterator[None]:
     stop = Pod.stop
 
     def stop_and_show(pod, *arguments, **named):
+        shown = [(each.outfile, each._log_handler.tell()) for each in pod.containers[:1] if each._log_handler]
         stopped = stop(pod, *arguments, **named)
-        pod.logs()
+        for log, position in shown:
+            with open(log, encoding="utf-8", errors="replace") as file:
+                file.seek(position)
+                sys.stdout.write(file.read())
         return stopped
 
     with replaced(Pod, "stop", stop_and_show):
