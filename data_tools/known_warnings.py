@@ -6,6 +6,7 @@ import warnings
 KNOWN = (
     r"Setuptools is replacing distutils",  # Paddle imports distutils before setuptools, at every start
     r"pkg_resources is deprecated as an API",  # jieba, when it is imported
+    r"IProgress not found",  # tqdm, which PaddleNLP imports, in a notebook without ipywidgets
     r"No ccache found",  # Paddle 3 looks for a compiler's cache, at every start
     r"builtin type (SwigPyPacked|SwigPyObject|swigvarlink) has no __module__",  # faiss, sentencepiece
     r"Type google\._upb\._message\.\w+ uses PyType_Spec with a metaclass",  # protobuf, on Python 3.12
