@@ -101,12 +101,13 @@ class OptionalBuild(build_ext):
 class WholeSdist(sdist):
     """Beside the packages: the tests and what they read, so that who packages it anew can run them."""
 
-    FOLDERS = ("tests", "scripts", ".ci")
+    FOLDERS = ("tests", "scripts", "notebooks", ".ci")
     FILES = ("*.md", "constraints.txt", ".editorconfig", ".gitignore", ".pre-commit-config.yaml")
 
     def make_distribution(self):
         for folder in self.FOLDERS:
             self.filelist.graft(folder)
+        self.filelist.prune("notebooks/output")  # what running them has made
         for pattern in self.FILES:
             self.filelist.include(pattern)
         self.filelist.global_exclude("*.py[co]")
