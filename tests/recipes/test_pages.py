@@ -1,6 +1,7 @@
-"""What the pages say of the package is so: links, flags, commands, messages, files; both languages agree.
+"""What the pages say of the package is so: links, flags, commands, messages, files.
 
-Nothing is run here; the commands of the pages are run by test_readme_blocks.py.
+Nothing is run here: test_readme_blocks.py runs the commands of the pages, and both languages are compared by
+test_page_parity.py.
 """
 
 import os
@@ -21,10 +22,6 @@ from ernie_pair.__main__ import COMMANDS, FORMS, LAUNCH
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`([^`\n]+)`")
-ENGLISH = sorted(page for page in PAGES if page.startswith("docs/en/"))
-# Pages that exist in both languages.
-TWINS = [("README.md", "README_cn.md")]
-TWINS += [(page, page.replace("/en/", "/zh/")) for page in ENGLISH if page.replace("/en/", "/zh/") in PAGES]
 # Flags of launchers, of the scripts that measure and of other programs; of an option that is no single flag.
 FLAGS_OF_OTHERS = set(
     "config help version gpus nproc_per_node nnodes master log_dir processes peer_python language logdir "
@@ -60,11 +57,10 @@ def test_headings_of_a_page_have_anchors_of_their_own(page):
 
 def test_every_page_is_in_the_menu_and_in_the_index():
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    index = text_of("docs/en/index.md")
-    for page in ENGLISH:
-        name = Path(page).name
-        assert f"- en/{name}" in menu, page
-        assert f"]({name})" in index or name == "index.md", page
+    for page in [page for page in PAGES if page.startswith(("docs/en/", "docs/zh/"))]:
+        language, name = Path(page).parts[1:]
+        assert f"{language}/{name}" in menu, page
+        assert f"]({name})" in text_of(f"docs/{language}/index.md") or name == "index.md", page
 
 
 @cache
@@ -164,22 +160,6 @@ def test_places_that_the_page_on_extending_names_are_there():
         if name:
             source = (ROOT / path).read_text(encoding="utf-8")
             assert re.search(rf"^(?:class|def) {name}\b", source, re.M), f"{path}:{name}"
-
-
-def shape_of(page):
-    """Return what a page shows, apart from its words: levels of headings, code, tables."""
-    text = FENCE.sub("", text_of(page))
-    tables = [(table.count("\n"), table.splitlines()[0].count("|")) for table in TABLE.findall(text)]
-    code = [(one.language, one.mark, one.code) for one in blocks() if one.page == page and one.language]
-    return {"headings": [heading.split(" ")[0] for heading in headings(page)], "tables": tables, "code": code}
-
-
-@pytest.mark.parametrize("page, twin", TWINS, ids=lambda page: page)
-def test_both_languages_show_the_same(page, twin):
-    ours, theirs = shape_of(page), shape_of(twin)
-    assert ours["headings"] == theirs["headings"]
-    assert ours["tables"] == theirs["tables"]
-    assert ours["code"] == theirs["code"]
 
 
 @pytest.mark.parametrize(
