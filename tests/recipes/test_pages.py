@@ -18,6 +18,7 @@ from pages import FENCE, PAGES, TABLE, blocks, headings, prose_of, text_of
 from places import ROOT
 from readme_block import FLAGS, between, pages_with
 
+import ernie_pair
 from ernie_pair.__main__ import COMMANDS, FORMS, LAUNCH
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -118,6 +119,11 @@ def test_flags_for_newcomers_are_those_of_the_two_trainings():
         assert set(pretraining) <= flags_of_commands()["pretrain"], line
 
 
+def test_the_api_page_lists_what_can_be_imported():
+    listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", text_of("docs/api.md"), re.M)
+    assert {name: module for module, name in listed} == ernie_pair._OFFERED
+
+
 @cache
 def sources():
     files = [path for folder in ("data_tools", "ernie_pair") for path in (ROOT / folder).rglob("*.py")]
@@ -180,6 +186,6 @@ def test_the_site_builds_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     api = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
-    assert "PairTrainer" in api and "Return" in api
+    assert "PairTrainer" in api and "PairConfig.learning_rate" in api
     site = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("en/*.html"))
     assert not re.search(r'<(?:link|script)[^>]+(?:href|src)="https?://(?!.*canonical)', site)
