@@ -26,7 +26,7 @@ def publish() -> None:
 
 
 def render_flags(page: str) -> str:
-    """Return a heading and a table for each command; one that has all flags of `train` shows its own alone."""
+    """Return a heading and a table for each command; what has all flags of `train` shows its own."""
     configs = config_of_each()
     base = {item.name: _cells(item, configs[BASE]) for item in fields(configs[BASE])}
     parts = []
@@ -43,10 +43,10 @@ def render_flags(page: str) -> str:
 
 
 def config_of_each() -> Dict[str, Type[Options]]:
-    """Return {command: its class of flags}; a form of a command is named with the flag that selects it."""
+    """Return {command: its class of flags}; a form of a command is named with its flag: convert to hf."""
     classes = {name: (module, config) for name, (module, _, config, _) in COMMANDS.items()}
     for (command, flag, value), (module, _, config, _) in FORMS.items():
-        classes[f"{command} --{flag} {value}"] = (module, config)
+        classes[f"{command} {flag} {value}"] = (module, config)
     return {name: getattr(import_module(module), config) for name, (module, config) in classes.items()}
 
 

@@ -1,4 +1,4 @@
-"""Keep the results of finished quickstarts, several seeds, and show them in both READMEs.
+"""Keep the results of finished quickstarts, several seeds, and show them in the pages.
 
 python scripts/quickstart_table.py output/a output/b output/c
 """
@@ -16,7 +16,7 @@ PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
 
 
 def publish(folders: List[Path]) -> None:
-    """Keep the results of finished quickstarts in PUBLISHED and show them in both READMEs."""
+    """Keep the results of finished quickstarts in PUBLISHED and show them in the pages."""
     runs = [json.loads((folder / PUBLISHED.name).read_text(encoding="utf-8")) for folder in folders]
     PUBLISHED.parent.mkdir(exist_ok=True)
     PUBLISHED.write_text(json.dumps(runs, indent=2) + "\n", encoding="utf-8")

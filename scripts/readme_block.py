@@ -1,4 +1,4 @@
-"""What stands between two marks of the pages, in both languages: figures and tables that a command puts there."""
+"""What stands between two marks of the pages, in both languages: what a command puts there."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Keep the figures of a comparison side by side and show its ratios: all in docs, the main ones in the READMEs.
+"""Keep the figures of a comparison side by side and show its ratios: all in docs, some in the READMEs.
 
 python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
 
