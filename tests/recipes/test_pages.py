@@ -187,5 +187,8 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     api = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
     assert "PairTrainer" in api and "PairConfig.learning_rate" in api
+    page = tmp_path / "site" / "en" / "fine-tune.html"
+    languages = re.findall(r'href="([^"]+)" hreflang', page.read_text(encoding="utf-8"))
+    assert languages and all((page.parent / link).is_file() for link in languages)
     site = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("en/*.html"))
     assert not re.search(r'<(?:link|script)[^>]+(?:href|src)="https?://(?!.*canonical)', site)
