@@ -47,7 +47,11 @@ def config_of_each() -> Dict[str, Type[Options]]:
     classes = {name: (module, config) for name, (module, _, config, _) in COMMANDS.items()}
     for (command, flag, value), (module, _, config, _) in FORMS.items():
         classes[f"{command} {flag} {value}"] = (module, config)
-    return {name: getattr(import_module(module), config) for name, (module, config) in classes.items()}
+    found = {}
+    for name, (module, config) in classes.items():
+        place, _, there = config.rpartition(":")  # module:Config where another module holds it
+        found[name] = getattr(import_module(place or module), there)
+    return found
 
 
 def _ordered(config: Type[Options]) -> List[Field]:
