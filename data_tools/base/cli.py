@@ -22,8 +22,8 @@ def parse_config(
 
     ``--no-merge`` and ``--no_merge`` are the same flag, and a bare boolean flag means true. ``program``:
     its name in the help; left out, it is that of the file that runs.
-    Raises InputError: an unknown or missing flag, one given twice with different values, a value of
-    the wrong type, or whatever the dataclass itself refuses.
+    Of a flag that is given twice the last value counts, and a line on stderr says so. Raises InputError: an
+    unknown or missing flag, a value of the wrong type, or whatever the dataclass itself refuses.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     split = split_words(words, flag_names(config_class))

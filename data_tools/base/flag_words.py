@@ -1,7 +1,9 @@
 """The words of a command line as flags with their values; argparse splits them and understands none."""
 
+import sys
 from argparse import SUPPRESS, ArgumentParser
 from dataclasses import fields
+from itertools import groupby
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Type, get_origin
 
 from data_tools.base.errors import InputError
@@ -55,10 +57,10 @@ def given_by(split: SplitWords, config_class: Type[Options]) -> Dict[str, Given]
 
 
 def flags_given(split: SplitWords, config_class: Type[Options]) -> Dict[str, Given]:
-    """Return the flags of a class among the words. Raises InputError for one with two values or none."""
+    """Return the flags of a class among the words. Raises InputError for one without a value."""
     hints = hints_of(config_class)
     return {
-        name: Given(_only_value(name, texts, hints[name]), f"--{name}")
+        name: Given(_last_value(name, texts, hints[name]), f"--{name}")
         for name, texts in split.flags.items()
         if name in hints
     }
@@ -76,16 +78,17 @@ def _without_flags(words: List[str], config_class: Type[Options]) -> Dict[str, G
     return given
 
 
-def _only_value(name: str, texts: List[Optional[str]], hint) -> str:
-    """Return the value of a flag. Raises InputError for two of them, or for none."""
-    for text in texts:
-        if text != texts[0]:
-            raise InputError(
-                f"--{name} is given twice, as {texts[0] or 'true'} and {text or 'true'}; give it once"
-            )
-    if texts[0] is None and hint is not bool:
+def _last_value(name: str, texts: List[Optional[str]], hint) -> str:
+    """Return the last value of a flag, and tell of an earlier one that differs. Raises InputError for none.
+
+    So what a script or an alias presets can be overridden by a flag behind it.
+    """
+    if texts[-1] is None and hint is not bool:
         raise InputError(f"--{name} has no value; it takes {kind_of(hint)}")
-    return "true" if texts[0] is None else texts[0]
+    shown = [text for text, _ in groupby("true" if text is None else text for text in texts)]
+    if len(shown) > 1:
+        sys.stderr.write(f"--{name} is given as {' and as '.join(shown)[:200]}: the last one counts\n")
+    return "true" if texts[-1] is None else texts[-1]
 
 
 def _unrecognized(words: List[str], cure: str) -> InputError:
