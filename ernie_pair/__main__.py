@@ -5,7 +5,7 @@ Stands above the layers, like scripts/: it is the one module here that knows bot
 
 import sys
 from importlib import import_module
-from typing import Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
@@ -15,14 +15,24 @@ from ernie_pair.commands.versions import versions
 # command: (module, its function, its config, what it does). A config of another module, module:Config, is
 # there because that module loads Paddle, which no flag and no help needs.
 COMMANDS = {
-    "doctor": ("ernie_pair.device.doctor", "doctor", "DoctorConfig", "Check the environment: versions, GPU, libraries"),
+    "doctor": (
+        "ernie_pair.device.doctor",
+        "doctor",
+        "DoctorConfig",
+        "Check the environment: versions, GPU, libraries",
+    ),
     "link-cuda": (
         "ernie_pair.device.gpu.cuda_links",
         "link_cuda",
         "LinkCudaConfig",
         "Link CUDA libraries of pip packages where Paddle looks for them",
     ),
-    "check": ("ernie_pair.quickstart.self_check", "check", "CheckConfig", "Run a short self-test of every part"),
+    "check": (
+        "ernie_pair.quickstart.self_check",
+        "check",
+        "CheckConfig",
+        "Run a short self-test of every part",
+    ),
     "check-gpu": (
         "ernie_pair.gpu_check.check_gpu",
         "check_gpu",
@@ -47,8 +57,18 @@ COMMANDS = {
         "NewModelConfig",
         "Create a model folder with a configuration of your own",
     ),
-    "text-to-json": ("data_tools.trans_to_json", "trans_to_json", "TransConfig", "Convert raw text to JSON lines"),
-    "build-vocab": ("data_tools.build_vocab", "build_vocab", "VocabConfig", "Build a vocabulary (vocab.txt) from text"),
+    "text-to-json": (
+        "data_tools.trans_to_json",
+        "trans_to_json",
+        "TransConfig",
+        "Convert raw text to JSON lines",
+    ),
+    "build-vocab": (
+        "data_tools.build_vocab",
+        "build_vocab",
+        "VocabConfig",
+        "Build a vocabulary (vocab.txt) from text",
+    ),
     "create-corpus": (
         "data_tools.create_pretraining_data",
         "create_pretraining_data",
@@ -61,7 +81,12 @@ COMMANDS = {
         "NgramsConfig",
         "Build an n-gram lexicon from a corpus",
     ),
-    "prepare": ("data_tools.prepare", "prepare", "PrepareConfig", "Convert JSON lines to a corpus, optionally on a Ray cluster"),
+    "prepare": (
+        "data_tools.prepare",
+        "prepare",
+        "PrepareConfig",
+        "Convert JSON lines to a corpus, optionally on a Ray cluster",
+    ),
     "inspect-data": (
         "ernie_pair.pretrain.inspect_data",
         "inspect_data",
@@ -170,7 +195,12 @@ COMMANDS = {
         "ernie_pair.embedding.train.embedding_config:TrainEmbeddingConfig",
         "Train a sentence-embedding model",
     ),
-    "embed": ("ernie_pair.embedding.embed", "embed", "ernie_pair.embedding.embed_config:EmbedConfig", "Compute the embeddings of texts"),
+    "embed": (
+        "ernie_pair.embedding.embed",
+        "embed",
+        "ernie_pair.embedding.embed_config:EmbedConfig",
+        "Compute the embeddings of texts",
+    ),
     "evaluate-embedding": (
         "ernie_pair.embedding.evaluate_embedding",
         "evaluate_embedding",
@@ -311,12 +341,13 @@ def _run(words) -> Optional[int]:
         import_module("ernie_pair.launch.launch").launch(words[1:])
         return None
     if words[0] == COMPLETION[0]:
-        import_module("ernie_pair.commands.completion").complete(words[1:], _purposes(), _configs_of)
+        complete = import_module("ernie_pair.commands.completion").complete
+        complete(words[1:], _purposes(), _configs_of, _launched())
         return None
     if words[0] not in COMMANDS:
         raise unknown_command(words[0], [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]])
     entry, program, flags = _form_of(words)
-    config = parse_config(config_class_of(entry), flags, f"ernie-pair {program}")
+    config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {program}")
     return getattr(import_module(entry[0]), entry[1])(config)
 
 
@@ -348,11 +379,16 @@ def _purposes() -> Dict[str, str]:
 
 
 def _configs_of(command: str) -> List[type]:
-    """Return the classes of the flags of a command, those of its forms included."""
+    """Return the classes of the flags of a command, those of its forms or of what it starts included."""
     if command == LAUNCH[0]:
-        return [import_module("ernie_pair.launch.launch_config").LaunchConfig]
+        launching = import_module("ernie_pair.launch.launch_config")
+        return [launching.LaunchConfig, *launching.CONFIGS.values()]
     forms = [form for (name, _, _), form in FORMS.items() if name == command]
     return [config_class_of(entry) for entry in (COMMANDS[command], *forms)]
+
+
+def _launched() -> List[str]:
+    return list(import_module("ernie_pair.launch.launch_config").CONFIGS)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ def main() -> None:
 
 
 def _evaluate_pair(config: EvaluateConfig) -> None:
-    from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair  # loads Paddle, which no flag and no help needs
+    from ernie_pair.pair.evaluation.evaluate_pair import (
+        evaluate_pair,
+    )  # loads Paddle, which no flag and no help needs
 
     evaluate_pair(config)
 

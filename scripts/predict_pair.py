@@ -13,7 +13,9 @@ def main() -> None:
 
 
 def _predict_pair(config: PredictConfig) -> None:
-    from ernie_pair.pair.evaluation.predict_pair import predict_pair  # loads Paddle, which no flag and no help needs
+    from ernie_pair.pair.evaluation.predict_pair import (
+        predict_pair,
+    )  # loads Paddle, which no flag and no help needs
 
     predict_pair(config)
 

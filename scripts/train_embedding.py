@@ -14,7 +14,9 @@ def main() -> None:
 
 
 def _train_embedding(config: TrainEmbeddingConfig) -> None:
-    from ernie_pair.embedding.train.train_embedding import train_embedding  # loads Paddle, which no flag and no help needs
+    from ernie_pair.embedding.train.train_embedding import (
+        train_embedding,
+    )  # loads Paddle, which no flag and no help needs
 
     train_embedding(config)
 

@@ -22,10 +22,12 @@ def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
     example = config_classes[0].EXAMPLE
     parser = ArgumentParser(
-        usage=_escaped(_usage(program, items, width)),
+        usage=doubled_percent(_usage(program, items, width)),
         description=_filled(config_classes[0].PURPOSE, width),
         epilog=f"example:\n  {_in_lines(f'{program} {example}', width)}" if example else None,
-        formatter_class=lambda prog: RawDescriptionHelpFormatter(prog, max_help_position=_BESIDE, width=width),
+        formatter_class=lambda prog: RawDescriptionHelpFormatter(
+            prog, max_help_position=_BESIDE, width=width
+        ),
         add_help=False,
     )
     for group in GROUPS:
@@ -75,7 +77,7 @@ def _rank(item: Field) -> int:
 
 
 def _add(group, item: Field, hint) -> None:
-    text = _escaped(f"{item.metadata['help']}{_choices_in_words(item, hint)} ({_default_of(item)})")
+    text = doubled_percent(f"{item.metadata['help']}{_choices_in_words(item, hint)} ({_default_of(item)})")
     if item.metadata["positional"]:
         group.add_argument(item.name, metavar=item.name.upper(), help=text)
     else:
@@ -122,6 +124,6 @@ def _choices_in_words(item: Field, hint) -> str:
     return f"; one of {', '.join(choices)}"
 
 
-def _escaped(text: str) -> str:
-    """Double each %: argparse fills in %(prog)s and its like in usage and help."""
+def doubled_percent(text: str) -> str:
+    """Return a text with each % doubled: argparse fills in %(prog)s and its like in usage and help."""
     return text.replace("%", "%%")

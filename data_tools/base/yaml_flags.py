@@ -89,10 +89,10 @@ def nearest(words: Iterable[str], names: Collection[str]) -> str:
     Names of other packages are understood: --lr, --num_train_epochs.
     """
     words = list(words)
-    meant = list(dict.fromkeys(flag for word in words for flag in meant_flags(word, names)))
-    advice = "" if meant else next(filter(None, map(advice_on, words)), "")
-    hint = f"did you mean {', '.join('--' + flag for flag in meant)}? " if meant else ""
-    return f"{hint or advice and advice + '; '}--help lists the flags"
+    advice = [f"{advice_on(word)}; " for word in words if advice_on(word)]
+    meant = [flag for word in words if not advice_on(word) for flag in meant_flags(word, names)]
+    hint = f"did you mean {', '.join('--' + flag for flag in dict.fromkeys(meant))}? " if meant else ""
+    return f"{''.join(dict.fromkeys(advice))}{hint}--help lists the flags"
 
 
 def _read(path: str, flag: str = "config"):

@@ -1,4 +1,4 @@
-"""The commands of the package: all of them by subject, the class of flags of one, and the one that is meant."""
+"""The commands of the package: all of them by subject, the flags of one, and the one that is meant."""
 
 from importlib import import_module
 from typing import Dict, List, Mapping, Sequence, Tuple
@@ -17,7 +17,11 @@ def overview(groups: Mapping[str, Sequence[str]], purposes: Dict[str, str]) -> s
     A form of a command, `convert --to hf`, stands behind the command.
     """
     width = max(map(len, purposes)) + 2
-    lines = ["usage: ernie-pair COMMAND [flags]", "       ernie-pair COMMAND --help", "       ernie-pair --version"]
+    lines = [
+        "usage: ernie-pair COMMAND [flags]",
+        "       ernie-pair COMMAND --help",
+        "       ernie-pair --version",
+    ]
     for title, names in groups.items():
         lines += ["", f"{title}:"]
         shown = [one for name in names for one in purposes if one.startswith(f"{name} ") or one == name]
