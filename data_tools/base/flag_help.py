@@ -13,6 +13,7 @@ from data_tools.flags.places import place_word
 WIDEST = 100  # columns
 _BESIDE = 32  # the column at which what a flag means begins
 _LONGEST_CHOICES = 40  # characters; a longer list of them stands in the text and not behind the flag
+_STREAMS = (("input", "stdin"), ("output", "stdout"))
 _METAVARS = {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT"}
 
 
@@ -77,17 +78,20 @@ def _rank(item: Field) -> int:
 
 
 def _add(group, item: Field, hint) -> None:
-    text = doubled_percent(f"{item.metadata['help']}{_choices_in_words(item, hint)} ({_default_of(item)})")
+    more = _choices_in_words(item, hint) + _streams_of(item)
+    text = doubled_percent(f"{item.metadata['help']}{more} ({_default_of(item)})")
     if item.metadata["positional"]:
         group.add_argument(item.name, metavar=item.name.upper(), help=text)
     else:
-        group.add_argument(f"--{item.name}", metavar=metavar_of(item, hint), help=text)
+        words = item.metadata["values"]
+        metavar = metavar_of(item, hint) if words == 1 else ("TEXT",) * words
+        group.add_argument(f"--{item.name}", metavar=metavar, nargs=words if words > 1 else None, help=text)
 
 
 def _default_of(item: Field) -> str:
     """Return the unit and the default of an option, in words."""
     if item.default is MISSING:
-        return "required"
+        return f"required, or --{item.metadata['unless']}" if item.metadata["unless"] else "required"
     unit = f"{item.metadata['unit']}, " if item.metadata["unit"] else ""
     named = {None: "none", "": "empty", True: "true", False: "false"}
     is_named = item.default is None or isinstance(item.default, (str, bool))
@@ -122,6 +126,11 @@ def _choices_in_words(item: Field, hint) -> str:
     if not choices or _is_short(choices) or all(word in item.metadata["help"] for word in choices):
         return ""
     return f"; one of {', '.join(choices)}"
+
+
+def _streams_of(item: Field) -> str:
+    streams = [f"standard {one}" for one, key in _STREAMS if item.metadata[key]]
+    return f"; -: {streams[0]}" if streams and "-: " not in item.metadata["help"] else ""
 
 
 def doubled_percent(text: str) -> str:

@@ -4,7 +4,7 @@ import sys
 from argparse import SUPPRESS, ArgumentParser
 from dataclasses import fields
 from itertools import groupby
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Type, get_origin
+from typing import Any, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Type, get_origin
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Given, Options, hints_of, kind_of
@@ -14,8 +14,14 @@ from data_tools.base.yaml_flags import nearest, read_flag_file
 class SplitWords(NamedTuple):
     """The values of each flag, None for a bare one, and what stands without a flag."""
 
-    flags: Dict[str, List[Optional[str]]]
+    flags: Dict[str, List[Any]]  # of a flag that takes several words, a list of them
     others: List[str]
+
+
+class _Splitter(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise InputError: all that this parser can miss is words of a flag that takes several."""
+        raise InputError(f"{message.replace('argument ', '').replace('argument(s)', 'words')}; correct it")
 
 
 def flag_names(config_class: Type[Options]) -> List[str]:
@@ -23,17 +29,26 @@ def flag_names(config_class: Type[Options]) -> List[str]:
     return [item.name for item in fields(config_class) if not item.metadata["positional"]] + ["config"]
 
 
-def split_words(words: Sequence[str], names: Iterable[str]) -> SplitWords:
-    """Split a command line at its flags. Raises InputError for one that is not among ``names``.
+def flags_of_several(config_class: Type[Options]) -> Dict[str, int]:
+    """Return how many words each flag takes that takes more than one."""
+    return {i.name: i.metadata["values"] for i in fields(config_class) if i.metadata["values"] > 1}
 
-    --no-merge and --no_merge are the same flag; behind a bare -- nothing is a flag.
+
+def split_words(
+    words: Sequence[str], names: Iterable[str], several: Optional[Dict[str, int]] = None
+) -> SplitWords:
+    """Split a command line at its flags; ``several``: how many words some of them take.
+
+    --no-merge and --no_merge are the same flag; behind a bare -- nothing is a flag. Raises InputError for a
+    flag that is not among ``names``, and for one with too few words.
     """
     names = list(dict.fromkeys(names))
     end = words.index("--") if "--" in words else len(words)
-    splitter = ArgumentParser(add_help=False, allow_abbrev=False)
+    splitter = _Splitter(add_help=False, allow_abbrev=False)
     splitter.add_argument("-h", "--help", action="append", nargs="?", default=SUPPRESS)
     for name in names:
-        splitter.add_argument(f"--{name}", action="append", nargs="?", default=SUPPRESS)
+        nargs = (several or {}).get(name, "?")
+        splitter.add_argument(f"--{name}", action="append", nargs=nargs, default=SUPPRESS)
     found, others = splitter.parse_known_args(_with_joined_numbers(map(_with_underscores, words[:end])))
     flags = vars(found)
     strange = [word for word in others if word.startswith("-") and word != "-"]
@@ -60,7 +75,9 @@ def flags_given(split: SplitWords, config_class: Type[Options]) -> Dict[str, Giv
     """Return the flags of a class among the words. Raises InputError for one without a value."""
     hints = hints_of(config_class)
     return {
-        name: Given(_last_value(name, texts, hints[name]), f"--{name}")
+        name: Given(
+            texts[-1] if isinstance(texts[-1], list) else _last_value(name, texts, hints[name]), f"--{name}"
+        )
         for name, texts in split.flags.items()
         if name in hints
     }

@@ -22,7 +22,9 @@ class CompareModelsConfig(Options):
         group="model",
     )
     input_file: str = option(
-        help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)", group="data"
+        help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
     )
     output_dir: str = option(
         help="models.json, models.md and models.html go here, and the exported models", group="data"

@@ -6,6 +6,7 @@ from typing import Dict, List, NamedTuple, Sequence
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels, refuse_no_classes
@@ -36,6 +37,7 @@ class Compared(NamedTuple):
     source: ModelSource
 
 
+@with_standard_streams
 def compare_models(config: CompareModelsConfig) -> None:
     """Export every model, measure them in turn on the same pairs, write and print the table.
 
