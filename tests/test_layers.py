@@ -12,7 +12,8 @@ from places import ROOT
 
 # room: the rooms whose modules it may import; theirs in turn come with them.
 BELOW = {
-    "data_tools/base": (),
+    "data_tools/flags": (),
+    "data_tools/base": ("data_tools/flags",),
     "data_tools/files": ("data_tools/base",),
     "data_tools/text": ("data_tools/files",),
     "data_tools/audit": ("data_tools/text",),
@@ -41,6 +42,7 @@ BELOW = {
     "ernie_pair/model_files": ("ernie_pair/checkpoint", "ernie_pair/model_files/hugging_face"),
     "ernie_pair/inference": ("ernie_pair/device", "ernie_pair/model_files"),
     "ernie_pair/notebook": ("ernie_pair/device",),
+    "ernie_pair/commands": ("ernie_pair",),
     "ernie_pair/search": ("ernie_pair/engine", "ernie_pair/embedding"),
     "ernie_pair/server": ("ernie_pair/engine", "ernie_pair/inference", "ernie_pair/search"),
     "ernie_pair/pretrain/config": ("data_tools/samples", "ernie_pair/device", "ernie_pair/engine"),

@@ -24,7 +24,7 @@ def commands(mark="recipe"):
 
 
 def shortened(command):
-    """A flag that stands in the command already gets the smaller value; twice it would be refused."""
+    """A flag that stands in the command already gets the smaller value; twice it would be remarked on."""
     for name, flags in SHORTER.items():
         if name in command:
             for flag, value in re.findall(r"(--\w+) (\S+)", flags):

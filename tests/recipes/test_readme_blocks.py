@@ -182,7 +182,7 @@ def changed(command):
             command = command.replace(old, new)
         command = re.sub(r"\s#.*", "", command)
         for flag in re.findall(r"--\w+", added):
-            command = re.sub(rf"{flag} \S+", "", command)  # given twice it would be refused
+            command = re.sub(rf"{flag} \S+", "", command)  # given twice it would be remarked on
         command = f"{command} {added}"
     return re.sub(r"(?<![\w/])(scripts|data_tools)/", rf"{ROOT}/\1/", command)
 

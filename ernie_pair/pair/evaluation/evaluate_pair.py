@@ -9,6 +9,7 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.model_files.labels import CLASSIFICATION, RANKING
 from ernie_pair.model_files.source import model_folder_of
@@ -42,6 +43,7 @@ from ernie_pair.pair.targets.target_metrics import OF_TARGET
 logger = logging.getLogger(__name__)
 
 
+@with_standard_streams
 def evaluate_pair(config: EvaluateConfig) -> None:
     """Write what ``evaluation_of`` measures as JSON, print the metrics, and write the report if asked for.
 
