@@ -101,7 +101,7 @@ class OptionalBuild(build_ext):
 class WholeSdist(sdist):
     """Beside the packages: the tests and what they read, so that who packages it anew can run them."""
 
-    FOLDERS = ("tests", "scripts", "docs", ".ci")
+    FOLDERS = ("tests", "scripts", "docs", "notebooks", ".ci")
     FILES = (
         "*.md",
         "mkdocs.yml",
@@ -114,6 +114,7 @@ class WholeSdist(sdist):
     def make_distribution(self):
         for folder in self.FOLDERS:
             self.filelist.graft(folder)
+        self.filelist.prune("notebooks/output")  # what running them has made
         for pattern in self.FILES:
             self.filelist.include(pattern)
         self.filelist.global_exclude("*.py[co]")

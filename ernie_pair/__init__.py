@@ -1,6 +1,5 @@
 """ERNIE pretraining in static graph and sentence-pair classification in dynamic graph, on Paddle."""
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -8,11 +7,6 @@ from data_tools.base.optional_import import missing_of_training
 from ernie_pair.device.cpu_env import prepare_cpu_math
 from ernie_pair.device.paddle_version import choose_programs
 from ernie_pair.version import __version__ as __version__
-
-# Paddle imports distutils before setuptools; setuptools remarks on it at every start.
-warnings.filterwarnings("ignore", message="Setuptools is replacing distutils")
-# Paddle 3 looks for a compiler's cache at every start.
-warnings.filterwarnings("ignore", message="No ccache found")
 
 # Here, because they have no effect once Paddle is loaded.
 prepare_cpu_math()

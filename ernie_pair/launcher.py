@@ -1,4 +1,4 @@
-"""Paddle's launcher, with its flags and its signals, and without five of its habits.
+"""Paddle's launcher, with its flags and its signals, and without seven of its habits.
 
 python -m ernie_pair.launcher --gpus 0,1 FILE [flags of FILE]
 
@@ -6,8 +6,9 @@ The environment may hold passwords, and `paddle.distributed.launch` writes all o
 every start and to the console when a process fails; this one does neither. Every process computes with its
 share of the cores, or with the user's OMP_NUM_THREADS, where Paddle's launcher lets it use one core. GPUs
 that are not there are an error of one line (exit code 2), not a traceback. Processes that are to run on the
-CPU (`--device cpu` behind FILE) are given no GPU. Its own exit code is that of the
-process which failed, not of another one that it has stopped because of it.
+CPU (`--device cpu` behind FILE) are given no GPU. Its own exit code is that of the process which failed,
+not of another one that it has stopped because of it. It says nothing of itself but warnings and errors
+(--log_level INFO brings the rest back), and shows the last lines of a run that is stopped.
 """
 
 import os
@@ -21,7 +22,10 @@ from ernie_pair.device.cpu_env import restore_asked_threads
 from ernie_pair.device.gpu.cards import count_cards, without_cards
 from ernie_pair.device.paddle_patches.launcher import (
     asked_gpus,
+    asked_machines,
     asked_processes,
+    keep_launcher_quiet,
+    last_lines_shown,
     own_exit_code,
     private_environment,
     start_launcher,
@@ -44,7 +48,9 @@ def launch() -> None:
     if not asked_gpus():
         os.environ.update(environment_of_processes(asked_processes(), is_cpu_asked(sys.argv)))
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
-    with private_environment(), own_exit_code():
+    tell_of_waiting(*asked_machines())
+    keep_launcher_quiet()
+    with private_environment(), own_exit_code(), last_lines_shown():
         start_launcher()
 
 
@@ -86,6 +92,13 @@ def environment_of_processes(asked: int, on_cpu: bool) -> Dict[str, str]:
             f"most {visible}, or add --device cpu behind the file"
         )
     return {}
+
+
+def tell_of_waiting(machines: int, master: str) -> None:
+    """Say that a run on several ``machines`` begins once all have been started."""
+    if machines > 1 and master:
+        sys.stderr.write(f"waiting until {machines} machines have been started, at {master}\n")
+        sys.stderr.flush()
 
 
 def is_cpu_asked(words: Sequence[str]) -> bool:

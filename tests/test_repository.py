@@ -16,6 +16,7 @@ FIXED = {"setup.py", "README.md", "ernie_pair", "data_tools", "scripts", "tests"
 # What custom expects beside them.
 CUSTOMARY = {
     "docs",
+    "notebooks",
     "mkdocs.yml",
     "README_cn.md",
     "LICENSE",

@@ -5,6 +5,7 @@ from typing import Callable, ContextManager, Dict, Protocol
 
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.control import TrainerControl
+from ernie_pair.processes.event_lines import EventLines
 
 
 class StopRequests(Protocol):
@@ -74,7 +75,8 @@ def save_nothing(state: TrainState) -> None:
 class Hooks:
     """The work of a kind of training between steps; override what is wanted. All ranks call all methods.
 
-    Set by the engine that runs the loop: ``stop``, ``heartbeat``, and ``save``, which writes a checkpoint.
+    Set by the engine that runs the loop: ``stop``, ``heartbeat``, ``save``, which writes a checkpoint, and
+    ``lines``, which tells of events on the console.
     ``control`` is what the loop goes by after each step; it is equal on every rank.
     """
 
@@ -82,6 +84,7 @@ class Hooks:
         self.stop: StopRequests = NoStop()
         self.heartbeat: Heartbeat = NoHeartbeat()
         self.save: Callable[[TrainState], None] = save_nothing
+        self.lines = EventLines()
         self.control = TrainerControl()
 
     def on_start(self, state: TrainState, log) -> None:

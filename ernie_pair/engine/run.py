@@ -4,6 +4,7 @@ A kind of training supplies a job (step, evaluate, state_files, restore), its da
 """
 
 import logging
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,16 +31,20 @@ from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
 from ernie_pair.checkpoint.checkpoints import Checkpoints
 from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
 from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.checkpoint.used_folder import CHECKPOINTS
 from ernie_pair.engine import loop
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.lr_schedule import tell_schedule
 from ernie_pair.engine.reporters import refuse_missing
 from ernie_pair.engine.run_log import open_log
 from ernie_pair.engine.schedule import Schedule
+from ernie_pair.processes.event_lines import EventLines
 from ernie_pair.processes.read_ahead import ReadAhead
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.watchdog import Watchdog
 from ernie_pair.processes.world import World
+
+START = "start "  # with which the beginning of a run begins, and its line anyway
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +151,8 @@ class _Run:
     ):
         self.job, self.data, self.settings, self.hooks = job, data, settings, hooks
         self.world, self.checkpoints = world, checkpoints
+        self.lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
+        hooks.lines = self.lines
 
     def train(self, stop: StopSignals) -> TrainState:
         settings = self.settings
@@ -186,20 +193,21 @@ class _Run:
         allowed = names_in(settings.allow_change)
         checkpoint = self.checkpoints.resume(settings.fingerprint, settings.topology, allowed, settings.rules)
         if checkpoint is None:
-            logger.info("%s", self.job.load_initial_weights())
-            return TrainState()
+            state, beginning = TrainState(), self.job.load_initial_weights()
+            self.lines.tell("start", state, beginning[len(START) * beginning.startswith(START) :])
+            return state
         state = checkpoint.state()
         check_position(state, settings.schedule.global_batch_size)
         self.job.restore(checkpoint)
-        logger.info(
-            "resumed %s: step %d, %d samples seen", checkpoint.folder, state.step, state.consumed_samples
-        )
+        self.lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
         return state
 
     def _save(self, state: TrainState) -> None:
         settings = self.settings
         self.checkpoints.save(state, settings.fingerprint, self.job.state_files(), settings.topology)
-        self.hooks.on_save(state, (settings.output_dir / "model_last").resolve())
+        folder = (settings.output_dir / "model_last").resolve()
+        self.lines.tell("saved", state, str(settings.output_dir / CHECKPOINTS / folder.name))
+        self.hooks.on_save(state, folder)
 
 
 def check_position(state: TrainState, global_batch_size: int) -> None:

@@ -32,6 +32,8 @@ from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import CURVES, EVENTS
 from ernie_pair.engine.reporters import Reporter, clear_records, open_reporters
 from ernie_pair.engine.step_work import StepWork
+from ernie_pair.processes.console import GOOD, PLAIN
+from ernie_pair.processes.event_lines import EventLines, Improvement, improvement_of
 from ernie_pair.processes.world import World
 
 RECORDS = "vdlrecords.*.log"
@@ -42,13 +44,6 @@ NOT_FINITE = ("nan", "inf", "-inf")  # texts, in metrics.jsonl
 MEASURED = (
     *("samples_per_second", "tokens_per_second", "real_tokens_per_second", "tera_flops_per_second"),
     *("product_share", "data_wait_share", "memory_gb"),
-)
-# Curves all the same; a line of the console has no room for them.
-NOT_SHOWN = (
-    *("perplexity", "gradient_norm", "loss_scale", "skipped_updates"),
-    *("precision", "recall", "average_precision", "mcc"),
-    *("padding_share", "data_wait_share", "memory_gb", "gpu_memory_gb", "real_tokens_per_second"),
-    *("tera_flops_per_second", "product_share"),
 )
 
 logger = logging.getLogger("ernie_pair")
@@ -72,8 +67,9 @@ class RunLog:
     ):
         output_dir.mkdir(parents=True, exist_ok=True)
         self.path, self.product_rate = output_dir / EVENTS, product_rate
-        self.samples_per_epoch, self.remaining = samples_per_epoch, RemainingTime(max_steps)
-        kept = _cut_back(self.path, resumed)
+        self.lines, self.remaining = EventLines(max_steps, samples_per_epoch), RemainingTime(max_steps)
+        self.improvement = Improvement()
+        self.kept = kept = _cut_back(self.path, resumed)
         run_id = run_id_of(output_dir)
         self.writer = _open_curves(output_dir / CURVES / run_id)
         self.reporters = open_reporters(report_to, output_dir, run_id)
@@ -100,7 +96,14 @@ class RunLog:
             self.writer.add_text(name, text, step=number)
 
     def configuration(self, config) -> None:
-        """Show a dataclass of flags: in VisualDL's text tab as they stand on a command line."""
+        """Show a dataclass of flags: in VisualDL's text tab as they stand on a command line.
+
+        An evaluation is from here on better by the ``best_metric`` that they name; see `improvement_of`.
+        """
+        self.improvement = improvement_of(config)
+        for event in self.kept:  # of the starts before this one
+            self._is_better(event)
+        self.kept = []
         for reporter in self.reporters:
             reporter.configuration(asdict(config))
         given = ((name, value) for name, value in asdict(config).items() if value not in ("", None))
@@ -119,11 +122,10 @@ class RunLog:
             event.update(self._speeds())
         self._write(_line_of(event))
         self._draw(event, self.reporters)
-        shown = {name: value for name, value in event.items() if name not in (*NOT_CURVES, *NOT_SHOWN)}
+        shown = {name: value for name, value in event.items() if name not in NOT_CURVES}
         if split == "train":
-            shown = {**self._epoch_of(state), **shown, "remaining": self.remaining.after(state.step)}
-        words = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
-        logger.info("%-5s step %d/%s  %s", split, state.step, self.bar.total, words)
+            shown["remaining"] = self.remaining.after(state.step)
+        self.lines.tell_metrics(split, state, shown, GOOD if self._is_better(event) else PLAIN)
 
     def close(self) -> None:
         """Close the files; VisualDL may write the last curves only now."""
@@ -134,10 +136,8 @@ class RunLog:
             reporter.close()
         self.writer.close()  # VisualDL writes late: a run that is not closed may lose its tail
 
-    def _epoch_of(self, state: TrainState) -> Dict[str, str]:
-        if not self.samples_per_epoch:
-            return {}
-        return {"epoch": f"{state.consumed_samples / self.samples_per_epoch:.2f}"}
+    def _is_better(self, event: Dict) -> bool:
+        return event["split"] == "valid" and self.improvement.judge(event)
 
     def _write(self, line: str) -> None:
         try:
@@ -290,7 +290,3 @@ def _line_of(event: Dict) -> str:
         for name, value in event.items()
     }
     return json.dumps(finite, allow_nan=False) + "\n"
-
-
-def _short(value) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)

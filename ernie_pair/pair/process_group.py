@@ -7,7 +7,12 @@ from typing import ContextManager, Iterator
 import numpy as np
 
 from data_tools.base.errors import CollectiveError
-from ernie_pair.device.paddle_patches.process_groups import average_gradients, open_store, share_weights
+from ernie_pair.device.paddle_patches.process_groups import (
+    average_gradients,
+    join_processes,
+    open_store,
+    share_weights,
+)
 from ernie_pair.processes.meeting_place import MeetingPlace
 from ernie_pair.processes.watchdog import all_start
 from ernie_pair.processes.world import World
@@ -58,7 +63,7 @@ class ProcessGroup:
 
         self.rank, self.size = world.rank, world.size
         with all_start(world):
-            dist.init_parallel_env()
+            join_processes()
             self._meeting_place = MeetingPlace(open_store(), world.size, "pair")
         self._averages_in_backward = dist.get_backend() == "NCCL"
         self._widens = False

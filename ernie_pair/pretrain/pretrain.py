@@ -218,6 +218,4 @@ class PretrainHooks(Hooks):
     def on_end(self, state: TrainState) -> None:
         """Say where the result lies."""
         folder = self.config.output_dir
-        logger.info(
-            "done at step %d: %s/model_last; see it with: visualdl --logdir %s", state.step, folder, folder
-        )
+        self.lines.tell_end(state, f"{folder}/model_last; see it with: visualdl --logdir {folder}")

@@ -1,6 +1,7 @@
 """Paddle's launcher as this package starts it: GPUs that are not there, and what it keeps to itself."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -101,6 +102,51 @@ def test_the_exit_code_is_that_of_the_process_that_failed(failure, code, tmp_pat
     (tmp_path / "fails_one.py").write_text(FAILS_ONE.format(failure=failure))
     done = launch(tmp_path, "--nproc_per_node", "2", "fails_one.py")
     assert done.returncode == code, done.stderr
+
+
+SPEAKS = """
+import os, sys, time
+print("rank", os.environ["PADDLE_TRAINER_ID"], flush=True)
+"""
+
+
+def test_the_launcher_itself_says_nothing(tmp_path):
+    (tmp_path / "speaks.py").write_text(SPEAKS)
+    done = launch(tmp_path, "--nproc_per_node", "2", "speaks.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "rank 0\n", "")
+    asked = launch(tmp_path, "--nproc_per_node", "2", "--log_level", "INFO", "speaks.py")
+    assert "rank 0\n" in asked.stdout and "Configuration" in asked.stderr and "Exit code 0" in asked.stderr
+
+
+WAITS = """
+import signal, sys, time
+
+def stop(number, frame):
+    time.sleep(1)  # until the launcher has read the log for the last time by itself
+    sys.exit("saved, and stopped")
+
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_stopped_run_has_the_last_word(tmp_path):
+    (tmp_path / "waits.py").write_text(WAITS)
+    words = [sys.executable, "-u", "-m", "ernie_pair.launcher", "--log_dir", "log", "--nproc_per_node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = subprocess.Popen(
+        [*words, "waits.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdout.readline() == "ready\n"
+    running.send_signal(signal.SIGTERM)
+    assert running.communicate(timeout=60)[0] == "saved, and stopped\n"
+
+
+def test_a_run_on_several_machines_says_that_it_waits(capsys):
+    launcher.tell_of_waiting(1, "10.0.0.1:6170")
+    launcher.tell_of_waiting(2, "10.0.0.1:6170")
+    assert capsys.readouterr().err == "waiting until 2 machines have been started, at 10.0.0.1:6170\n"
 
 
 def test_the_script_of_pretraining_says_so_too(tmp_path):

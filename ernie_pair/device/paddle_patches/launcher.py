@@ -1,16 +1,18 @@
-"""Three habits of Paddle's launcher, turned off while it runs.
+"""Four habits of Paddle's launcher, turned off while it runs.
 
 Names, as in Paddle 2.6.2, all below `paddle.distributed.launch`: `controllers.controller.Controller` with
 `save_pod_env` (envlog.N) and `save_pod_log` (JOB.POD.log), `utils.process_context.ProcessContext._start`
 (backup_env.N.json, for lists that the kernel would not pass on), `job.container.Container.__str__` (the
-environment on the console), `job.pod.Pod` with `stop` and `exit_code`, `context.device.Device`,
-`context.args_envs.parse_args`, `main.launch`.
+environment on the console), `_log_handler` and `outfile` of the same, `job.pod.Pod` with `stop` and
+`exit_code`, `context.device.Device`, `context.args_envs.parse_args`, `main.launch`. PADDLE_LOG_LEVEL, in the
+environment, wins over --log_level.
 """
 
 import os
 import subprocess
+import sys
 from contextlib import ExitStack, contextmanager
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Tuple
 
 from ernie_pair.device.paddle_patches.replaced import replaced
 
@@ -34,6 +36,22 @@ def asked_processes() -> int:
     from paddle.distributed.launch.context.args_envs import parse_args
 
     return int(parse_args()[0].nproc_per_node or 0)
+
+
+def asked_machines() -> Tuple[int, str]:
+    """Return (how many machines --nnodes of ``sys.argv`` asks for at least, --master or nothing)."""
+    from paddle.distributed.launch.context.args_envs import parse_args
+
+    asked = parse_args()[0]
+    return int(str(asked.nnodes).partition(":")[0]), asked.master or ""
+
+
+def keep_launcher_quiet() -> None:
+    """Have the launcher tell of warnings and errors alone, unless --log_level asks for more.
+
+    Its thirty lines about its own flags stand before those of the run otherwise.
+    """
+    sys.argv[1:1] = ["--log_level", "WARNING"]  # of two the later one counts: the user's
 
 
 def visible_gpus() -> List[str]:
@@ -74,6 +92,29 @@ def own_exit_code() -> Iterator[None]:
         return stop(pod, *arguments, **named)
 
     with replaced(Pod, "stop", note_and_stop), replaced(Pod, "exit_code", property(_exit_code_of)):
+        yield
+
+
+@contextmanager
+def last_lines_shown() -> Iterator[None]:
+    """Have the launcher show, in this context, what its first process has said while it was being stopped.
+
+    Paddle's own looks into that log no more, and how far a run was when it stopped is never seen.
+    """
+    from paddle.distributed.launch.job.pod import Pod
+
+    stop = Pod.stop
+
+    def stop_and_show(pod, *arguments, **named):
+        shown = [(each.outfile, each._log_handler.tell()) for each in pod.containers[:1] if each._log_handler]
+        stopped = stop(pod, *arguments, **named)
+        for log, position in shown:
+            with open(log, encoding="utf-8", errors="replace") as file:
+                file.seek(position)
+                sys.stdout.write(file.read())
+        return stopped
+
+    with replaced(Pod, "stop", stop_and_show):
         yield
 
 

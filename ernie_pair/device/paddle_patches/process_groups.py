@@ -7,12 +7,22 @@ documentation of `no_sync` names for gradients that are added up by hand; `core.
 which `paddle.amp.decorate(master_grad=True)` makes half gradients float32 after a backward pass.
 
 In Paddle 3 the collectives of static programs take the contexts of `core.CommContextManager`, by the number
-of their ring; `init_parallel_env` makes none for them on CPUs.
+of their ring; `init_parallel_env` makes none for them on CPUs. `paddle.distributed.parallel` has
+`_print_modified_flags`, with which it writes the settings that differ from Paddle's own, ours too.
 """
 
 import paddle
 
+from ernie_pair.device.paddle_patches.replaced import replaced
 from ernie_pair.device.paddle_patches.static_programs import WORLD_RING
+
+
+def join_processes() -> None:
+    """Let the processes of the run know each other, without a list of Paddle's flags on the console."""
+    from paddle.distributed import parallel
+
+    with replaced(parallel, "_print_modified_flags", lambda flags: None):
+        paddle.distributed.init_parallel_env()
 
 
 def open_store():
@@ -30,7 +40,7 @@ def connect_static_programs(num_processes: int):
     """
     if paddle.__version__.startswith("2."):
         # In dynamic mode Paddle makes a group that static programs do not see.
-        paddle.distributed.init_parallel_env()
+        join_processes()
         return None
     store = open_store()
     make_context = paddle.base.core.CommContextManager.create_gloo_comm_context

@@ -32,7 +32,7 @@ from ernie_pair.pair.train.best_checkpoint import BestModel
 from ernie_pair.pair.train.callbacks import Callbacks, CallingHooks, PairCallback, TrainerState
 from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.pair.train.pair_fingerprint import topology_of
-from ernie_pair.processes.console import start_console
+from ernie_pair.processes.console import GOOD, start_console
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world, local_world
 
@@ -147,10 +147,7 @@ class EmbeddingRun:
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
         processes = Processes(self.world, self.world, self.process_group.all_reduce)
-        state = run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
-        if state.best_metric is not None:
-            self.hooks.best.tell(state)
-        return state
+        return run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
 
     def _settings(self) -> RunSettings:
         config, job = self.config, self.job
@@ -212,6 +209,7 @@ class EmbeddingHooks(CallingHooks):
         self._judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
+            self.lines.tell("best", state, self.best.describe(state), GOOD)
             self.note_the_best(self.best.folder())
         self.stopping.judge(state, metrics[self.run.config.best_metric])
         self.call("on_evaluate", state, metrics=dict(metrics))
@@ -221,12 +219,8 @@ class EmbeddingHooks(CallingHooks):
         return self.stopping.is_due(state) or self.control.should_training_stop
 
     def on_end(self, state: TrainState) -> None:
-        """Log why the run ended early, if it did, and call ``on_train_end`` of the user's callbacks."""
-        if state.step < self.run.job.total_steps:
-            if self.stopping.is_due(state):
-                self.stopping.tell(state, self.run.config.best_metric)
-            else:
-                logger.info("a callback stopped the run after step %d; train again to go on", state.step)
+        """Log how the run ended, and call ``on_train_end`` of the user's callbacks."""
+        self.tell_end(state, self.best, self.stopping)
         self.call("on_train_end", state)
 
     def _write_best(self, draft: Path) -> None:

@@ -66,18 +66,19 @@ class BestModel:
         if best is not None and self.world.is_first:
             point_best(best)
 
-    def tell(self, state: TrainState) -> None:
-        """Log the best metric, and where its model lies."""
-        folder = self.folder()
-        if state.best_step == 0 < state.step:
+    def describe(self, state: TrainState) -> str:
+        """Return the best metric so far, and where its model lies: "accuracy 0.8962: OUT/best-..."."""
+        return f"{self.metric} {state.best_metric:.4f}: {self.folder()}"
+
+    def warn_of_the_start(self, state: TrainState) -> None:
+        """Warn where no evaluation was better than that of step 0."""
+        if state.best_step == 0 < state.step and self.world.is_first:
             logger.warning(
                 "best %s %.4f is that of step 0: the run got no better than its start, which lies in %s",
                 self.metric,
                 state.best_metric,
-                folder,
+                self.folder(),
             )
-        else:
-            logger.info("best %s %.4f: %s", self.metric, state.best_metric, folder)
 
     def _publish(self, value: float) -> None:
         clear_leftovers(self.output_dir, PREFIX)
@@ -86,7 +87,6 @@ class BestModel:
         folder = publish_of_run(named, self.write, about)
         point_best(folder)
         self._remove_all_but(folder)
-        logger.info("best %s so far: %s", self.metric, folder)
 
     def _remove_all_but(self, folder: Path) -> None:
         """Remove the best models before ``folder``, except those that ``keep`` leaves room for."""

@@ -14,6 +14,8 @@ from ernie_pair.engine.control import TrainerControl
 from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run_log import metrics_in, read_events
 from ernie_pair.pair.config.pair_config import PairConfig
+from ernie_pair.pair.train.best_checkpoint import BestModel
+from ernie_pair.pair.train.early_stopping import EarlyStopping
 from ernie_pair.processes.collectives import AllReduce, gather_results
 from ernie_pair.processes.world import World
 
@@ -236,6 +238,16 @@ class CallingHooks(Hooks):
             )
             for event in read_events(output_dir / EVENTS_FILE, state)
         ]
+
+    def tell_end(self, state: TrainState, best: BestModel, stopping: EarlyStopping) -> None:
+        """Log why the run ended before its last step, if it did, and which of its models is the best."""
+        if state.step < self.lines.max_steps:
+            is_early = stopping.is_due(state)
+            why = stopping.reason(state, best.metric) if is_early else "by a callback; train again to go on"
+            self.lines.tell("stop", state, why)
+        if state.best_metric is not None:
+            self.lines.tell_end(state, f"best {best.describe(state)}")
+            best.warn_of_the_start(state)
 
     def note_the_best(self, folder: Optional[Path]) -> None:
         """Tell the callbacks from now on where the best model lies."""

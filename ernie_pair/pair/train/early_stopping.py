@@ -1,11 +1,8 @@
 """When a run ends before its time: its evaluations have stopped getting better."""
 
-import logging
 from dataclasses import dataclass
 
 from ernie_pair.checkpoint.train_state import TrainState
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,15 +31,10 @@ class EarlyStopping:
         """Return whether the run is to end now."""
         return 0 < self.patience <= state.stale_evaluations
 
-    def tell(self, state: TrainState, metric: str) -> None:
-        """Log why a run ends that goes by ``metric``."""
-        logger.info(
-            "stopped early after step %d: %d evaluations in a row without a better %s than %.4f",
-            state.step,
-            state.stale_evaluations,
-            metric,
-            state.metric_to_beat,
-        )
+    def reason(self, state: TrainState, metric: str) -> str:
+        """Return why a run ends that goes by ``metric``."""
+        count, best = state.stale_evaluations, state.metric_to_beat
+        return f"early: {count} evaluations in a row without a better {metric} than {best:.4f}"
 
     def _gain(self, value: float, before: float) -> float:
         return before - value if self.lower_is_better else value - before

@@ -32,7 +32,7 @@ from ernie_pair.pair.train.initial_model import InitialModel, open_initial_model
 from ernie_pair.pair.train.pair_fingerprint import RULES, fingerprint_of, topology_of
 from ernie_pair.pair.train.pair_job import PairJob
 from ernie_pair.pair.train.parts import total_steps
-from ernie_pair.processes.console import start_console
+from ernie_pair.processes.console import GOOD, start_console
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.world import World, launched_world, local_world
 
@@ -129,10 +129,7 @@ class PairRun:
     def train(self, stop: StopSignals) -> TrainState:
         """Train to the end, from wherever ``output_dir`` stands, and return the last state."""
         processes = Processes(self.world, self.world, self.process_group.all_reduce)
-        state = run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
-        if state.best_metric is not None:
-            self.hooks.best.tell(state)
-        return state
+        return run_training(self.job, self.data, self._settings(), self.hooks, processes, stop)
 
     def _settings(self) -> RunSettings:
         config, job, supplied = self.config, self.job, self.supplied
@@ -200,6 +197,7 @@ class PairHooks(CallingHooks):
         self.judged = state.step, metrics
         if self.best.judge(state, metrics):
             self.best_metrics = metrics
+            self.lines.tell("best", state, self.best.describe(state), GOOD)
             self.note_the_best(self.best.folder())
         self.stopping.judge(state, metrics[self.config.best_metric])
         self._warn_of_a_single_class(state)
@@ -219,16 +217,9 @@ class PairHooks(CallingHooks):
         return self.stopping.is_due(state) or self.control.should_training_stop
 
     def on_end(self, state: TrainState) -> None:
-        """Log why the run ended, and call ``on_train_end`` of the user's callbacks."""
-        if state.step < self.run.job.total_steps:
-            self._tell_why_it_ended(state)
+        """Log how the run ended, and call ``on_train_end`` of the user's callbacks."""
+        self.tell_end(state, self.best, self.stopping)
         self.call("on_train_end", state)
-
-    def _tell_why_it_ended(self, state: TrainState) -> None:
-        if self.stopping.is_due(state):
-            self.stopping.tell(state, self.config.best_metric)
-        else:
-            logger.info("a callback stopped the run after step %d; train again to go on", state.step)
 
     def _warn_of_a_single_class(self, state: TrainState) -> None:
         run, label = self.run, self.run.job.single_class

@@ -102,7 +102,7 @@ def test_a_run_without_gain_is_saved_and_ends_early(tmp_path, idle, capfd):
     train_pair(idle)
     out, said = (
         tmp_path / "out",
-        "stopped early after step 4: 2 evaluations in a row without a better accuracy than",
+        "stop  step  4/12   33.3%  epoch  0.71  early: 2 evaluations in a row without a better accuracy than",
     )
     assert [event["step"] for event in events(out, "valid")] == [0, 2, 4]
     assert (out / "model_last").resolve().name == "step_00000004"
@@ -174,8 +174,10 @@ def test_a_training_line_shows_means_epoch_and_remaining_time(tmp_path, config, 
         for name in ("learning_rate", "gradient_norm"):
             assert event[name] == steps[-1][name]
     lines = [line for line in capfd.readouterr().err.splitlines() if "train step" in line]
-    assert re.search(r"train step 4/12  epoch 0\.71  loss \d.* remaining \d:\d\d:\d\d$", lines[-3])
-    assert "epoch 2.13" in lines[-1] and lines[-1].endswith("remaining 0:00:00")
+    assert re.search(
+        r"train step  4/12   33\.3%  epoch  0\.71  loss +\d.* remaining \d:\d\d:\d\d$", lines[-3]
+    )
+    assert "100.0%  epoch  2.13" in lines[-1] and lines[-1].endswith("remaining 0:00:00")
 
 
 def test_a_metric_that_was_turned_round_is_another_run(tmp_path, config):

@@ -1,0 +1,21 @@
+"""Remarks of other libraries that a user can do nothing about, kept off the console: each one by its text."""
+
+import warnings
+
+# The beginning of the remark, as a regular expression; who makes it, and when.
+KNOWN = (
+    r"Setuptools is replacing distutils",  # Paddle imports distutils before setuptools, at every start
+    r"pkg_resources is deprecated as an API",  # jieba, when it is imported
+    r"IProgress not found",  # tqdm, which PaddleNLP imports, in a notebook without ipywidgets
+    r"No ccache found",  # Paddle 3 looks for a compiler's cache, at every start
+    r"builtin type (SwigPyPacked|SwigPyObject|swigvarlink) has no __module__",  # faiss, sentencepiece
+    r"Type google\._upb\._message\.\w+ uses PyType_Spec with a metaclass",  # protobuf, on Python 3.12
+    # Paddle, when a static program is built of operators: one for each pair of operands.
+    r"[\s\S]*The behavior of expression [\s\S]* has been unified with \w+\(X, Y, axis=-1\)",
+)
+
+
+def ignore_known_warnings() -> None:
+    """Add a filter for each remark in KNOWN; every other warning is shown as before."""
+    for beginning in KNOWN:
+        warnings.filterwarnings("ignore", message=beginning)

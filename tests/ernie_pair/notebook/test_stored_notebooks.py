@@ -1,0 +1,120 @@
+"""The notebooks of notebooks/: stored without outputs, and run from the first cell to the last."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SECONDS = 400  # of a cell, on a machine that does much else
+# What a cell of a notebook shows, by its beginning.
+PICTURES = {"recipe": 3, "pairs_and_search": 1}
+
+
+def cells_of(path, kind):
+    book = json.loads(path.read_text(encoding="utf-8"))
+    return [cell for cell in book["cells"] if cell["cell_type"] == kind]
+
+
+def texts_of(cell):
+    """Return what a cell printed and what its last line gave, and the kinds of what it drew."""
+    outputs = cell["outputs"]
+    printed = "".join(output.get("text", "") for output in outputs)
+    given = [output["data"] for output in outputs if "data" in output]
+    return printed + "".join(data.get("text/plain", "") for data in given), [
+        kind for data in given for kind in data
+    ]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a notebook in a folder of its own, and return its cells of code with their outputs."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "ernie-pair"  # that of this tree, as after activating its environment
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ernie_pair "$@"\n')
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    kernel = {"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]}
+    spec = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({**kernel, "display_name": "Python 3", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+
+    def execute(path):
+        shutil.copy(path, tmp_path)
+        book = nbformat.read(tmp_path / path.name, as_version=4)
+        place = {"metadata": {"path": str(tmp_path)}}
+        nbclient.NotebookClient(book, timeout=SECONDS, resources=place).execute()
+        return [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+
+    return execute
+
+
+def test_there_are_two_short_notebooks():
+    assert {path.stem for path in NOTEBOOKS} == set(PICTURES)
+    for path in NOTEBOOKS:
+        assert len(cells_of(path, "code")) <= 12 and path.stat().st_size < 20_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_without_outputs(path):
+    cells = cells_of(path, "code")
+    assert [cell["outputs"] for cell in cells] == [[] for _ in cells]
+    assert {cell["execution_count"] for cell in cells} == {None}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_each_part_is_told_in_both_languages(path):
+    for cell in cells_of(path, "markdown"):
+        text = "".join(cell["source"])
+        assert re.search("[\u4e00-\u9fff]", text) and re.search("[A-Za-z]{3}", text), text
+
+
+def draw_count(cells):
+    return sum(kind == "image/png" for cell in cells for kind in texts_of(cell)[1])
+
+
+def validation_losses(path):
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    return [event["lm_loss"] for event in events if event["split"] == "valid"]
+
+
+@pytest.mark.timeout(900)
+def test_the_recipe_runs_from_text_to_metrics(run, tmp_path):
+    cells = run(ROOT / "notebooks" / "recipe.ipynb")
+    said = "\n".join(texts_of(cell)[0] for cell in cells)
+    assert draw_count(cells) == PICTURES["recipe"]
+    assert "train step 300/300  100.0%" in said and "end   step" in said and "Warning" not in said
+    measured = json.loads((tmp_path / "output" / "recipe" / "test.json").read_text())
+    assert measured["rows"] == 200 and 0 <= measured["accuracy"] <= 1  # it has learned for seconds
+    losses = validation_losses(tmp_path / "output" / "recipe" / "pretrain" / "metrics.jsonl")
+    assert losses[-1] < losses[0] - 1
+    assert (tmp_path / "output" / "recipe" / "report" / "report.html").is_file()
+
+
+@pytest.mark.timeout(900)
+def test_pairs_are_trained_and_searched_from_python(run, tmp_path):
+    pytest.importorskip("faiss")
+    cells = run(ROOT / "notebooks" / "pairs_and_search.ipynb")
+    said = [texts_of(cell)[0] for cell in cells]
+    assert draw_count(cells) == PICTURES["pairs_and_search"]
+    assert float(re.search(r"^(0\.\d+|1\.0)$", said[1], re.M)[1]) > 0.9  # recall_at_10 of the encoder
+    assert re.search(r"\(0\.\d+, \w*Path\(", said[2])
+    hits = [re.match(r"(\d\.\d+)  (-?\d\.\d+)  ", line) for line in said[-1].splitlines()]
+    scores = [float(hit[1]) for hit in hits if hit]
+    by_vectors, by_both = scores[:5], scores[5:]
+    assert len(by_both) == 5
+    assert [by_vectors, by_both] == [sorted(by_vectors, reverse=True), sorted(by_both, reverse=True)]
+    assert by_vectors[0] > 0.6 and "退货" in said[-1]
+    assert not any("Warning" in text for text in said)
+    assert Path(tmp_path, "output", "pairs_and_search", "index").is_dir()

@@ -1,0 +1,57 @@
+"""Remarks of other libraries that no user can do anything about, and all others."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+
+JIEBA = """
+import warnings
+import data_tools
+import jieba
+warnings.warn("a remark of the user's own code")
+"""
+STATIC = """
+import warnings
+import ernie_pair
+import paddle
+paddle.enable_static()
+a = paddle.static.data("a", [-1, 3])
+b = paddle.static.data("b", [-1, 3])
+a + b
+warnings.warn("a remark of the user's own code")
+"""
+
+
+REMARKS = (
+    "Setuptools is replacing",
+    "pkg_resources is deprecated as an API",
+    "has been unified with elementw",
+)
+
+
+def run(program, *flags):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("PYTHONWARNINGS", None)
+    words = [sys.executable, *flags, "-c", program]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("program", [JIEBA, STATIC], ids=["jieba", "a static program"])
+def test_a_start_shows_only_remarks_that_tell_something(program):
+    done = run(program, "-W", "always")
+    assert done.returncode == 0 and "UserWarning: a remark of the user's own code" in done.stderr
+    assert not [remark for remark in REMARKS if remark in done.stderr]
+    by_default = run(program).stderr
+    assert [line.partition(": ")[2] for line in by_default.splitlines() if "Warning" in line] == [
+        "UserWarning: a remark of the user's own code"
+    ]
+
+
+def test_each_known_remark_is_seen_without_its_filter():
+    """A filter that hides nothing any more is to go."""
+    program = f"import warnings\nwarnings.filterwarnings = lambda *a, **k: None\n{STATIC}\nimport jieba\n"
+    said = run(program, "-W", "always").stderr
+    assert [remark for remark in REMARKS[1:] if remark not in said] == []  # the first needs another order
