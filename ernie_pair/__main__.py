@@ -95,6 +95,12 @@ COMMANDS = {
         "EvaluateMlmConfig",
         "its masked loss on held-out text, of a corpus",
     ),
+    "plot": (
+        "ernie_pair.dashboard.plot_runs",
+        "plot",
+        "PlotConfig",
+        "the curves of runs as a picture, or as a page that compares them",
+    ),
     "show-checkpoint": (
         "ernie_pair.checkpoint.show_checkpoint",
         "show_checkpoint",
