@@ -95,6 +95,12 @@ COMMANDS = {
         "EvaluateMlmConfig",
         "its masked loss on held-out text, of a corpus",
     ),
+    "board": (
+        "ernie_pair.dashboard.board",
+        "board",
+        "BoardConfig",
+        "VisualDL on the curves of runs, of those too that go on",
+    ),
     "plot": (
         "ernie_pair.dashboard.plot_runs",
         "plot",

@@ -43,7 +43,7 @@ def open_runs(outs: Sequence[str]) -> List[Run]:
     """
     folders = {found.resolve(): found for out in outs for found in find_runs(Path(out))}
     return [
-        Run(name, folder, read_all_events(folder / EVENTS), flags_of(folder), _started(folder))
+        Run(name, folder.resolve(), read_all_events(folder / EVENTS), flags_of(folder), _started(folder))
         for name, folder in zip(short_names(list(folders)), folders.values())
     ]
 

@@ -22,7 +22,8 @@ from data_tools.base.errors import InputError
 from data_tools.base.installation import install_command
 from ernie_pair.inference.exported_model import ExportedModel
 from ernie_pair.inference.predictor import Prediction
-from ernie_pair.server.serve import ServeConfig, _listen, serve
+from ernie_pair.processes.listener import listen
+from ernie_pair.server.serve import ServeConfig, serve
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -369,7 +370,7 @@ def test_a_taken_port_or_a_missing_model_is_a_one_line_error(tmp_path, capfd):
 
 def test_small_answers_are_not_held_back_for_more():
     """asyncio sets TCP_NODELAY only on sockets that say they are TCP; without it answers take 40 ms more."""
-    with _listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 
