@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator, List, Literal
+from unittest.mock import patch
 
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option
@@ -21,7 +22,7 @@ from ernie_pair.processes.listener import LOOPBACK, address_of, listen
 from ernie_pair.processes.world import World
 
 TABS = ("scalar", "text", "hyper_parameters")
-FIRST_PAGE = "/app/scalar?smoothing=0"
+FIRST_PAGE = "/app/scalar"
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +93,11 @@ def _standing_in(folder: str) -> Iterator[None]:
 
 
 def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -> Any:
-    """Return a WSGI server of VisualDL on the folders ``names``, in one thread, as VisualDL's own."""
-    from visualdl.server.app import create_app
+    """Return a WSGI server of VisualDL on the folders ``names``.
+
+    VisualDL answers one request at a time; a thread for each connection, because browsers open some in vain.
+    """
+    from visualdl.server import app as visualdl_app
     from visualdl.server.args import ParseArgs
     from werkzeug.serving import make_server
 
@@ -109,7 +113,15 @@ def _server_of(config: BoardConfig, names: List[str], listener: socket.socket) -
         cache_timeout=config.refresh,
         component_tabs=list(TABS),
     )
-    return make_server(host, port, create_app(settings), threaded=False, fd=listener.fileno())
+    # The profiler has no tab here, and a thread that keeps the process from ending.
+    with patch.object(visualdl_app, "create_profiler_api_call", return_value=None):
+        app, turn = visualdl_app.create_app(settings), threading.Lock()
+
+    def answer_in_turn(environ: Any, start_response: Any) -> Any:
+        with turn:
+            return app(environ, start_response)
+
+    return make_server(host, port, answer_in_turn, threaded=True, fd=listener.fileno())
 
 
 def _serve(server: Any) -> None:

@@ -219,5 +219,5 @@ class PretrainHooks(Hooks):
         """Say where the result lies."""
         folder = self.config.output_dir
         logger.info(
-            "done at step %d: %s/model_last; see it with: visualdl --logdir %s", state.step, folder, folder
+            "done at step %d: %s/model_last; see it with: ernie-pair board %s", state.step, folder, folder
         )

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from made_up_answers import answers_of, config_of
 from run_files import events
 from tiny_pair import toy_rows, write_model, write_pairs, write_rows
 
@@ -17,30 +18,10 @@ from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
-from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
+from ernie_pair.pair.evaluation.evaluation import evaluation_of
 from ernie_pair.pair.evaluation.evaluation_report import FILES, worst_rows, write_report
 from ernie_pair.pair.evaluation.predict_pair import predict_pair
 from ernie_pair.pair.train.train_pair import train_pair
-
-
-def answers_of(classes=2, rows=60, swap=True, **changes):
-    """Made up answers that know the label a little; row 0 is wrong, and wants to be HTML."""
-    rng = np.random.default_rng(classes)
-    labels = np.arange(rows) % classes
-    logits = (rng.normal(size=(rows, classes)) + 2 * np.eye(classes)[labels]).astype(np.float32)
-    logits[0] = [-9, 9, *[0] * (classes - 2)]
-    left = ["<script>alert(1)</script>\t&", *(f"今天{i}不好" for i in range(1, rows))]
-    right = [f"今天{i % 7}很好" for i in range(rows)]
-    pairs = Pairs(left, right, labels, "0" * 64, first_line=2)
-    values = {"in_use": 1.0, "fitted": Fitted(2.0, "dev.tsv", 60), **changes}
-    names = tuple(f"<{label}>" for label in range(classes))
-    return Answers(pairs, names, logits, logits[:, ::-1].copy() if swap else None, **values)
-
-
-def config_of(**changes):
-    return EvaluateConfig(
-        "best-model", "test.tsv", "out.json", **{"bootstrap": 20, "device": "cpu", **changes}
-    )
 
 
 def written(folder, answers, most_rows=10, **flags):
