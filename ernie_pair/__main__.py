@@ -99,13 +99,13 @@ COMMANDS = {
         "ernie_pair.dashboard.board",
         "board",
         "BoardConfig",
-        "VisualDL on the curves of runs, of those too that go on",
+        "open VisualDL on the curves of several runs",
     ),
     "plot": (
         "ernie_pair.dashboard.plot_runs",
         "plot",
         "PlotConfig",
-        "the curves of runs as a picture, or as a page that compares them",
+        "draw curves of runs as a picture, or a page that compares them",
     ),
     "show-checkpoint": (
         "ernie_pair.checkpoint.show_checkpoint",

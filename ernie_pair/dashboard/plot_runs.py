@@ -68,5 +68,8 @@ def _drawn(config: PlotConfig, runs: Sequence[Run], asked: Sequence[str]) -> byt
 
 def _results(config: PlotConfig, runs: Sequence[Run]) -> Results:
     inputs: Dict[str, Sequence[Path]] = {"outs": [run.folder / EVENTS for run in runs]}
-    settings = {"metrics": config.metrics, "runs": [[run.name, run.started, run.flags] for run in runs]}
+    settings: Dict[str, object] = {
+        "metrics": config.metrics,
+        "runs": [[run.name, run.started, run.flags] for run in runs],
+    }
     return Results("plot", [config.output], inputs, settings, config.overwrite)
