@@ -123,6 +123,18 @@ COMMANDS = {
         "EvaluateMlmConfig",
         "Measure the masked-language-model loss on held-out text",
     ),
+    "board": (
+        "ernie_pair.dashboard.board",
+        "board",
+        "BoardConfig",
+        "open VisualDL on the curves of several runs",
+    ),
+    "plot": (
+        "ernie_pair.dashboard.plot_runs",
+        "plot",
+        "PlotConfig",
+        "draw curves of runs as a picture, or a page that compares them",
+    ),
     "show-checkpoint": (
         "ernie_pair.checkpoint.show_checkpoint",
         "show_checkpoint",

@@ -19,7 +19,7 @@ from ernie_pair.pair.config.target_flags import refuse_class_flags, refuse_query
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
-from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.pair.evaluation.evaluation_report import FILES, made_of, write_report
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.evaluation.robustness_table import Bearing, bearing_of, new_pairs_of, table_lines
@@ -104,7 +104,7 @@ def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: R
             write_json(numbers, evaluation)
             if report:
                 write = write_ranking_report if is_ranking else write_score_report
-                write(report, evaluation, answers, config.worst_rows)
+                write(report, evaluation, answers, config.worst_rows, made_of(config))
         if config.report:
             logger.info("report: %s", Path(config.report) / "report.html")
         _print_metrics(evaluation)
@@ -124,7 +124,8 @@ def _write(results: Results, evaluation: Dict[str, Any], answers: Answers, confi
     with results.published() as (numbers, *drafts):
         write_json(numbers, evaluation)
         if config.report:
-            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows)
+            made = made_of(config)
+            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made)
         if config.robustness_file and answers.bearing is not None:
             rows = new_pairs_of(answers.bearing.changed, answers.pairs, answers.names)
             write_new_pairs(drafts[-1], Path(config.robustness_file), rows)
