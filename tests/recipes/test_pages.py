@@ -19,14 +19,14 @@ from places import ROOT
 from readme_block import FLAGS, between, pages_with
 
 import ernie_pair
-from ernie_pair.__main__ import COMMANDS, FORMS, LAUNCH
+from ernie_pair.__main__ import COMMANDS, COMPLETION, FORMS, HELP, LAUNCH
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 INLINE = re.compile(r"`([^`\n]+)`")
 # Flags of launchers, of the scripts that measure and of other programs; of an option that is no single flag.
 FLAGS_OF_OTHERS = set(
     "config help version gpus nproc_per_node nnodes master log_dir processes peer_python language logdir "
-    "rounds pair_file vocab_file work data".split()
+    "rounds pair_file vocab_file work data log_level lr".split()
 )
 
 
@@ -108,7 +108,7 @@ def test_every_command_that_a_page_names_exists(page):
         )
     )
     files = {name for name in named if name.endswith(".yaml")}
-    assert named - files - {*COMMANDS, LAUNCH[0], "help", "pair"} == set()
+    assert named - files - {*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]} == set()
 
 
 def test_flags_for_newcomers_are_those_of_the_two_trainings():

@@ -225,6 +225,25 @@ def serve(command, here, environment, ask=()):
     assert process.returncode in (0, 143)
 
 
+def look(command, here, environment):
+    """Start a service that opens a page, and end it as Ctrl-C does once it says where the page is."""
+    with open(here / "board.log", "w") as log:
+        words = ["sh", "-c", f"exec {command}"]
+        process = subprocess.Popen(words, cwd=here, env=environment, stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+            if "http://127.0.0.1" in (here / "board.log").read_text():
+                break
+            assert process.poll() is None, (here / "board.log").read_text()
+        else:
+            pytest.fail((here / "board.log").read_text())
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    assert process.returncode in (0, 130)
+
+
 def serves(command):
     """``command``, a service, on a port that is free."""
     return changed(command).replace("--port 8000", f"--port {free_port()}")
@@ -266,7 +285,9 @@ def test_a_shell_block_runs(block, here, environment):
     for command in block.commands:
         if elsewhere(command):
             continue
-        if " serve " in command:
+        if " board " in command:
+            look(command.replace("--port 8040", f"--port {free_port()}"), here, environment)
+        elif " serve " in command:
             serve(serves(command), here, environment)
         else:
             sh(changed(command), here, environment)
@@ -342,7 +363,18 @@ def check_what_a_run_leaves(text, here, environment):
         assert (model / "model_state.pdparams").is_file() and (model / "config.json").is_file()
 
 
+def check_what_a_run_prints(text, here, environment):
+    """The lines of a run begin as those of the page do, and each event of the page is one of a run."""
+    script = f"OUTPUT=printed DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
+    said = sh(f"{script} {PRETRAIN} --logging_freq 1 --eval_freq 1", here, environment)
+    event = re.compile(r"^\d\d:\d\d:\d\d (\w+) +step +\d+/\d+ +[\d.]+%  epoch +[\d.]+  ", re.M)
+    shown = event.findall(text)
+    assert len(shown) == len(text.splitlines())
+    assert set(shown) <= set(event.findall(said)), said
+
+
 TEXTS = {
+    "23:00:29 start": check_what_a_run_prints,
     "raw text -> token ids": check_the_line_of_work,
     "原始文本 -> token id": check_the_line_of_work,
     "output_dir/": check_what_a_run_leaves,
