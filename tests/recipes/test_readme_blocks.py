@@ -193,7 +193,7 @@ def sh(command, here, environment, timeout=300):
     )
     logs = "".join(path.read_text()[-2000:] for path in here.glob("**/workerlog.0"))
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{logs}"
-    for output in OUTPUTS.findall(command):
+    for output in [output for output in OUTPUTS.findall(command) if output != "-"]:
         found = list(here.glob(f"{output}*"))
         assert found, f"{command}\nleft no {output}"
     return done.stdout + done.stderr
