@@ -82,6 +82,13 @@ def test_pairs_come_and_predictions_go_by_the_streams(command, trained, exported
     assert (code, again) == (0, shown), told
 
 
+def test_new_pairs_go_by_the_streams(run_here):
+    given = "a\tb\t1\nb\tc\t1\nc\td\t0\n"
+    shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "implied", given=given)
+    assert code == 0, told
+    assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"] and "b\td\t0\t" in shown
+
+
 @pytest.mark.parametrize("command", ["predict", "run"])
 def test_one_pair_is_answered(command, trained, exported, capfd):
     model = ["--model_path", str(trained)] if command == "predict" else ["--model", str(exported)]
@@ -105,7 +112,7 @@ def test_a_bad_row_of_the_input_is_named(exported, run_here):
     assert code == 2 and "stdin.tsv: no pairs in it" in told
 
 
-def test_text_flows_from_a_pipe_to_a_vocabulary():
+def test_text_flows_from_a_pipe_to_a_vocabulary(run_here):
     text = "今天天气真的非常好啊啊\n\n明天的天气也会非常好的吧\n"
     words = (
         "text-to-json",
@@ -121,9 +128,11 @@ def test_text_flows_from_a_pipe_to_a_vocabulary():
     lines, told, code = run(*words, given=text)
     assert code == 0, told
     assert [json.loads(line)["text"] for line in lines.splitlines()] == text.split("\n")[0:3:2]
-    vocabulary, told, code = run("build-vocab", "--input_path", "-", "--output_path", "-", given=lines)
+    assert run_here(*words, given=text)[::2] == (lines, 0)  # where standard output is a file
+    assert [name for name in os.listdir("/dev") if "stdout." in name] == []
+    vocabulary, told, code = run_here("build-vocab", "--input_path", "-", "--output_path", "-", given=lines)
     assert code == 0 and vocabulary.startswith("[PAD]\n") and "天\n" in vocabulary, told
-    report, told, code = run("audit-text", "-", given=lines)
+    report, told, code = run_here("audit-text", "-", given=lines)
     assert code == 0 and "language" in report, told
 
 
