@@ -8,9 +8,11 @@ import sys
 from dataclasses import fields
 from importlib import import_module
 
+import numpy as np
 import pytest
 from command_configs import CONFIGS
 from places import ROOT
+from tiny_search import HashEmbedder, texts_of, use_embedder
 from tiny_ship import random_texts, ship, write_trained
 
 from data_tools.base.cli import exit_code_of
@@ -87,6 +89,27 @@ def test_new_pairs_go_by_the_streams(run_here):
     shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "implied", given=given)
     assert code == 0, told
     assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"] and "b\td\t0\t" in shown
+
+
+def test_texts_are_indexed_searched_and_embedded_from_the_input(run_here, trained, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    use_embedder(monkeypatch, HashEmbedder())
+    texts = texts_of(20)
+    index = ["--output_dir", tmp_path / "index", "--model_path", "any", "--kind", "flat"]
+    _, told, code = run_here("index", "--texts_file", "-", *index, given="\n".join(texts))
+    assert code == 0, told
+    search = ["search", "--index", tmp_path / "index", "--model_path", "any", "--top_k", "1"]
+    rows = [json.dumps({"id": f"q{number}", "text": text}) for number, text in enumerate(texts[:3])]
+    files = ["--queries_file", "-", "--answers_file", "-"]
+    shown, told, code = run_here(*search, *files, given="\n".join(rows))
+    assert code == 0, told
+    answers = [json.loads(line) for line in shown.splitlines()]
+    assert [(one["id"], one["hits"][0]["text"]) for one in answers] == [
+        (f"q{number}", text) for number, text in enumerate(texts[:3])
+    ]
+    embed = ["embed", "--model_path", trained, "--output_dir", tmp_path / "vectors"]
+    _, told, code = run_here(*embed, "--input_file", "-", given="\n".join(texts))
+    assert code == 0 and len(np.load(tmp_path / "vectors" / "vectors.npy")) == 20, told
 
 
 @pytest.mark.parametrize("command", ["predict", "run"])
