@@ -28,7 +28,7 @@ from data_tools.base.progress import Progress
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
 from data_tools.files.own_names import own_entries, own_name
-from data_tools.files.results import Results, is_stream, settings_of
+from data_tools.files.results import Results, followed, is_stream, settings_of
 from data_tools.files.standard_streams import STANDARD_OUTPUT, with_standard_streams
 from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
 from data_tools.text.text_files import list_inputs, read_lines
@@ -193,7 +193,7 @@ def _working_folder(merged: Path) -> Iterator[Path]:
 
     A stream has none next to it: its folder is one for temporary files.
     """
-    if is_stream(merged):
+    if is_stream(followed(merged)):
         with TemporaryDirectory(prefix="ernie-pair-") as temporary:
             yield Path(temporary)
         return

@@ -24,13 +24,13 @@ _PROCESSES = "PADDLE_TRAINERS_NUM"  # of a run, as Paddle's launcher tells each 
 Answer = TypeVar("Answer")
 
 
-def with_standard_streams(command: Callable[[Any], Answer]) -> Callable[[Any], Answer]:
+def with_standard_streams(command: Callable[..., Answer]) -> Callable[..., Answer]:
     """Let a command take `-`, and a --pair, for the files of the options that say so."""
 
     @wraps(command)
-    def run(config: Options) -> Answer:
+    def run(config: Options, *others: Any, **named: Any) -> Answer:
         with ExitStack() as stack:
-            return command(_with_files(config, stack))
+            return command(_with_files(config, stack), *others, **named)
 
     run.takes_streams = True  # type: ignore[attr-defined]  # a test looks for it
     return run

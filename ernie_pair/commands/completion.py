@@ -65,7 +65,7 @@ def _items_of(config_classes: Sequence[type]) -> List[Item]:
     """Return every option of the classes once, under the first of them that has it."""
     found: Dict[str, Item] = {}
     for one in config_classes:
-        for item in fields(one):  # type: ignore[arg-type]  # a dataclass
+        for item in fields(one):
             found.setdefault(item.name, (item, hints_of(one)[item.name]))
     return list(found.values())
 
@@ -78,6 +78,7 @@ def _add_flags(parser: ArgumentParser, items: Sequence[Item], shtab) -> None:
             words.update(choices=["true", "false"], nargs="?")
         else:
             words.update(choices=choices_of(hint) or None)
+            words.update({"nargs": item.metadata["values"]} if item.metadata["values"] > 1 else {})
         added = parser.add_argument(item.name if is_positional else f"--{item.name}", **words)
         if item.name == "file" and is_positional:
             added.complete = dict.fromkeys(SHELLS, _STARTED)  # type: ignore[attr-defined]  # for shtab
