@@ -1,6 +1,6 @@
 """The pictures of the README, of real runs on the quickstart's sample.
 
-PICTURES=docs/pictures PICTURES_RUNS=output/quickstart sh scripts/test.sh tests/browser/test_readme_pictures.py
+PICTURES=docs/pictures PICTURES_RUNS=output/quickstart sh scripts/test.sh tests/browser
 """
 
 import contextlib

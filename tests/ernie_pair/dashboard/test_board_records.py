@@ -2,16 +2,19 @@
 
 import json
 import sys
+import threading
 
 import pytest
 from fake_runs import write_pair_run
 from package_command import command
 from visualdl import LogReader
+from werkzeug.test import Client
 
 from data_tools.base.errors import InputError
-from ernie_pair.dashboard.board import BoardConfig, board
+from ernie_pair.dashboard.board import BoardConfig, _server_of, board
 from ernie_pair.dashboard.board_records import BoardRecords
 from ernie_pair.dashboard.run_folder import open_runs
+from ernie_pair.processes.listener import listen
 
 
 @pytest.fixture
@@ -68,3 +71,23 @@ def test_a_missing_visualdl_is_told_with_its_command(runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "visualdl", None)
     with pytest.raises(InputError, match="visualdl is not installed; pip install"):
         board(BoardConfig([str(runs[0])], port=0))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_page_speaks_the_language_asked_for(runs, tmp_path, monkeypatch, lang):
+    BoardRecords(tmp_path / "board", open_runs([str(runs[0])])).close()
+    monkeypatch.chdir(tmp_path / "board")
+    with listen("127.0.0.1", 0) as listener:
+        server = _server_of(BoardConfig([str(runs[0])], lang=lang), ["a"], listener)
+        client = Client(server.app)
+        assert f"vdl_lng={lang};" in client.get("/app/scalar").headers["Set-Cookie"]
+        assert client.get("/app/api/scalar/tags").json["data"]["runs"] == ["a/valid", "a/train"]
+        server.server_close()
+    assert not [thread for thread in threading.enumerate() if "queue" in thread.name]
+
+
+def test_a_port_that_is_taken_is_told_in_a_line(runs):
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        done = command("board", runs[0], "--port", port)
+    assert done.code == 5 and f"--port {port}" in done.told and len(done.told.splitlines()) == 1
