@@ -101,8 +101,15 @@ class OptionalBuild(build_ext):
 class WholeSdist(sdist):
     """Beside the packages: the tests and what they read, so that who packages it anew can run them."""
 
-    FOLDERS = ("tests", "scripts", "notebooks", ".ci")
-    FILES = ("*.md", "constraints.txt", ".editorconfig", ".gitignore", ".pre-commit-config.yaml")
+    FOLDERS = ("tests", "scripts", "docs", "notebooks", ".ci")
+    FILES = (
+        "*.md",
+        "mkdocs.yml",
+        "constraints.txt",
+        ".editorconfig",
+        ".gitignore",
+        ".pre-commit-config.yaml",
+    )
 
     def make_distribution(self):
         for folder in self.FOLDERS:

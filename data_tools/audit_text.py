@@ -40,6 +40,7 @@ from data_tools.base.options import Options, option
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.results import Results, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules
 from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, each_once, line_batches, list_inputs
 
@@ -58,6 +59,7 @@ class AuditConfig(Options):
         help=".txt or .jsonl files, plain, .gz or .zst, or folders of them (two levels)",
         positional=True,
         group="data",
+        stdin=(".txt", ".jsonl"),
     )
     output: str = option(
         "", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone", group="data"
@@ -108,6 +110,7 @@ class AuditConfig(Options):
         return NearRules(self.near_threshold, self.shingle, self.near_limit)
 
 
+@with_standard_streams
 def audit_text(config: AuditConfig) -> None:
     """Print the report of an audit; write it and its picture below ``output``.
 

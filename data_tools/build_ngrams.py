@@ -24,6 +24,7 @@ from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.files.results import Results, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.ngrams.ngram_counts import NgramCounts, Text, TextCounts, count_text
 from data_tools.ngrams.ngram_lexicon import SHORTEST, lexicon_lines
 from data_tools.ngrams.ngram_scores import NOTHING, Scored, Scorer, better_of
@@ -44,7 +45,7 @@ class NgramsConfig(Options):
         group="data",
     )
     vocab_file: str = option(help="the vocab.txt of the model, or that of the corpus", group="data")
-    output_path: str = option(help="the lexicon to write, ngrams.txt", group="data")
+    output_path: str = option(help="the lexicon to write, ngrams.txt", group="data", stdout=True)
     score: Literal["t", "pmi"] = option(
         "t",
         help="t: the t-statistic of ERNIE-Gram's paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p is "
@@ -97,6 +98,7 @@ class NgramsConfig(Options):
         return list(map(int, words))
 
 
+@with_standard_streams
 def build_ngrams(config: NgramsConfig) -> None:
     """Write the lexicon that ``config`` asks for.
 

@@ -29,6 +29,7 @@ from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.files.results import Results, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules, decoded, json_text
 from data_tools.text.text_files import TEXT_ENDINGS, line_batches, list_inputs
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
@@ -44,7 +45,10 @@ class VocabConfig(Options):
     EXAMPLE = "--input_path baike.jsonl --output_path vocab.txt --vocab_size 18000"
 
     input_path: str = option(
-        "", help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)", group="data"
+        "",
+        help="a .txt or .jsonl file, plain, .gz or .zst, or a folder of them (two levels)",
+        group="data",
+        stdin=(".txt", ".jsonl"),
     )
     add_twins_to: str = option(
         "",
@@ -53,7 +57,7 @@ class VocabConfig(Options):
         "keeps its own vocab.txt, vocab_size and weights, for it never reads the twins",
         group="data",
     )
-    output_path: str = option(help="the vocab.txt to write", group="data")
+    output_path: str = option(help="the vocab.txt to write", group="data", stdout=True)
     vocab_size: int = option(
         18000,
         help="the most tokens, control tokens included",
@@ -94,6 +98,7 @@ class VocabConfig(Options):
             )
 
 
+@with_standard_streams
 def build_vocab(config: VocabConfig) -> None:
     """Write the vocab.txt that ``config`` asks for.
 

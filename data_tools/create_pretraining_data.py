@@ -40,6 +40,7 @@ from data_tools.corpus.shards import (
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.lines import LineRules
 from data_tools.text.text_files import list_inputs
 from data_tools.text.wordpiece import WordPiece
@@ -93,6 +94,7 @@ def _sentence_ends(config: CreateConfig) -> str:
     return LINE_END
 
 
+@with_standard_streams
 def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     """Make the corpus of ``output_prefix`` from the documents of ``input_path``.
 

@@ -20,6 +20,7 @@ from data_tools.base.process_pool import ordered_map
 from data_tools.base.ray_pool import ray_map, require_ray
 from data_tools.corpus.shards import ShardJob, ShardMaker
 from data_tools.create_pretraining_data import CreateConfig, create_pretraining_data
+from data_tools.files.standard_streams import with_standard_streams
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class PrepareConfig(CreateConfig):
             yield not is_address, f"--ray_address {self.ray_address} is not HOST:PORT; give head:6379 or so"
 
 
+@with_standard_streams
 def prepare(config: PrepareConfig) -> None:
     """Make a corpus as `create_pretraining_data` does, on the engine that ``config`` names.
 

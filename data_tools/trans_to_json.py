@@ -15,19 +15,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Iterator, List, Literal, NamedTuple, Tuple
 
 import numpy as np
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
-from data_tools.base.options import Options, option, refuse_empty
+from data_tools.base.options import DASH, Options, option, refuse_empty
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
 from data_tools.files.own_names import own_entries, own_name
-from data_tools.files.results import Results, settings_of
+from data_tools.files.results import Results, followed, is_stream, settings_of
+from data_tools.files.standard_streams import STANDARD_OUTPUT, with_standard_streams
 from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
 from data_tools.text.text_files import list_inputs, read_lines
 
@@ -43,9 +45,11 @@ class TransConfig(Options):
     EXAMPLE = "--input_path raw/ --output_path data/baike"
 
     input_path: str = option(
-        help="a text file, or a folder of .txt, .gz, .zst files (two levels)", group="data"
+        help="a text file, or a folder of .txt, .gz, .zst files (two levels)",
+        group="data",
+        stdin=(".txt",),
     )
-    output_path: str = option(help="OUTPUT of OUTPUT.jsonl", group="data")
+    output_path: str = option(help="OUTPUT of OUTPUT.jsonl", group="data", stdout=True)
     json_key: str = option("text", help="the key of a document's text", group="data")
     doc_spliter: str = option("", help="the line between two documents; nothing: an empty line", group="data")
     min_doc_length: int = option(
@@ -83,6 +87,10 @@ class TransConfig(Options):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_path")
+        if self.no_merge and self.output_path in (DASH, STANDARD_OUTPUT):
+            raise InputError(
+                "--no_merge true writes several files, and --output_path - is one; leave one out"
+            )
 
     @property
     def line_rules(self) -> LineRules:
@@ -106,13 +114,15 @@ class Part(NamedTuple):
     num_replaced: int
 
 
+@with_standard_streams
 def trans_to_json(config: TransConfig) -> None:
     """Write the documents of ``input_path`` as JSON lines.
 
     Raises InputError for whatever a person can fix; then nothing new is on the disk.
     """
     started = time.monotonic()
-    merged = Path(f"{config.output_path}.jsonl")
+    is_streamed = config.output_path == STANDARD_OUTPUT
+    merged = Path(config.output_path if is_streamed else f"{config.output_path}.jsonl")
     inputs = list_inputs(config.input_path, ENDINGS, [merged], never=NOT_RAW, any_file=True)
     finals = _names(inputs, config) if config.no_merge else [merged]
     settings = settings_of(config, "input_path", "output_path")
@@ -179,7 +189,14 @@ def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
 
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """Make a folder next to the output, for this run alone; clear those of killed runs away first."""
+    """Make a folder next to the output, for this run alone; clear those of killed runs away first.
+
+    A stream has none next to it: its folder is one for temporary files.
+    """
+    if is_stream(followed(merged)):
+        with TemporaryDirectory(prefix="ernie-pair-") as temporary:
+            yield Path(temporary)
+        return
     make_folder(merged.parent)
     stem = f".{merged.name}.parts"
     for leftover in own_entries(merged.parent, f"{stem}-"):

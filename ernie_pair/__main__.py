@@ -5,246 +5,291 @@ Stands above the layers, like scripts/: it is the one module here that knows bot
 
 import sys
 from importlib import import_module
-from typing import Optional
+from typing import Any, Dict, List, Optional
 
 from data_tools.base.cli import exit_code_of, parse_config
 from data_tools.base.errors import InputError
+from ernie_pair.commands.overview import asked_help, config_class_of, overview, unknown_command
+from ernie_pair.commands.versions import versions
 
-# command: (module, its function, its config, what it is for)
+# command: (module, its function, its config, what it does). A config of another module, module:Config, is
+# there because that module loads Paddle, which no flag and no help needs.
 COMMANDS = {
-    "doctor": ("ernie_pair.device.doctor", "doctor", "DoctorConfig", "is this environment sound?"),
+    "doctor": (
+        "ernie_pair.device.doctor",
+        "doctor",
+        "DoctorConfig",
+        "Check the environment: versions, GPU, libraries",
+    ),
     "link-cuda": (
         "ernie_pair.device.gpu.cuda_links",
         "link_cuda",
         "LinkCudaConfig",
-        "the CUDA of pip packages, where Paddle looks for it",
+        "Link CUDA libraries of pip packages where Paddle looks for them",
     ),
-    "check": ("ernie_pair.quickstart.self_check", "check", "CheckConfig", "does every part of it work?"),
+    "check": (
+        "ernie_pair.quickstart.self_check",
+        "check",
+        "CheckConfig",
+        "Run a short self-test of every part",
+    ),
     "check-gpu": (
         "ernie_pair.gpu_check.check_gpu",
         "check_gpu",
         "CheckGpuConfig",
-        "does a GPU compute right, and how fast? a report to attach",
+        "Test a GPU for correctness and speed, and write a report",
     ),
     "quickstart": (
         "ernie_pair.quickstart.quickstart",
         "quickstart",
         "QuickstartConfig",
-        "the whole line on an embedded sample",
+        "Run the whole recipe on an embedded sample",
     ),
     "make-sample": (
         "data_tools.make_sample",
         "make_sample",
         "SampleConfig",
-        "that sample: a text and labelled pairs",
+        "Write the sample texts and labelled pairs of the quickstart",
     ),
     "new-model": (
         "ernie_pair.model_files.new_model",
         "new_model",
         "NewModelConfig",
-        "a model folder to start from scratch",
+        "Create a model folder with a configuration of your own",
     ),
-    "text-to-json": ("data_tools.trans_to_json", "trans_to_json", "TransConfig", "raw text to JSON lines"),
-    "build-vocab": ("data_tools.build_vocab", "build_vocab", "VocabConfig", "a vocab.txt from text"),
+    "text-to-json": (
+        "data_tools.trans_to_json",
+        "trans_to_json",
+        "TransConfig",
+        "Convert raw text to JSON lines",
+    ),
+    "build-vocab": (
+        "data_tools.build_vocab",
+        "build_vocab",
+        "VocabConfig",
+        "Build a vocabulary (vocab.txt) from text",
+    ),
     "create-corpus": (
         "data_tools.create_pretraining_data",
         "create_pretraining_data",
-        "CreateConfig",
-        "JSON lines to a corpus for pretraining",
+        "data_tools.corpus.create_flags:CreateConfig",
+        "Convert JSON lines to a corpus of token ids",
     ),
     "build-ngrams": (
         "data_tools.build_ngrams",
         "build_ngrams",
         "NgramsConfig",
-        "the n-grams of a corpus that are one unit",
+        "Build an n-gram lexicon from a corpus",
     ),
-    "prepare": ("data_tools.prepare", "prepare", "PrepareConfig", "the same, on a Ray cluster too"),
+    "prepare": (
+        "data_tools.prepare",
+        "prepare",
+        "PrepareConfig",
+        "Convert JSON lines to a corpus, optionally on a Ray cluster",
+    ),
     "inspect-data": (
         "ernie_pair.pretrain.inspect_data",
         "inspect_data",
         "InspectConfig",
-        "samples of a corpus with their masks, and a report of them",
+        "Show samples of a corpus with their masks",
     ),
     "audit-text": (
         "data_tools.audit_text",
         "audit_text",
         "AuditConfig",
-        "repeats, odd characters, scripts and languages of raw text",
+        "Report duplicates, odd characters and languages in raw text",
     ),
     "pretrain": (
         "ernie_pair.pretrain.pretrain",
         "pretrain",
-        "PretrainConfig",
-        "pretrain ERNIE, in static or dynamic graph",
+        "ernie_pair.pretrain.config.pretrain_config:PretrainConfig",
+        "Pretrain an ERNIE model on a corpus",
     ),
     "convert": (
         "ernie_pair.pretrain.convert.convert",
         "convert",
         "ConvertConfig",
-        "static weights to a dynamic model",
+        "Convert pretrained static weights to a model folder",
     ),
     "fill-mask": (
         "ernie_pair.pretrain.filling.fill_mask",
         "fill_mask",
         "FillMaskConfig",
-        "what a pretrained model puts behind [MASK]",
+        "Predict the words behind [MASK] with a pretrained model",
     ),
     "evaluate-mlm": (
         "ernie_pair.pretrain.filling.evaluate_mlm",
         "evaluate_mlm_command",
         "EvaluateMlmConfig",
-        "its masked loss on held-out text, of a corpus",
+        "Measure the masked-language-model loss on held-out text",
+    ),
+    "board": (
+        "ernie_pair.dashboard.board",
+        "board",
+        "BoardConfig",
+        "open VisualDL on the curves of several runs",
+    ),
+    "plot": (
+        "ernie_pair.dashboard.plot_runs",
+        "plot",
+        "PlotConfig",
+        "draw curves of runs as a picture, or a page that compares them",
     ),
     "show-checkpoint": (
         "ernie_pair.checkpoint.show_checkpoint",
         "show_checkpoint",
         "ShowConfig",
-        "what a checkpoint holds, or a run",
+        "Show what a checkpoint or a run holds",
     ),
     "diff-checkpoints": (
         "ernie_pair.checkpoint.diff_checkpoints",
         "diff_checkpoints",
         "DiffConfig",
-        "how two checkpoints differ; exit 0 or 1",
+        "Compare two checkpoints; the exit code is 0 if they are equal, else 1",
     ),
     "average-checkpoints": (
         "ernie_pair.model_files.average_checkpoints",
         "average_checkpoints",
         "AverageConfig",
-        "the mean of several models, as a model",
+        "Average the weights of several checkpoints",
     ),
     "audit-pairs": (
         "ernie_pair.pair.audit.audit_pairs",
         "audit_pairs",
         "AuditPairsConfig",
-        "repeats, leaks, contradictions of labelled pairs",
+        "Report duplicates, leaks and contradictions in labelled pairs",
     ),
     "train": (
         "ernie_pair.pair.train.train_pair",
         "train_pair",
-        "TrainConfig",
-        "train a sentence-pair classifier",
+        "ernie_pair.pair.config.pair_config:TrainConfig",
+        "Train a sentence-pair classifier",
     ),
     "distill": (
         "ernie_pair.pair.distill.distill",
         "distill_pair",
-        "DistillConfig",
-        "a smaller pair classifier that learns from a trained one",
+        "ernie_pair.pair.config.distill_config:DistillConfig",
+        "Train a smaller classifier from a trained one",
     ),
     "config": (
         "ernie_pair.launch.wizard",
         "write_launch_file",
         "QuestionsConfig",
-        "questions that make the file of launch",
+        "Write a file for launch by answering a few questions",
     ),
     "evaluate": (
         "ernie_pair.pair.evaluation.evaluate_pair",
         "evaluate_pair",
-        "EvaluateConfig",
-        "its metrics on labelled pairs",
+        "ernie_pair.pair.config.ask_config:EvaluateConfig",
+        "Evaluate a trained classifier on labelled pairs",
     ),
     "predict": (
         "ernie_pair.pair.evaluation.predict_pair",
         "predict_pair",
-        "PredictConfig",
-        "its labels for pairs",
+        "ernie_pair.pair.config.ask_config:PredictConfig",
+        "Predict the labels of pairs with a trained classifier",
     ),
     "mine": (
         "ernie_pair.pair.mining.mine_pairs",
         "mine_pairs",
-        "MineConfig",
-        "new training pairs of labelled ones",
+        "ernie_pair.pair.mining.mine_config:MineConfig",
+        "Derive new training pairs from labelled ones",
     ),
     "pseudo-label": (
         "ernie_pair.pair.mining.pseudo_label",
         "pseudo_label",
-        "PseudoLabelConfig",
-        "labels for pairs, where a classifier is sure",
+        "ernie_pair.pair.mining.pseudo_config:PseudoLabelConfig",
+        "Label unlabelled pairs where a classifier is confident",
     ),
     "train-embedding": (
         "ernie_pair.embedding.train.train_embedding",
         "train_embedding",
-        "TrainEmbeddingConfig",
-        "teach an encoder to make vectors of texts",
+        "ernie_pair.embedding.train.embedding_config:TrainEmbeddingConfig",
+        "Train a sentence-embedding model",
     ),
-    "embed": ("ernie_pair.embedding.embed", "embed", "EmbedConfig", "the vectors of a file of texts"),
+    "embed": (
+        "ernie_pair.embedding.embed",
+        "embed",
+        "ernie_pair.embedding.embed_config:EmbedConfig",
+        "Compute the embeddings of texts",
+    ),
     "evaluate-embedding": (
         "ernie_pair.embedding.evaluate_embedding",
         "evaluate_embedding",
-        "EvaluateEmbeddingConfig",
-        "how well texts find their matches by vectors",
+        "ernie_pair.embedding.embed_config:EvaluateEmbeddingConfig",
+        "Evaluate an embedding model on labelled pairs",
     ),
     "export-embedding": (
         "ernie_pair.embedding.export_embedding",
         "export_embedding",
-        "ExportEmbeddingConfig",
-        "a folder that makes vectors without training",
+        "ernie_pair.embedding.embed_config:ExportEmbeddingConfig",
+        "Export an embedding model for use without training code",
     ),
     "compare-starts": (
         "ernie_pair.pair.compare.compare_starts",
         "compare_starts",
         "CompareConfig",
-        "do several starts make classifiers that differ?",
+        "Fine-tune from several pretrained models and compare the results",
     ),
     "cross-validate": (
         "ernie_pair.pair.cross_validation.cross_validate",
         "cross_validate_command",
-        "CrossValidateConfig",
-        "how good on rows unseen? every row predicted once",
+        "ernie_pair.pair.cross_validation.cross_validation_config:CrossValidateConfig",
+        "Cross-validate a classifier: every pair is predicted once",
     ),
     "search-params": (
         "ernie_pair.pair.param_search.search_params",
         "search_params_command",
-        "SearchParamsConfig",
-        "which flags of training are best? trials, pruned",
+        "ernie_pair.pair.param_search.search_config:SearchParamsConfig",
+        "Search for the best training flags",
     ),
     "compare-models": (
         "ernie_pair.pair.distill.compare_models",
         "compare_models",
-        "CompareModelsConfig",
-        "accuracy, speed and size of trained models, as they are shipped",
+        "ernie_pair.pair.distill.compare_config:CompareModelsConfig",
+        "Compare accuracy, speed and size of trained classifiers",
     ),
     "export": (
         "ernie_pair.pair.export.export_pair",
         "export_pair",
-        "ExportConfig",
-        "a folder that runs without training",
+        "ernie_pair.pair.export.export_config:ExportConfig",
+        "Export a classifier for use without training code",
     ),
     "ensemble": (
         "ernie_pair.pair.ensemble.ensemble",
         "ensemble",
-        "EnsembleConfig",
-        "several models as one exported folder",
+        "ernie_pair.pair.ensemble.ensemble_config:EnsembleConfig",
+        "Combine several classifiers into one exported folder",
     ),
     "run": (
         "ernie_pair.pair.export.predict_exported",
         "predict_exported",
         "RunConfig",
-        "labels for pairs by an exported model",
+        "Predict the labels of pairs with an exported classifier",
     ),
     "index": (
         "ernie_pair.search.build_index",
         "make_index",
         "IndexConfig",
-        "texts as a folder to be searched",
+        "Build a search index of texts",
     ),
     "search": (
         "ernie_pair.search.search_texts",
         "search_texts",
         "SearchConfig",
-        "the texts of it that match a query",
+        "Search an index for texts that match a query",
     ),
     "robustness": (
         "ernie_pair.pair.export.robustness_exported",
         "measure_exported",
         "RobustnessConfig",
-        "how an exported model bears changed pairs",
+        "Measure an exported classifier on perturbed pairs",
     ),
     "serve": (
         "ernie_pair.server.serve",
         "serve",
         "ServeConfig",
-        "an exported model over HTTP, with a page to try",
+        "Serve an exported classifier over HTTP, with a page to try it",
     ),
 }
 
@@ -255,16 +300,39 @@ FORMS = {
         "ernie_pair.model_files.interchange",
         "convert_to_hugging_face",
         "ToHuggingFaceConfig",
-        "a model folder for Hugging Face's transformers",
+        "Convert a model folder for Hugging Face transformers",
     ),
     ("convert", "from", "hf"): (
         "ernie_pair.model_files.interchange",
         "convert_from_hugging_face",
         "FromHuggingFaceConfig",
-        "a model folder of transformers, for PaddleNLP",
+        "Convert a model folder of transformers for PaddleNLP",
     ),
 }
-LAUNCH = ("launch", "FILE or command: run it in several processes")  # its flags follow from the first word
+LAUNCH = ("launch", "Start a command in several processes or on several machines")  # flags: of the command
+HELP = ("help", "Show the help of a command: ernie-pair help train")
+COMPLETION = ("completion", "Print a completion script for bash or zsh")
+
+# What a person wants to do, and the commands for it, in the order in which they are needed.
+GROUPS = {
+    "first steps": (*("quickstart", "make-sample"),),
+    "data": (
+        *("text-to-json", "audit-text", "build-vocab", "create-corpus", "prepare", "build-ngrams"),
+        *("inspect-data", "audit-pairs", "mine", "pseudo-label"),
+    ),
+    "pretraining": (
+        *("new-model", "pretrain", "convert", "fill-mask", "evaluate-mlm", "show-checkpoint"),
+        *("diff-checkpoints", "average-checkpoints"),
+    ),
+    "sentence pairs": (*("train", "distill", "predict", "cross-validate", "search-params"),),
+    "evaluation": (*("evaluate", "compare-starts", "compare-models", "robustness"),),
+    "embeddings and search": (
+        *("train-embedding", "embed", "evaluate-embedding", "export-embedding", "index", "search"),
+    ),
+    "deployment": (*("export", "ensemble", "run", "serve"),),
+    "several processes": (*("launch", "config"),),
+    "environment": (*("doctor", "check", "check-gpu", "link-cuda", "completion", "help"),),
+}
 
 
 def main() -> None:
@@ -274,19 +342,25 @@ def main() -> None:
 
 def _run(words) -> Optional[int]:
     """Run the command; what it returns, if anything, is its exit code."""
+    words = asked_help(words)
     if not words or words[0] in ("-h", "--help"):
-        print(_usage())
+        print(overview(GROUPS, _purposes()))
+        return None
+    if words[0] in ("-V", "--version"):
+        print(versions())
         return None
     if words[0] == LAUNCH[0]:
         import_module("ernie_pair.launch.launch").launch(words[1:])
         return None
+    if words[0] == COMPLETION[0]:
+        complete = import_module("ernie_pair.commands.completion").complete
+        complete(words[1:], _purposes(), _configs_of, _launched())
+        return None
     if words[0] not in COMMANDS:
-        known = ", ".join([*COMMANDS, LAUNCH[0]])
-        raise InputError(f"{words[0]} is no command of ernie-pair; use one of {known}")
-    (module_name, function, config_class, _), program, flags = _form_of(words)
-    module = import_module(module_name)
-    config = parse_config(getattr(module, config_class), flags, f"ernie-pair {program}")
-    return getattr(module, function)(config)
+        raise unknown_command(words[0], [*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]])
+    entry, program, flags = _form_of(words)
+    config: Any = parse_config(config_class_of(entry), flags, f"ernie-pair {program}")
+    return getattr(import_module(entry[0]), entry[1])(config)
 
 
 def _form_of(words) -> tuple:
@@ -305,13 +379,28 @@ def _form_of(words) -> tuple:
     return COMMANDS[words[0]], words[0], words[1:]
 
 
-def _usage() -> str:
-    purposes = [(name, purpose) for name, (_, _, _, purpose) in COMMANDS.items()]
-    for (command, flag, value), (_, _, _, purpose) in FORMS.items():
-        place = [name for name, _ in purposes].index(command) + 1
-        purposes.insert(place, (f"{command} --{flag} {value}", purpose))
-    lines = [f"  {name:<19} {purpose}" for name, purpose in [*purposes, LAUNCH]]
-    return "\n".join(["usage: ernie-pair COMMAND [--help] [flags]", "", *lines])
+def _purposes() -> Dict[str, str]:
+    """Return {command as it is typed: what it does}; a form stands behind its command."""
+    purposes = {}
+    for name, (_, _, _, purpose) in COMMANDS.items():
+        purposes[name] = purpose
+        for (command, flag, value), form in FORMS.items():
+            if command == name:
+                purposes[f"{command} --{flag} {value}"] = form[3]
+    return {**purposes, **dict((LAUNCH, HELP, COMPLETION))}
+
+
+def _configs_of(command: str) -> List[type]:
+    """Return the classes of the flags of a command, those of its forms or of what it starts included."""
+    if command == LAUNCH[0]:
+        launching = import_module("ernie_pair.launch.launch_config")
+        return [launching.LaunchConfig, *launching.CONFIGS.values()]
+    forms = [form for (name, _, _), form in FORMS.items() if name == command]
+    return [config_class_of(entry) for entry in (COMMANDS[command], *forms)]
+
+
+def _launched() -> List[str]:
+    return list(import_module("ernie_pair.launch.launch_config").CONFIGS)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ fi
 case $DEVICE in cpu | gpu) ;; *) fail "DEVICE=$DEVICE is neither cpu nor gpu; set one of them" ;; esac
 case ${PADDLE:-} in "" | 3) ;; *) fail "PADDLE=$PADDLE is not 3; leave it out for Paddle 2.6" ;; esac
 BUILD=$DEVICE${PADDLE:-} # the extra of it
-[ "$BUILD" != gpu3 ] || fail "PADDLE=3 makes an environment for the CPU; README.md, GPUs, says how to make one for GPUs"
+[ "$BUILD" != gpu3 ] || fail "PADDLE=3 makes an environment for the CPU; docs/en/gpus-and-clusters.md says how to make one for GPUs"
 
 supported() {
     command -v "$1" >/dev/null 2>&1 &&

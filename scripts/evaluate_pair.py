@@ -6,11 +6,18 @@ python scripts/evaluate_pair.py --model_path output/best-accuracy-0.8962 \
 
 from data_tools.base.cli import run_command
 from ernie_pair.pair.config.ask_config import EvaluateConfig
-from ernie_pair.pair.evaluation.evaluate_pair import evaluate_pair
 
 
 def main() -> None:
-    run_command(evaluate_pair, EvaluateConfig)
+    run_command(_evaluate_pair, EvaluateConfig)
+
+
+def _evaluate_pair(config: EvaluateConfig) -> None:
+    from ernie_pair.pair.evaluation.evaluate_pair import (
+        evaluate_pair,
+    )  # loads Paddle, which no flag and no help needs
+
+    evaluate_pair(config)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,18 @@ python scripts/predict_pair.py --model_path output/best-accuracy-0.8962 \
 
 from data_tools.base.cli import run_command
 from ernie_pair.pair.config.ask_config import PredictConfig
-from ernie_pair.pair.evaluation.predict_pair import predict_pair
 
 
 def main() -> None:
-    run_command(predict_pair, PredictConfig)
+    run_command(_predict_pair, PredictConfig)
+
+
+def _predict_pair(config: PredictConfig) -> None:
+    from ernie_pair.pair.evaluation.predict_pair import (
+        predict_pair,
+    )  # loads Paddle, which no flag and no help needs
+
+    predict_pair(config)
 
 
 if __name__ == "__main__":

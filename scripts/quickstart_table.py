@@ -1,4 +1,4 @@
-"""Keep the results of finished quickstarts, several seeds, and show them in both READMEs.
+"""Keep the results of finished quickstarts, several seeds, and show them in the pages.
 
 python scripts/quickstart_table.py output/a output/b output/c
 """
@@ -8,28 +8,35 @@ import sys
 from pathlib import Path
 from typing import List
 
-from readme_block import QUICKSTART, ROOT, replace_block
+from readme_block import QUICKSTART, ROOT, SEEDS, is_chinese, replace_block
 
 from ernie_pair.quickstart.figures import STARTS, Results, render_table
 
 PUBLISHED = ROOT / "scripts" / "results" / "quickstart.json"
-SEED = {"README.md": "seed", "README_cn.md": "随机种子"}
 
 
 def publish(folders: List[Path]) -> None:
-    """Keep the results of finished quickstarts in PUBLISHED and show them in both READMEs."""
+    """Keep the results of finished quickstarts in PUBLISHED and show them in the pages."""
     runs = [json.loads((folder / PUBLISHED.name).read_text(encoding="utf-8")) for folder in folders]
     PUBLISHED.parent.mkdir(exist_ok=True)
     PUBLISHED.write_text(json.dumps(runs, indent=2) + "\n", encoding="utf-8")
-    replace_block(QUICKSTART, lambda page: render_block(runs, SEED[page]))
+    replace_block(QUICKSTART, lambda page: render_printed(runs))
+    replace_block(SEEDS, lambda page: render_seeds(runs, page))
 
 
-def render_block(runs: List[Results], seed: str) -> str:
-    """Return what a README shows: the table of the first run, and a row for each seed."""
-    head = [seed, "lm_loss", "pretrained", "from scratch", "flips", "both orders"]
+def render_printed(runs: List[Results]) -> str:
+    """Return what the first run has printed, as a block of text."""
+    return f"```\n{render_table(runs[0], 'output/quickstart')}\n```"
+
+
+def render_seeds(runs: List[Results], page: str) -> str:
+    """Return the table of results with a row for each seed."""
+    head = [
+        "随机种子" if is_chinese(page) else "seed",
+        *("lm_loss", "pretrained", "from scratch", "flips", "both orders"),
+    ]
     rows = [head, ["---"] * len(head), *map(_row_of_seed, runs)]
-    shown = "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
-    return f"```\n{render_table(runs[0], 'output/quickstart')}\n```\n\n{shown}"
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 
 
 def _row_of_seed(results: Results) -> List[str]:

@@ -1,22 +1,42 @@
-"""What stands between two marks of both READMEs: figures that a command puts there."""
+"""What stands between two marks of the pages, in both languages: what a command puts there."""
 
 import re
 from pathlib import Path
-from typing import Callable
+from typing import Callable, List
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "README_cn.md")
-QUICKSTART, SIDE_BY_SIDE = MARKS = ("quickstart", "side by side")
+QUICKSTART, SEEDS, SIDE_BY_SIDE, FLAGS = MARKS = (
+    "quickstart",
+    "quickstart seeds",
+    "side by side",
+    "flags of every command",
+)
+
+
+def all_pages() -> List[str]:
+    """Return the READMEs and every page of docs, by their paths from the root."""
+    return [*PAGES, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+
+
+def is_chinese(page: str) -> bool:
+    """Return whether a page is the Chinese one of its pair."""
+    return page == "README_cn.md" or page.startswith("docs/zh/")
 
 
 def between(mark: str) -> "re.Pattern[str]":
     """Return the pattern of what stands between <!-- MARK --> and <!-- end of MARK -->."""
-    return re.compile(rf"(?<=<!-- {mark} -->\n)(.*)(?=\n<!-- end of {mark} -->)", re.S)
+    return re.compile(rf"(?<=<!-- {mark} -->\n)(.*?)(?=\n<!-- end of {mark} -->)", re.S)
+
+
+def pages_with(mark: str) -> List[str]:
+    """Return the pages that show what a command puts between the marks."""
+    return [page for page in all_pages() if f"<!-- {mark} -->" in (ROOT / page).read_text(encoding="utf-8")]
 
 
 def replace_block(mark: str, render: Callable[[str], str]) -> None:
-    """Put ``render(page)`` between the marks of each page."""
-    for page in PAGES:
+    """Put ``render(page)`` between the marks of each page that has them."""
+    for page in pages_with(mark):
         path = ROOT / page
         before, _, after = between(mark).split(path.read_text(encoding="utf-8"))
         path.write_text(f"{before}{render(page)}{after}", encoding="utf-8")

@@ -46,7 +46,7 @@ if [ "$NPROC" != auto ]; then
     DP_DEGREE=$((NPROC * NNODES / SHARDING))
 fi
 
-# The recipe's numbers. A flag of yours takes the place of the one here: given twice, it would be refused.
+# The recipe's numbers. A flag of yours takes the place of the one here.
 while read -r flag value; do
     case "$flag of $* " in
         "--warmup_rate of "*"--warmup_steps"*) continue ;;

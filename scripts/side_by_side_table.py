@@ -1,4 +1,4 @@
-"""Keep the figures of a comparison side by side and show its ratios in both READMEs.
+"""Keep the figures of a comparison side by side and show its ratios: all in docs, some in the READMEs.
 
 python scripts/side_by_side_table.py side_by_side.json [MORE.json ...]
 
@@ -10,20 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from readme_block import ROOT, SIDE_BY_SIDE, replace_block
+from readme_block import PAGES, ROOT, SIDE_BY_SIDE, is_chinese, replace_block
 from side_by_side.report import render_rows
 
 from data_tools.base.errors import InputError
 
 PUBLISHED = ROOT / "scripts" / "results" / "side_by_side.json"
-HEADS = {
-    "README.md": ("what", "ours", "against", "times as fast", "by the clock"),
-    "README_cn.md": ("内容", "本项目", "对照", "CPU 时间之比", "墙钟时间之比"),
-}
+HEAD = ("what", "ours", "against", "times as fast", "by the clock")
+CHINESE_HEAD = ("内容", "本项目", "对照", "CPU 时间之比", "墙钟时间之比")
 
 
 def publish(files: Sequence[Path]) -> None:
-    """Keep the figures of ``files`` in PUBLISHED and show them in both READMEs.
+    """Keep the figures of ``files`` in PUBLISHED and show them in the pages.
 
     Raises InputError where they were measured on different machines.
     """
@@ -38,15 +36,24 @@ def publish(files: Sequence[Path]) -> None:
 
 
 def render_page(figures: Dict[str, Any], page: str) -> str:
-    """Return the machine in words, and the table of ratios: of medians, and the least and most of a round."""
+    """Return the machine in words, and the table of ratios: of medians, and the least and most of a round.
+
+    A README shows the main ones alone: our fused kernels beside the peer's best settings.
+    """
+    is_shown = _is_main if page in PAGES else _is_shown
     machine = ", ".join(f"{name} {value}" for name, value in figures["machine"].items() if value)
     rows: List[List[str]] = [
         [case["name"], ratio["ours"], ratio["other"], _cell(ratio["cpu"]), _cell(ratio["wall"])]
         for case in figures["cases"]
         for ratio in case["ratios"]
-        if _is_shown(ratio["ours"], ratio["other"])
+        if is_shown(ratio["ours"], ratio["other"])
     ]
-    return f"{machine}\n\n{render_rows(HEADS[page], rows)}"
+    return f"{machine}\n\n{render_rows(CHINESE_HEAD if is_chinese(page) else HEAD, rows)}"
+
+
+def _is_main(ours: str, other: str) -> bool:
+    """Return whether the READMEs show a ratio: like beside like, in one precision."""
+    return ours.startswith("fused ") and other == ours.replace("fused", "peer")
 
 
 def _is_shown(ours: str, other: str) -> bool:

@@ -7,11 +7,18 @@ python -m ernie_pair.launcher --gpus 0,1 scripts/train_embedding.py ...        (
 
 from data_tools.base.cli import run_command
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
-from ernie_pair.embedding.train.train_embedding import train_embedding
 
 
 def main() -> None:
-    run_command(train_embedding, TrainEmbeddingConfig)
+    run_command(_train_embedding, TrainEmbeddingConfig)
+
+
+def _train_embedding(config: TrainEmbeddingConfig) -> None:
+    from ernie_pair.embedding.train.train_embedding import (
+        train_embedding,
+    )  # loads Paddle, which no flag and no help needs
+
+    train_embedding(config)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,16 @@ python -m ernie_pair.launcher --gpus 0,1 scripts/train_pair.py ...        (on CP
 
 from data_tools.base.cli import run_command
 from ernie_pair.pair.config.pair_config import TrainConfig
-from ernie_pair.pair.train.train_pair import train_pair
 
 
 def main() -> None:
-    run_command(train_pair, TrainConfig)
+    run_command(_train_pair, TrainConfig)
+
+
+def _train_pair(config: TrainConfig) -> None:
+    from ernie_pair.pair.train.train_pair import train_pair  # loads Paddle, which no flag and no help needs
+
+    train_pair(config)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ def _draw_repeats(axes, audit: TextAudit) -> None:
     axes.set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
     if sizes:
         axes.set_yscale("symlog", linthresh=1)
-        axes.legend()
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
 
 def _draw_odd(axes, odd: Dict[str, Tally]) -> None:

@@ -6,7 +6,7 @@ from typing import Callable, Dict, Optional, Sequence, Type, TypeVar
 
 from data_tools.base.errors import ErniePairError, MachineError, Stopped, describe_os_error
 from data_tools.base.flag_help import help_text
-from data_tools.base.flag_words import flag_names, given_by, split_words
+from data_tools.base.flag_words import flag_names, flags_of_several, given_by, split_words
 from data_tools.base.optional_import import missing_of_training
 from data_tools.base.options import Given, Options, hints_of, read_given
 
@@ -22,11 +22,11 @@ def parse_config(
 
     ``--no-merge`` and ``--no_merge`` are the same flag, and a bare boolean flag means true. ``program``:
     its name in the help; left out, it is that of the file that runs.
-    Raises InputError: an unknown or missing flag, one given twice with different values, a value of
-    the wrong type, or whatever the dataclass itself refuses.
+    Of a flag that is given twice the last value counts, and a line on stderr says so. Raises InputError: an
+    unknown or missing flag, a value of the wrong type, or whatever the dataclass itself refuses.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    split = split_words(words, flag_names(config_class))
+    split = split_words(words, flag_names(config_class), flags_of_several(config_class))
     if "help" in split.flags:
         leave_with_help([config_class], program or _program_name())
     return build_config(config_class, given_by(split, config_class))

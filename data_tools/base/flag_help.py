@@ -1,24 +1,34 @@
 """What --help prints: the options of a command by subject, with defaults, units and an example."""
 
+import re
+import shutil
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import MISSING, Field, fields
-from typing import Any, List, Literal, Sequence, Type, get_args, get_origin
+from textwrap import fill
+from typing import Any, List, Literal, Sequence, Tuple, Type, get_args, get_origin
 
 from data_tools.base.options import GROUPS, Options, hints_of
+from data_tools.flags.places import place_word
 
+WIDEST = 100  # columns
+_BESIDE = 32  # the column at which what a flag means begins
+_LONGEST_CHOICES = 40  # characters; a longer list of them stands in the text and not behind the flag
+_STREAMS = (("input", "stdin"), ("output", "stdout"))
 _METAVARS = {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT"}
 
 
 def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
-    """Return the help of a program; purpose and example are those of the first class."""
+    """Return the help of a program, as wide as the terminal; purpose and example are of the first class."""
     items = [(item, hints_of(one)[item.name]) for one in config_classes for item in fields(one)]
-    positionals = "".join(f" {item.name.upper()}" for item, _ in items if item.metadata["positional"])
+    width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
     example = config_classes[0].EXAMPLE
     parser = ArgumentParser(
-        usage=_escaped(f"{program}{positionals} --flag VALUE ..."),
-        description=config_classes[0].PURPOSE,
-        epilog=f"example:\n  {program} {example}" if example else None,
-        formatter_class=_Formatter,
+        usage=doubled_percent(_usage(program, items, width)),
+        description=_filled(config_classes[0].PURPOSE, width),
+        epilog=f"example:\n  {_in_lines(f'{program} {example}', width)}" if example else None,
+        formatter_class=lambda prog: RawDescriptionHelpFormatter(
+            prog, max_help_position=_BESIDE, width=width
+        ),
         add_help=False,
     )
     for group in GROUPS:
@@ -32,9 +42,34 @@ def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
     return parser.format_help()
 
 
-class _Formatter(RawDescriptionHelpFormatter):
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=32)
+def _usage(program: str, items: Sequence[Tuple[Field, Any]], width: int) -> str:
+    """Return what has to be given, and that there is more."""
+    needed = [(item, hint) for item, hint in items if item.default is MISSING]
+    words = [item.name.upper() for item, _ in needed if item.metadata["positional"]]
+    words += [
+        f"--{item.name} {metavar_of(item, hint)}" for item, hint in needed if not item.metadata["positional"]
+    ]
+    lines, indent = [f"{program}"], " " * len("usage: ")
+    for word in [*words, "[flags]"]:
+        if len(indent) + len(lines[-1]) + 1 + len(word) > width:
+            lines.append(" " * 4 + word)
+        else:
+            lines[-1] += f" {word}"
+    return f"\n{indent}".join(lines)
+
+
+def _filled(purpose: str, width: int) -> str:
+    return "\n\n".join(fill(" ".join(part.split()), width) for part in purpose.split("\n\n"))
+
+
+def _in_lines(command: str, width: int) -> str:
+    """Return a command as lines that a shell takes for one, broken before flags."""
+    lines: List[str] = [""]
+    for part in re.split(r" (?=--)", command):
+        if lines[-1] and len(lines[-1]) + len(part) + 5 > width:
+            lines.append("    ")
+        lines[-1] += part if not lines[-1].strip() else f" {part}"
+    return " \\\n  ".join(lines)
 
 
 def _rank(item: Field) -> int:
@@ -43,31 +78,61 @@ def _rank(item: Field) -> int:
 
 
 def _add(group, item: Field, hint) -> None:
-    text = _escaped(f"{item.metadata['help']} ({_default_of(item)})")
+    more = _choices_in_words(item, hint) + _streams_of(item)
+    text = doubled_percent(f"{item.metadata['help']}{more} ({_default_of(item)})")
     if item.metadata["positional"]:
         group.add_argument(item.name, metavar=item.name.upper(), help=text)
     else:
-        group.add_argument(f"--{item.name}", metavar=_metavar_of(hint), help=text)
+        words = item.metadata["values"]
+        metavar = metavar_of(item, hint) if words == 1 else ("TEXT",) * words
+        group.add_argument(f"--{item.name}", metavar=metavar, nargs=words if words > 1 else None, help=text)
 
 
 def _default_of(item: Field) -> str:
     """Return the unit and the default of an option, in words."""
     if item.default is MISSING:
-        return "required"
+        return f"required, or --{item.metadata['unless']}" if item.metadata["unless"] else "required"
     unit = f"{item.metadata['unit']}, " if item.metadata["unit"] else ""
     named = {None: "none", "": "empty", True: "true", False: "false"}
     is_named = item.default is None or isinstance(item.default, (str, bool))
     return f"{unit}default: {named.get(item.default, item.default) if is_named else item.default}"
 
 
-def _metavar_of(hint) -> str:
+def metavar_of(item: Field, hint) -> str:
+    """Return what stands for the value of an option: N, FILE, or its choices where they are short."""
     kinds: List[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    choices = choices_of(hint)
+    if choices and not _is_short(choices):
+        return "NAME"
+    numbers = [_METAVARS[kind] for kind in kinds if kind in _METAVARS and kind is not str]
+    texts = [place_word(item.name) or _METAVARS[str]] if str in kinds else []
+    return "|".join([*numbers, *texts, *choices])
+
+
+def choices_of(hint) -> List[str]:
+    """Return the words that an option takes, those of true and false included only where they are named."""
     if get_origin(hint) is Literal:
-        return "|".join(map(str, kinds))
-    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-    return "|".join([*(_METAVARS[kind] for kind in kinds if kind in _METAVARS), *words])
+        return [str(word) for word in get_args(hint)]
+    return [word for kind in get_args(hint) for word in choices_of(kind)]
 
 
-def _escaped(text: str) -> str:
-    """Double each %: argparse fills in %(prog)s and its like in usage and help."""
+def _is_short(choices: Sequence[str]) -> bool:
+    return len("|".join(choices)) <= _LONGEST_CHOICES
+
+
+def _choices_in_words(item: Field, hint) -> str:
+    """Return the choices for which there is no room behind the flag, unless its help names them."""
+    choices = choices_of(hint)
+    if not choices or _is_short(choices) or all(word in item.metadata["help"] for word in choices):
+        return ""
+    return f"; one of {', '.join(choices)}"
+
+
+def _streams_of(item: Field) -> str:
+    streams = [f"standard {one}" for one, key in _STREAMS if item.metadata[key]]
+    return f"; -: {streams[0]}" if streams and "-: " not in item.metadata["help"] else ""
+
+
+def doubled_percent(text: str) -> str:
+    """Return a text with each % doubled: argparse fills in %(prog)s and its like in usage and help."""
     return text.replace("%", "%%")

@@ -1,8 +1,10 @@
 """The words of a command line as flags with their values; argparse splits them and understands none."""
 
+import sys
 from argparse import SUPPRESS, ArgumentParser
 from dataclasses import fields
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Type, get_origin
+from itertools import groupby
+from typing import Any, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Type, get_origin
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Given, Options, hints_of, kind_of
@@ -12,8 +14,14 @@ from data_tools.base.yaml_flags import nearest, read_flag_file
 class SplitWords(NamedTuple):
     """The values of each flag, None for a bare one, and what stands without a flag."""
 
-    flags: Dict[str, List[Optional[str]]]
+    flags: Dict[str, List[Any]]  # of a flag that takes several words, a list of them
     others: List[str]
+
+
+class _Splitter(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise InputError: all that this parser can miss is words of a flag that takes several."""
+        raise InputError(f"{message.replace('argument ', '').replace('argument(s)', 'words')}; correct it")
 
 
 def flag_names(config_class: Type[Options]) -> List[str]:
@@ -21,17 +29,26 @@ def flag_names(config_class: Type[Options]) -> List[str]:
     return [item.name for item in fields(config_class) if not item.metadata["positional"]] + ["config"]
 
 
-def split_words(words: Sequence[str], names: Iterable[str]) -> SplitWords:
-    """Split a command line at its flags. Raises InputError for one that is not among ``names``.
+def flags_of_several(config_class: Type[Options]) -> Dict[str, int]:
+    """Return how many words each flag takes that takes more than one."""
+    return {i.name: i.metadata["values"] for i in fields(config_class) if i.metadata["values"] > 1}
 
-    --no-merge and --no_merge are the same flag; behind a bare -- nothing is a flag.
+
+def split_words(
+    words: Sequence[str], names: Iterable[str], several: Optional[Dict[str, int]] = None
+) -> SplitWords:
+    """Split a command line at its flags; ``several``: how many words some of them take.
+
+    --no-merge and --no_merge are the same flag; behind a bare -- nothing is a flag. Raises InputError for a
+    flag that is not among ``names``, and for one with too few words.
     """
     names = list(dict.fromkeys(names))
     end = words.index("--") if "--" in words else len(words)
-    splitter = ArgumentParser(add_help=False, allow_abbrev=False)
+    splitter = _Splitter(add_help=False, allow_abbrev=False)
     splitter.add_argument("-h", "--help", action="append", nargs="?", default=SUPPRESS)
     for name in names:
-        splitter.add_argument(f"--{name}", action="append", nargs="?", default=SUPPRESS)
+        nargs = (several or {}).get(name, "?")
+        splitter.add_argument(f"--{name}", action="append", nargs=nargs, default=SUPPRESS)
     found, others = splitter.parse_known_args(_with_joined_numbers(map(_with_underscores, words[:end])))
     flags = vars(found)
     strange = [word for word in others if word.startswith("-") and word != "-"]
@@ -55,10 +72,12 @@ def given_by(split: SplitWords, config_class: Type[Options]) -> Dict[str, Given]
 
 
 def flags_given(split: SplitWords, config_class: Type[Options]) -> Dict[str, Given]:
-    """Return the flags of a class among the words. Raises InputError for one with two values or none."""
+    """Return the flags of a class among the words. Raises InputError for one without a value."""
     hints = hints_of(config_class)
     return {
-        name: Given(_only_value(name, texts, hints[name]), f"--{name}")
+        name: Given(
+            texts[-1] if isinstance(texts[-1], list) else _last_value(name, texts, hints[name]), f"--{name}"
+        )
         for name, texts in split.flags.items()
         if name in hints
     }
@@ -76,16 +95,17 @@ def _without_flags(words: List[str], config_class: Type[Options]) -> Dict[str, G
     return given
 
 
-def _only_value(name: str, texts: List[Optional[str]], hint) -> str:
-    """Return the value of a flag. Raises InputError for two of them, or for none."""
-    for text in texts:
-        if text != texts[0]:
-            raise InputError(
-                f"--{name} is given twice, as {texts[0] or 'true'} and {text or 'true'}; give it once"
-            )
-    if texts[0] is None and hint is not bool:
+def _last_value(name: str, texts: List[Optional[str]], hint) -> str:
+    """Return the last value of a flag, and tell of an earlier one that differs. Raises InputError for none.
+
+    So what a script or an alias presets can be overridden by a flag behind it.
+    """
+    if texts[-1] is None and hint is not bool:
         raise InputError(f"--{name} has no value; it takes {kind_of(hint)}")
-    return "true" if texts[0] is None else texts[0]
+    shown = [text for text, _ in groupby("true" if text is None else text for text in texts)]
+    if len(shown) > 1:
+        sys.stderr.write(f"--{name} is given as {' and as '.join(shown)[:200]}: the last one counts\n")
+    return "true" if texts[-1] is None else texts[-1]
 
 
 def _unrecognized(words: List[str], cure: str) -> InputError:

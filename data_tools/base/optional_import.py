@@ -11,7 +11,7 @@ from data_tools.base.installation import install_command
 # exported models has none of it.
 OF_TRAINING = frozenset(
     "cloudpickle datasets jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
-    " sklearn visualdl zstandard".split()
+    " sklearn visualdl werkzeug zstandard".split()
 )
 
 

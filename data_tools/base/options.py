@@ -6,7 +6,7 @@ flags or a call in Python. `cli` makes a command line of such a class.
 
 import math
 import os
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from typing import (
@@ -19,6 +19,7 @@ from typing import (
     Literal,
     NamedTuple,
     Optional,
+    Sequence,
     Tuple,
     Union,
     get_args,
@@ -28,11 +29,13 @@ from typing import (
 
 from data_tools.base.errors import InputError
 from data_tools.base.option_docs import OptionDocs
+from data_tools.flags.places import place_word
 
 # In the order in which a person thinks of them, which is that of --help.
 GROUPS = (*("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other"),)
 NOTHING = ("", "none", "null", "~")  # of an option that may be None
 LONGEST_VALUE = 4096
+DASH = "-"  # of a file: standard input or output
 _BOOLS = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
@@ -77,6 +80,10 @@ def option(
     below: Optional[float] = None,
     choices: Iterable[str] = (),
     positional: bool = False,
+    stdin: Sequence[str] = (),
+    stdout: bool = False,
+    values: int = 1,
+    unless: str = "",
 ):
     """Return a dataclass field that is also a command-line flag; without a default it is required.
 
@@ -86,12 +93,22 @@ def option(
 
     ``positional``: it is given without a flag, like the file of `cat FILE`, and is required. One that is a
     list takes any number of values, but at least one.
+
+    ``stdin``: the endings of what may come by standard input, where `-` is given; ``stdout``: whether `-`
+    stands for standard output. ``values``: how many words a flag takes that is a list. ``unless``: another
+    option, without a default of its own, that takes the place of this one.
     """
     if group not in GROUPS:
         raise ValueError(f"{group} is no group of options")
     bounds = Bounds(at_least, above, at_most, below)
-    metadata = {"help": help, "group": group, "unit": unit, "bounds": bounds, "positional": positional}
-    metadata["choices"] = tuple(choices)
+    metadata: Dict[str, Any] = {
+        "help": help,
+        "group": group,
+        "unit": unit,
+        "bounds": bounds,
+        "positional": positional,
+    }
+    metadata.update(choices=tuple(choices), stdin=tuple(stdin), stdout=stdout, values=values, unless=unless)
     if default is MISSING:
         return field(default_factory=lambda: _LEFT_OUT, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -113,14 +130,28 @@ class Options:
         type.__setattr__(cls, "__doc__", docs)
 
     def __post_init__(self):
+        self._replace_left_out()
         self._refuse_left_out()
         hints = hints_of(type(self))
         for item in fields(self):
             value = checked(getattr(self, item.name), hints[item.name], f"--{item.name}")
+            if item.metadata["values"] > 1 and isinstance(value, list):
+                _refuse_other_number(item, value)
             object.__setattr__(self, item.name, value)
             fault = item.metadata["bounds"].fault_of(value, item.default)
             if fault:
                 raise InputError(f"--{item.name} {value} {fault}")
+            _refuse_dash(item, value)
+
+    def _replace_left_out(self) -> None:
+        """Fill in what another option takes the place of. Raises InputError where both are given."""
+        for item in fields(self):
+            other = item.metadata["unless"]
+            if not other or getattr(self, other) is None:
+                continue
+            if getattr(self, item.name) is not _LEFT_OUT:
+                raise InputError(f"--{other} and --{item.name} are two ways to ask; give one of them")
+            object.__setattr__(self, item.name, DASH if item.metadata["stdout"] else "")
 
     def _refuse_left_out(self) -> None:
         """Raise InputError that names every required option that was not given."""
@@ -133,6 +164,20 @@ class Options:
             raise InputError(
                 f"{', '.join(names[:-1])} and {names[-1]} are missing; --help says what they mean"
             )
+
+
+def _refuse_other_number(item: Field, value: List) -> None:
+    if len(value) != item.metadata["values"]:
+        raise InputError(f"--{item.name} takes {item.metadata['values']} words, not {len(value)}; correct it")
+
+
+def _refuse_dash(item: Field, value: object) -> None:
+    """Raise InputError for `-` as the name of a file where it is none of the standard streams."""
+    streams = item.metadata["stdin"] or item.metadata["stdout"]
+    if value == DASH and place_word(item.name) and not streams:
+        place = "folder" if place_word(item.name) == "FOLDER" else "file"
+        name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
+        raise InputError(f"{name} -: it is no standard stream; name a {place}")
 
 
 def names_in(text: str) -> List[str]:
@@ -175,9 +220,10 @@ def read_given(given: Given, hint) -> object:
 
     The one reader of flags, of files of flags and of the file of `ernie-pair launch`.
     """
-    if get_origin(hint) is list:
+    several, _ = _without_none(hint)
+    if get_origin(several) is list:
         texts = [given.text] if isinstance(given.text, str) else given.text
-        return [read_given(Given(text, given.where), get_args(hint)[0]) for text in texts]
+        return [read_given(Given(text, given.where), get_args(several)[0]) for text in texts]
     text = given.text if isinstance(given.text, str) else given.text[0]
     refuse_long_value(given.where, text)
     inner, may_be_none = _without_none(hint)
@@ -202,11 +248,11 @@ def checked(value, hint, where: str) -> object:
 
     A whole number is a number, a path is a text, and a tuple is a list.
     """
-    if get_origin(hint) is list and isinstance(value, (list, tuple)) and value:
-        return [checked(one, get_args(hint)[0], where) for one in value]
     kind, may_be_none = _without_none(hint)
     if value is None and may_be_none:
         return None
+    if get_origin(kind) is list and isinstance(value, (list, tuple)) and value:
+        return [checked(one, get_args(kind)[0], where) for one in value]
     if get_origin(kind) is Union:  # a number, or a word in its place
         number, words = get_args(kind)
         kind = words if value in get_args(words) else number

@@ -1,13 +1,13 @@
 """A YAML file of flags, read strictly: known flags, each once and with a value."""
 
-from difflib import get_close_matches
-from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, get_args
+from typing import Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, get_args
 
 import yaml
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Given
 from data_tools.base.regular_file import FileRefusedError, read_regular
+from data_tools.flags.nearest import advice_on, meant_flags
 
 LAUNCH = "launch"
 MOST_BYTES = 1 << 18
@@ -83,11 +83,16 @@ def _given_in(entry: Entry, hints: Dict[str, object]) -> Given:
     return Given(value.value, f"{where}: {name}")
 
 
-def nearest(words: Iterable[str], names: Iterable[str]) -> str:
-    """Return a hint for words that are no flags: 'did you mean --max_steps?', and what lists all of them."""
-    near = [name for word in words for name in get_close_matches(word, list(names), n=1)]
-    hint = f"did you mean {', '.join('--' + name for name in near)}? " if near else ""
-    return hint + "--help lists the flags"
+def nearest(words: Iterable[str], names: Collection[str]) -> str:
+    """Return a hint for words that are no flags: 'did you mean --max_steps?', and what lists all of them.
+
+    Names of other packages are understood: --lr, --num_train_epochs.
+    """
+    words = list(words)
+    advice = [f"{advice_on(word)}; " for word in words if advice_on(word)]
+    meant = [flag for word in words if not advice_on(word) for flag in meant_flags(word, names)]
+    hint = f"did you mean {', '.join('--' + flag for flag in dict.fromkeys(meant))}? " if meant else ""
+    return f"{''.join(dict.fromkeys(advice))}{hint}--help lists the flags"
 
 
 def _read(path: str, flag: str = "config"):

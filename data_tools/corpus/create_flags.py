@@ -21,7 +21,9 @@ class CreateConfig(Options):
     )
 
     input_path: str = option(
-        help="a .jsonl, .jsonl.gz or .zst file, or a folder of them (two levels)", group="data"
+        help="a .jsonl, .jsonl.gz or .zst file, or a folder of them (two levels)",
+        group="data",
+        stdin=(".jsonl",),
     )
     output_prefix: str = option(
         help="PREFIX of PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json", group="data"

@@ -36,7 +36,7 @@ _WITHOUT_EFFECT = (
     *("overwrite", "workers", "threads", "log_interval", "device", "kernels", "engine", "ray_address"),
 )
 # Flags that came later, with what was done before there were any.
-_AS_BEFORE = {"precision": "fp32", "robustness": "", "robustness_rows": 2000}
+_AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
 
 
 class Results:

@@ -16,6 +16,7 @@ from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.lines import LineRules
 from data_tools.text.named_texts import NamedText, has_ids, read_texts, refuse_repeated_ids
 from ernie_pair.embedding.embed_config import EmbedConfig
@@ -78,6 +79,7 @@ def _embedder_of(
     return open_embedder(model_path, device, options, kernels)
 
 
+@with_standard_streams
 def embed(config: EmbedConfig) -> None:
     """Write the vectors of ``input_file`` into ``output_dir``, or go on with what a killed run has left.
 

@@ -58,6 +58,7 @@ class EmbedConfig(RayFlags, EmbedderFlags):
     input_file: str = option(
         help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
         group="data",
+        stdin=(".txt", ".jsonl"),
     )
     output_dir: str = option(help="the folder to make: vectors.npy, vectors.json", group="data")
     dtype: Literal["float16", "int8"] = option(
@@ -79,7 +80,9 @@ class EvaluateEmbeddingConfig(EmbedderFlags):
 
     model_path: str = option(help=MODEL_HELP, group="model")
     input_file: str = option(
-        help="labelled pairs: a file, or a set such as lcqmc (its dev part)", group="data"
+        help="labelled pairs: a file, or a set such as lcqmc (its dev part)",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
         help="JSON goes here: recall, mrr, ndcg, spearman, of each length", group="data"

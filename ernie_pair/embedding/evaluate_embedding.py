@@ -11,6 +11,7 @@ import numpy as np
 from data_tools.base.options import names_in
 from data_tools.base.progress import CountProgress
 from data_tools.files.json_file import write_json
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.embedding.embed_config import EvaluateEmbeddingConfig
 from ernie_pair.embedding.open_embedder import open_embedder
 from ernie_pair.embedding.retrieval import RetrievalSet, build_retrieval_set, measure_retrieval
@@ -32,6 +33,7 @@ CHUNK = 4096  # texts that are asked for at a time
 logger = logging.getLogger(__name__)
 
 
+@with_standard_streams
 def evaluate_embedding(config: EvaluateEmbeddingConfig) -> None:
     """Write the metrics as JSON, and print them; see `measure_retrieval`.
 

@@ -242,12 +242,16 @@ def open_log(output_dir: Path, world: World, **settings):
     return RunLog(output_dir, **settings) if world.is_first else NullLog()
 
 
-def read_events(path: Path, resumed: TrainState) -> List[Dict]:
-    """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
+def read_all_events(path: Path) -> List[Dict]:
+    """Return the events in a metrics.jsonl, in their order; none where there is no such file."""
     if path.is_symlink() or not path.is_file():
         return []
-    found = map(_event_of, path.read_bytes().split(b"\n"))
-    return [event for event in found if event and not _comes_again(event, resumed)]
+    return [event for event in map(_event_of, path.read_bytes().split(b"\n")) if event]
+
+
+def read_events(path: Path, resumed: TrainState) -> List[Dict]:
+    """Return the events in a metrics.jsonl that a run resumed at ``resumed`` does not log again."""
+    return [event for event in read_all_events(path) if not _comes_again(event, resumed)]
 
 
 def metrics_in(event: Dict) -> Dict[str, Any]:

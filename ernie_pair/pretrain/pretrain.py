@@ -218,4 +218,4 @@ class PretrainHooks(Hooks):
     def on_end(self, state: TrainState) -> None:
         """Say where the result lies."""
         folder = self.config.output_dir
-        self.lines.tell_end(state, f"{folder}/model_last; see it with: visualdl --logdir {folder}")
+        self.lines.tell_end(state, f"{folder}/model_last; see it with: ernie-pair board {folder}")

@@ -6,7 +6,6 @@ or flags stops it with the difference.
 
 import json
 import os
-import shutil
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -78,8 +77,7 @@ def quickstart(config: QuickstartConfig) -> None:
     with published(folder / RESULTS) as (draft,):
         draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     print(f"\n{render_table(results, str(folder))}")
-    visualdl = shutil.which("visualdl", path=str(Path(sys.executable).parent)) or "visualdl"
-    print(f"\nsee the runs: {visualdl} --logdir {folder} --language en")
+    print(f"\nsee the runs: ernie-pair board {folder}, or ernie-pair plot {folder} --output runs.html")
 
 
 def _steps(line: SmallLine) -> Iterator[Step]:

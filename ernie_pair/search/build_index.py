@@ -18,6 +18,7 @@ from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.progress import CountProgress, Progress
 from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.embedder import describe_cut
@@ -60,6 +61,7 @@ class IndexConfig(Options):
     texts_file: str = option(
         help="a text on every line; .tsv: id TAB text; .jsonl: id and text; .gz and .zst of these",
         group="data",
+        stdin=(".txt", ".jsonl"),
     )
     output_dir: str = option(help="the folder to make", group="data")
     model_path: str = option("", help="an embedding model, trained or exported: its folder", group="model")
@@ -128,6 +130,7 @@ class Vectors(NamedTuple):
     max_seq_len: int  # 0 where it is not known
 
 
+@with_standard_streams
 def make_index(config: IndexConfig) -> None:
     """Write ``output_dir``. Raises an ErniePairError; then there is no half of it."""
     start_console(World())

@@ -18,6 +18,7 @@ from data_tools.base.options import Options, option
 from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.named_texts import NamedText, read_texts
 from ernie_pair.inference.scores import COSINE
 from ernie_pair.processes.console import start_console
@@ -57,10 +58,13 @@ class SearchConfig(Options):
         group="data",
     )
     queries_file: str = option(
-        "", help="queries, a line each; .tsv: id TAB query; .jsonl: id and text", group="data"
+        "",
+        help="queries, a line each; .tsv: id TAB query; .jsonl: id and text",
+        group="data",
+        stdin=(".txt", ".jsonl"),
     )
     answers_file: str = option(
-        "", help="of --queries_file: a line of JSON for each query goes here", group="data"
+        "", help="of --queries_file: a line of JSON for each query goes here", group="data", stdout=True
     )
     top_k: int = option(10, help="most texts of an answer", group="evaluation", unit="texts", at_least=1)
     recall_k: int = option(
@@ -100,6 +104,7 @@ class SearchConfig(Options):
             )
 
 
+@with_standard_streams
 def search_texts(config: SearchConfig) -> None:
     """Answer the query, the file or standard input. Raises an ErniePairError."""
     start_console(World())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Literal, Optional
 
-from data_tools.base.errors import InputError, MachineError
+from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
 from data_tools.base.options import Options, option
 from ernie_pair.device.cpu_env import cpu_threads
@@ -16,6 +16,7 @@ from ernie_pair.inference.backends import BACKEND_HELP, PRECISION_HELP, THREADS_
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.processes.console import start_console
+from ernie_pair.processes.listener import LOOPBACK, address_of, listen
 from ernie_pair.processes.world import World
 from ernie_pair.search.index_folder import open_index_folder
 from ernie_pair.search.models import open_embedding_model
@@ -25,7 +26,6 @@ from ernie_pair.server.batcher import answer_function
 
 LIBRARIES = ("fastapi", "uvicorn", "prometheus_client")
 MODEL_SECONDS = 5  # for the call of the model that is in work when the time to stop is over
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def serve(config: ServeConfig) -> None:
     start_console(World())
     for name in LIBRARIES:
         import_optional(name, "serve")
-    with _listen(config.host, config.port) as listener:
+    with listen(config.host, config.port) as listener:
         predictor = PairPredictor(
             config.model,
             config.backend,
@@ -215,7 +215,7 @@ def _serve(
     server = PatientServer(settings, config.stop_seconds, app.state.turn_away)
     # For a signal before uvicorn listens to it; and uvicorn raises the one that stopped it once more.
     signal.signal(signal.SIGTERM, lambda number, frame: server.stop())
-    address = _address_of(listener)
+    address = address_of(listener)
     if config.host not in LOOPBACK:
         logger.warning("%s can be asked by anyone who reaches it: there is no password", address)
     if predictor.exported.has_classes:
@@ -227,27 +227,7 @@ def _serve(
     logger.info("stopped")
 
 
-def _address_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def _hosts_of(config: ServeConfig) -> List[str]:
     """Return the names by which the service may be asked."""
     given = [name.strip() for name in config.allowed_hosts.split(",")]
     return [config.host, socket.gethostname(), *filter(None, given)]
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises MachineError when the port cannot be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named, because asyncio sends small answers at once only where it sees TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise MachineError(f"--host {host} --port {port}: {error.strerror or error}; choose others") from None
-    return listener

@@ -23,7 +23,7 @@ from ernie_pair import __main__ as commands
 
 name, module, function, config = sys.argv[1:5]
 chosen = commands.import_module(module)
-flags = getattr(chosen, config)(**json.loads(sys.argv[5]))
+flags = commands.config_class_of((module, function, config, ""))(**json.loads(sys.argv[5]))
 sys.exit(exit_code_of(lambda: getattr(chosen, function)(flags)))
 """
 TINY = {

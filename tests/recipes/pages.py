@@ -1,10 +1,12 @@
-"""What README.md and README_cn.md show: every fenced block, and every table of flags."""
+"""What the pages show, the READMEs and docs: every fenced block, every table of flags, headings and links."""
 
 import re
 from typing import List, NamedTuple
 
 from places import ROOT
-from readme_block import MARKS, PAGES, between
+from readme_block import MARKS, all_pages, between, is_chinese
+
+PAGES = all_pages()
 
 FENCE = re.compile(r"^(?:<!-- (?P<mark>[\w ]+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```", re.S | re.M)
 FLAG_TABLES = ("flags", "参数")  # the first cell of their head; a table of promises holds no flags
@@ -30,6 +32,11 @@ class Block(NamedTuple):
         """The logical lines of a shell block, without its comments."""
         lines = self.text.replace("\\\n", " ").splitlines()
         return [line for line in lines if line.strip() and not line.startswith("#")]
+
+    @property
+    def code(self) -> str:
+        """The text without comments and blanks at the ends: what the other language shows as well."""
+        return "\n".join(re.sub(r"(^|\s+)# .*", "", line).rstrip() for line in self.text.splitlines()).strip()
 
 
 class Row(NamedTuple):
@@ -65,13 +72,35 @@ def blocks() -> List[Block]:
     return found
 
 
+def blocks_to_run() -> List[Block]:
+    """Return the blocks without those that an earlier page, or the same page in English, shows too."""
+    found = {}
+    for block in sorted(blocks(), key=lambda block: is_chinese(block.page)):
+        found.setdefault((block.language, block.code), block)
+    return list(found.values())
+
+
+def block_with(mark: str) -> Block:
+    """Return the first block, an English one, that the comment before its fence calls ``mark``."""
+    return next(block for block in blocks_to_run() if block.mark == mark)
+
+
+def prose_of(page: str) -> str:
+    """Return a page without its fenced blocks, and without what a command puts there."""
+    text = text_of(page)
+    for mark in MARKS:
+        text = between(mark).sub("", text)
+    return FENCE.sub("", text)
+
+
+def headings(page: str) -> List[str]:
+    return re.findall(r"^#+ .*", FENCE.sub("", text_of(page)), re.M)
+
+
 def rows() -> List[Row]:
     found = []
     for page in PAGES:
-        text = text_of(page)
-        for mark in MARKS:  # these tables hold results, no flags
-            text = between(mark).sub("", text)
-        text = FENCE.sub("", text)
+        text = prose_of(page)
         tables = TABLE.findall(text)
         for number, table in enumerate(tables):
             if table.strip("| ").split("|")[0].strip() not in FLAG_TABLES:

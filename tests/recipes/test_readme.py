@@ -1,4 +1,4 @@
-"""The commands of the README, run as they stand there, only shorter."""
+"""The marked blocks of the pages, run as they stand there, only shorter."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import pytest
+from pages import block_with, blocks_to_run
 from places import ROOT
 from tiny_pair import write_model, write_pairs
 
@@ -18,15 +19,12 @@ SHORTER = {
 
 
 def commands(mark="recipe"):
-    """The logical lines of a block of the README."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = re.search(rf"<!-- {mark} -->\n```sh\n(.*?)```", readme, re.S)[1]
-    lines = block.replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.strip() and not line.startswith("#")]
+    """The logical lines of a block of the pages."""
+    return block_with(mark).commands
 
 
 def shortened(command):
-    """A flag that stands in the command already gets the smaller value; twice it would be refused."""
+    """A flag that stands in the command already gets the smaller value; twice it would be remarked on."""
     for name, flags in SHORTER.items():
         if name in command:
             for flag, value in re.findall(r"(--\w+) (\S+)", flags):
@@ -98,13 +96,7 @@ def test_the_recipes_for_pairs(environment, tmp_path):
 
 
 def test_the_recipe_in_python(environment, tmp_path):
-    program = next(
-        block
-        for block in re.findall(
-            r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S
-        )
-        if "PairTrainer" in block
-    )
+    program = next(block.text for block in blocks_to_run() if "bert-base-uncased" in block.text)
     train, dev = (write_pairs(tmp_path / name, 40) for name in ("train.tsv", "dev.tsv"))
     model = write_model(tmp_path / "bert", model_type="bert")
     here = {'"output/mrpc"': f'"{tmp_path}/out", from_scratch=True, max_steps=4, max_seq_len=32'}

@@ -1,4 +1,4 @@
-"""Every fenced block of README.md and README_cn.md: run as it stands, only shorter, or compared.
+"""Every fenced block of the READMEs and of docs: run as it stands, only shorter, or compared.
 
 A shell block that nobody thought of is run word for word; a Python block too. A text that shows an output or
 a layout needs an entry in TEXTS. So a new block without a test of its own fails here, unless it works.
@@ -20,7 +20,7 @@ import tiny_pair
 import tiny_pretrain
 import tiny_targets
 import yaml
-from pages import PAGES, ROOT, blocks, text_of
+from pages import ROOT, blocks, blocks_to_run, text_of
 from ports import free_port
 
 from ernie_pair.model_files.source import open_model
@@ -55,6 +55,8 @@ CHANGES = [
     ("--phases", {"128:9000,512:1000": "16:1,32:1"}, ""),
     ("ernie-pair pretrain", {}, f"{PRETRAIN} --device cpu"),
     ("--gpus 0,1", {"--gpus 0,1": "--nproc_per_node 2"}, "--device cpu"),
+    ("output/first", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
+    ("output/own", {}, "--max_steps 2 --max_seq_len 32 --device cpu"),
     ("ernie-gram-zh ...", {"...": TRAIN}, ""),
     ("--device cpu ...", {"...": f"--model_name_or_path ernie-1.0 --model_type ernie {TRAIN}1"}, ""),
     ("lcqmc", {"--train_file lcqmc": "--train_file train.tsv", "--dev_file lcqmc": "--dev_file dev.tsv"}, ""),
@@ -81,6 +83,12 @@ CHANGES = [
     ("pip install -c", {'".[': f'"{ROOT}[', "-c constraints": f"-c {ROOT}/constraints"}, DRY),
 ]
 ANSWERS = "cpu 2 1 8 2 ernie-1.0 ernie train.tsv dev.tsv output/answers"
+# What a block names and does not make itself, and the command that makes it.
+MADE_BEFORE = {
+    "output/mine": "OUTPUT=output/mine DATA=data MODEL=my_model NPROC=1 sh scripts/run_pretrain_static.sh",
+    '"faq.index"': "ernie-pair index --texts_file faq.tsv --model_path embedder --output_dir faq.index",
+    '"ship"': "ernie-pair export --model_path output/pair/best-accuracy-* --output_dir ship",
+}
 OUTPUTS = re.compile(r"(?:--(?:output|output_file|output_dir|report|output_prefix) |\bOUT(?:PUT)?=)(\S+)")
 
 
@@ -101,7 +109,8 @@ def template(tmp_path_factory):
             tiny_pretrain.write_corpus(here / prefix, here / "my_model", seed=seed)
     train_pair(config)
     (best,) = (here / "out").glob("best-accuracy-*")
-    for name in ("my_model", "embedder", "ernie-1.0", "output/dynamic", f"output/pair/{best.name}"):
+    dynamic = ("output/dynamic", "output/quickstart/dynamic")
+    for name in ("my_model", "embedder", "ernie-1.0", *dynamic, f"output/pair/{best.name}"):
         shutil.copytree(best, here / name, dirs_exist_ok=True)
     gram = open_model(str(here / "gram"), model_type="ernie_gram", from_scratch=True)
     (here / "ernie-gram-zh").mkdir()
@@ -132,6 +141,10 @@ def write_texts(here):
     for row in (0, 14, 28):  # labels that no model gets right: there is something to calibrate
         lines[row] = lines[row].replace("\t0\n", "\t1\n")
     (here / "dev.tsv").write_text("".join(lines), encoding="utf-8")
+    pairs = here / "output" / "quickstart" / "sample" / "pairs"
+    pairs.mkdir(parents=True)
+    for name in ("train.tsv", "dev.tsv"):
+        shutil.copy(here / name, pairs / name)
     for number, name in enumerate(("", "_dev")):
         tiny_targets.write_rows(here / f"sts{name}.tsv", tiny_targets.score_rows(33, number))
         tiny_targets.write_rows(here / f"candidates{name}.tsv", tiny_targets.candidate_rows(12, number))
@@ -169,7 +182,7 @@ def changed(command):
             command = command.replace(old, new)
         command = re.sub(r"\s#.*", "", command)
         for flag in re.findall(r"--\w+", added):
-            command = re.sub(rf"{flag} \S+", "", command)  # given twice it would be refused
+            command = re.sub(rf"{flag} \S+", "", command)  # given twice it would be remarked on
         command = f"{command} {added}"
     return re.sub(r"(?<![\w/])(scripts|data_tools)/", rf"{ROOT}/\1/", command)
 
@@ -180,7 +193,7 @@ def sh(command, here, environment, timeout=300):
     )
     logs = "".join(path.read_text()[-2000:] for path in here.glob("**/workerlog.0"))
     assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}\n{logs}"
-    for output in OUTPUTS.findall(command):
+    for output in [output for output in OUTPUTS.findall(command) if output != "-"]:
         found = list(here.glob(f"{output}*"))
         assert found, f"{command}\nleft no {output}"
     return done.stdout + done.stderr
@@ -212,6 +225,25 @@ def serve(command, here, environment, ask=()):
     assert process.returncode in (0, 143)
 
 
+def look(command, here, environment):
+    """Start a service that opens a page, and end it as Ctrl-C does once it says where the page is."""
+    with open(here / "board.log", "w") as log:
+        words = ["sh", "-c", f"exec {command}"]
+        process = subprocess.Popen(words, cwd=here, env=environment, stdout=log, stderr=log)
+    try:
+        for _ in range(600):
+            time.sleep(0.1)
+            if "http://127.0.0.1" in (here / "board.log").read_text():
+                break
+            assert process.poll() is None, (here / "board.log").read_text()
+        else:
+            pytest.fail((here / "board.log").read_text())
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+    assert process.returncode in (0, 130)
+
+
 def serves(command):
     """``command``, a service, on a port that is free."""
     return changed(command).replace("--port 8000", f"--port {free_port()}")
@@ -224,12 +256,23 @@ def elsewhere(text):
     return names
 
 
-SHELL = [block for block in blocks() if block.language == "sh" and not elsewhere(block.mark)]
-PYTHON = [block for block in blocks() if block.language == "python" and not elsewhere(block.text)]
+SHELL = [block for block in blocks_to_run() if block.language == "sh" and not elsewhere(block.mark)]
+PYTHON = [block for block in blocks_to_run() if block.language == "python" and not elsewhere(block.text)]
+
+
+def make_what_it_needs(block, here, environment):
+    """Run the commands of MADE_BEFORE for what ``block`` does not make, and write the modules it names."""
+    for needed, command in MADE_BEFORE.items():
+        if needed in block.text and not re.search(rf"(--output_dir |OUTPUT=){needed}\b", block.text):
+            sh(changed(command), here, environment)
+    for module, name in re.findall(r" (my_\w+):(\w+)", block.text):
+        shown = [one.text for one in blocks() if re.search(rf"^(def|class) {name}\b", one.text, re.M)]
+        (here / f"{module}.py").write_text(shown[0], encoding="utf-8")
 
 
 @pytest.mark.parametrize("block", SHELL, ids=lambda block: block.name)
 def test_a_shell_block_runs(block, here, environment):
+    make_what_it_needs(block, here, environment)
     for made in ("output/pair", "pair.yaml"):  # by this block, where it says so
         if re.search(rf"--output_(dir|file) {made}\s", block.text):
             shutil.move(here / made, here / "of_the_template")
@@ -242,7 +285,9 @@ def test_a_shell_block_runs(block, here, environment):
     for command in block.commands:
         if elsewhere(command):
             continue
-        if " serve " in command:
+        if " board " in command:
+            look(command.replace("--port 8040", f"--port {free_port()}"), here, environment)
+        elif " serve " in command:
             serve(serves(command), here, environment)
         else:
             sh(changed(command), here, environment)
@@ -257,11 +302,12 @@ def train(learning_rate):
     config = PairConfig("output", learning_rate=learning_rate, **small)
     return PairTrainer("ernie-1.0", config, "train.tsv", "dev.tsv").train().step
 """
-IN_PYTHON = {"epochs=3)": "max_steps=2, batch_size=8, device='cpu')"}
+IN_PYTHON = {"learning_rate=5e-4, max_seq_len=48)": "max_steps=2, batch_size=8, device='cpu')"}
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
 def test_a_python_block_runs(block, here, environment):
+    make_what_it_needs(block, here, environment)
     program = block.text
     for old, new in IN_PYTHON.items():
         program = program.replace(old, new)
@@ -317,7 +363,18 @@ def check_what_a_run_leaves(text, here, environment):
         assert (model / "model_state.pdparams").is_file() and (model / "config.json").is_file()
 
 
+def check_what_a_run_prints(text, here, environment):
+    """The lines of a run begin as those of the page do, and each event of the page is one of a run."""
+    script = f"OUTPUT=printed DATA=data MODEL=my_model sh {ROOT}/scripts/run_pretrain_static.sh"
+    said = sh(f"{script} {PRETRAIN} --logging_freq 1 --eval_freq 1", here, environment)
+    event = re.compile(r"^\d\d:\d\d:\d\d (\w+) +step +\d+/\d+ +[\d.]+%  epoch +[\d.]+  ", re.M)
+    shown = event.findall(text)
+    assert len(shown) == len(text.splitlines())
+    assert set(shown) <= set(event.findall(said)), said
+
+
 TEXTS = {
+    "23:00:29 start": check_what_a_run_prints,
     "raw text -> token ids": check_the_line_of_work,
     "原始文本 -> token id": check_the_line_of_work,
     "output_dir/": check_what_a_run_leaves,
@@ -326,7 +383,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(
-    "block", [b for b in blocks() if b.language not in ("sh", "python")], ids=lambda block: block.name
+    "block", [b for b in blocks_to_run() if b.language not in ("sh", "python")], ids=lambda block: block.name
 )
 def test_a_text_shows_what_there_is(block, here, environment):
     if elsewhere(block.text):
@@ -353,7 +410,7 @@ def test_the_exit_codes_of_the_page_are_those_of_the_errors():
     from data_tools.base import errors
 
     classes = [value for value in vars(errors).values() if isinstance(getattr(value, "exit_code", None), int)]
-    page = text_of(PAGES[0]).replace("\n", " ")
+    page = text_of("docs/en/resume-and-faults.md").replace("\n", " ")
     listed = re.search(r"Exit codes: (.*?)\. ", page)[1]
     codes = {int(code) for code in re.findall(r"\b\d+\b", listed)}
     assert {error.exit_code for error in classes} == codes - {0, 130, 143}

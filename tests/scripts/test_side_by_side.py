@@ -311,8 +311,9 @@ def test_help_tells_of_the_peer(module):
 
 @pytest.fixture
 def pages(tmp_path, monkeypatch) -> Path:
-    """Return a folder with both pages, where the figures go."""
-    for page in readme_block.PAGES:
+    """Return a folder with the pages where the figures go."""
+    (tmp_path / "docs" / "zh").mkdir(parents=True)
+    for page in (*readme_block.PAGES, "docs/zh/speed.md"):
         (tmp_path / page).write_text("a\n<!-- side by side -->\nold\n<!-- end of side by side -->\nb\n")
     monkeypatch.setattr(readme_block, "ROOT", tmp_path)
     monkeypatch.setattr(side_by_side_table, "PUBLISHED", tmp_path / "results" / "side_by_side.json")
@@ -347,7 +348,23 @@ def test_figures_of_two_machines_are_not_joined(pages):
     assert "old" in (pages / "README.md").read_text()
 
 
-@pytest.mark.parametrize("page", readme_block.PAGES)
+def test_the_readmes_show_the_main_ratios_and_docs_show_all(pages):
+    figures = write_figures(pages / "figures.json", "pairs")
+    found = json.loads(figures.read_text())
+    found["cases"][0]["ratios"].append({**found["cases"][0]["ratios"][0], "other": "peer defaults"})
+    figures.write_text(json.dumps(found))
+    side_by_side_table.publish([figures])
+    assert "peer defaults" not in (pages / "README.md").read_text()
+    chinese = (pages / "docs" / "zh" / "speed.md").read_text()
+    assert "peer defaults" in chinese and "墙钟时间之比" in chinese
+
+
+def test_the_readmes_and_a_page_of_docs_show_the_comparison():
+    shown = readme_block.pages_with(readme_block.SIDE_BY_SIDE)
+    assert {*readme_block.PAGES, "docs/en/speed.md"} <= set(shown)
+
+
+@pytest.mark.parametrize("page", readme_block.pages_with(readme_block.SIDE_BY_SIDE))
 def test_the_pages_show_what_was_published(page):
     figures = json.loads(side_by_side_table.PUBLISHED.read_text(encoding="utf-8"))
     shown = readme_block.between(readme_block.SIDE_BY_SIDE).search((ROOT / page).read_text(encoding="utf-8"))

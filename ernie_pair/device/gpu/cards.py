@@ -106,7 +106,7 @@ def cure_without_code(capability: Capability) -> str:
     of_3 = f"Paddle 3 (paddlepaddle-gpu from {INDEX}/cu126/ or later)"
     if capability[0] == HOPPER:
         of_3 = f"paddlepaddle-gpu==2.6.2.post120 from {INDEX}/cu120/, or {of_3}"
-    return f"install {of_3} into an environment of its own, made with [train] (README, 'GPUs')"
+    return f"install {of_3} into an environment of its own, made with [train] (docs/en/gpus-and-clusters.md)"
 
 
 def open_card(card: Card) -> None:

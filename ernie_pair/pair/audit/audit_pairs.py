@@ -19,6 +19,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.lines import ENCODINGS
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.inference.token_rows import SHORTEST_PAIR, SPECIALS_PER_PAIR
@@ -49,7 +50,10 @@ class AuditPairsConfig(Options):
     EXAMPLE = "train.tsv --dev_file dev.tsv --test_file test.tsv --output audit --drop_leaks exact"
 
     train_file: str = option(
-        help="labelled pairs: a file, or a set such as lcqmc", positional=True, group="data"
+        help="labelled pairs: a file, or a set such as lcqmc",
+        positional=True,
+        group="data",
+        stdin=(".tsv", ".jsonl"),
     )
     dev_file: str = option("", help="labelled pairs that choose the best model", group="data")
     test_file: str = option("", help="pairs of the last measurement; labels are passed over", group="data")
@@ -95,6 +99,7 @@ class AuditPairsConfig(Options):
             raise InputError(f"--drop_leaks {self.drop_leaks} has no place to write to; pass --output FOLDER")
 
 
+@with_standard_streams
 def audit_pairs(config: AuditPairsConfig) -> None:
     """Print the report; write it, its picture and the cleaned file below ``output``. Raises InputError."""
     labels = parse_label_map(config.label_map) if config.label_map else Labels.numbered(2)

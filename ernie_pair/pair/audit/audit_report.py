@@ -1,13 +1,15 @@
 """What an audit of pairs found: its values, its lines for the terminal, its picture."""
 
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from ernie_pair.pair.audit.findings import Finding
 
 COMPARED = (
     "exactly: character by character; normalised: NFKC, in lower case, without white space and punctuation"
 )
+# Of a legend: below the axes, where it hides nothing.
+BELOW: Dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16), "frameon": False}
 # Worth a line before a training run; the others are for the report.
 WARNED = ("repeated", "contradicted", "alike", "intransitive", "shared", "unseen label")
 
@@ -127,7 +129,7 @@ def draw(path, audit: PairAudit) -> None:
         lengths.plot(list(facts.lengths.values()), list(map(int, facts.lengths)), marker="o", label=name)
     lengths.axvline(audit.max_seq_len, color="grey", linestyle=":")
     lengths.set(title="length", xlabel=f"{audit.unit} of a pair, at most", ylabel="% of the pairs")
-    lengths.legend()
+    lengths.legend(**BELOW, ncols=3)
     names = [f"{finding.file}: {finding.kind}" for finding in audit.findings][::-1]
     shares = [100 * finding.rows / finding.of for finding in audit.findings][::-1]
     findings.bar_label(findings.barh(names, shares), fmt="%.2f")
@@ -146,5 +148,4 @@ def _draw_balance(axes, audit: PairAudit) -> None:
         axes.bar(at, shares, width=width, align="edge", label=f"class {number}")
     axes.set_xticks([begin + 0.4 for begin in range(len(labelled))], list(labelled))
     axes.set(title="labels", ylabel="% of the pairs")
-    axes.legend(loc="upper center", ncols=2)
-    axes.margins(y=0.2)
+    axes.legend(**BELOW, ncols=3)

@@ -1,7 +1,7 @@
 """The flags of evaluation and prediction by a trained model."""
 
 from dataclasses import dataclass
-from typing import Literal, Optional
+from typing import List, Literal, Optional
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
@@ -12,7 +12,7 @@ from ernie_pair.inference.token_rows import SHORTEST_PAIR
 from ernie_pair.kernels.kernel_flags import KernelFlags
 from ernie_pair.pair.config.robustness_flags import RobustnessFlags
 from ernie_pair.pair.data.pair_columns import FIRST_TEXT_HELP, SECOND_TEXT_HELP
-from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP
+from ernie_pair.pair.data.pair_records import BAD_ROW_HELP, ENCODING_HELP, PAIR_HELP
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ class EvaluateConfig(RobustnessFlags, AskConfig):
     EXAMPLE = "--model_path output/best --input_file test.tsv --output_file metrics.json"
 
     input_file: str = option(
-        help="labelled pairs: a file, or a set such as lcqmc (its dev part)", group="data"
+        help="labelled pairs: a file, or a set such as lcqmc (its dev part)",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(
         help="JSON goes here: accuracy, f1, loss, rows and what else was measured", group="data"
@@ -146,7 +148,16 @@ class PredictConfig(RayFlags, AskConfig):
 
     EXAMPLE = "--model_path output/best --input_file pairs.tsv --output_file predictions.tsv"
 
-    output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
+    input_file: str = option(
+        help="pairs: .tsv, .csv, .json, .jsonl, or a set such as lcqmc (its test part)",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
+        unless="pair",
+    )
+    output_file: str = option(
+        help="index TAB prediction goes here, a row per input row", group="data", stdout=True, unless="pair"
+    )
+    pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
     scores: bool = option(
         False, help="add the probability of every class, calibrated if the model is", group="evaluation"
     )

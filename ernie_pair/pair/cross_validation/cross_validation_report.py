@@ -15,8 +15,8 @@ from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, evaluation_of
 from ernie_pair.pair.evaluation.intervals import CountedRows
 from ernie_pair.pair.metrics import METRICS, measure
-from ernie_pair.pair.report.page import Table
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
+from ernie_pair.report.page import Table
 
 Metrics = Dict[str, float]
 SHOWN = ("accuracy", "f1", "auc", "loss")

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import IO, Optional, Sequence
 
 from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.results import followed, is_stream
 from ernie_pair.pair.data.pair_file import BadRow
 
 ENDING = ".rejected.jsonl"
 
 logger = logging.getLogger(__name__)
+
+
+def rejected_beside(output_file: str, more: str = "") -> Optional[Path]:
+    """Return where rows that are left out are written; None beside an output that is no file on a disk."""
+    return None if is_stream(followed(Path(output_file))) else Path(f"{output_file}{more}{ENDING}")
 
 
 class Rejects:

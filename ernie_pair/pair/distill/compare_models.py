@@ -1,14 +1,12 @@
 """Trained classifiers side by side as they are shipped: accuracy, speed, size, the time of one pair."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Literal, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Sequence
 
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
-from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.text.lines import ENCODINGS
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels, refuse_no_classes
@@ -17,8 +15,9 @@ from ernie_pair.model_files.temperature import CALIBRATION, read_calibration
 from ernie_pair.pair.config.named_models import parse_named_models
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import ENCODING_HELP, RowRules
+from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.distill.compare_config import MODELS_EXAMPLE, CompareModelsConfig
 from ernie_pair.pair.distill.model_table import FILES, Column, compare, write_table
 from ernie_pair.pair.export.export_config import ExportConfig
 from ernie_pair.pair.export.export_pair import export_pair
@@ -27,59 +26,7 @@ from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
-MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/best"'
 EXPORTED = "exported"
-
-
-@dataclass(frozen=True)
-class CompareModelsConfig(Options):
-    """Compare trained classifiers as they are shipped, in ONNX Runtime on this machine's CPU."""
-
-    EXAMPLE = "--models 'teacher=output/best student=small/best' --input_file test.tsv --output_dir compared"
-
-    models: str = option(
-        help='names and trained models: "teacher=output/best student=small/best"; the first is the measure '
-        "of the others; one with blanks stands in quotes of its own",
-        group="model",
-    )
-    input_file: str = option(
-        help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)", group="data"
-    )
-    output_dir: str = option(
-        help="models.json, models.md and models.html go here, and the exported models", group="data"
-    )
-    int8: Literal["last", "all", "none"] = option(
-        "last", help="which of the models is measured in int8 as well", group="precision"
-    )
-    alone: int = option(
-        200,
-        help="pairs that are asked one by one, for the time of one",
-        group="evaluation",
-        unit="pairs",
-        at_least=2,
-    )
-    bootstrap: int = option(
-        1000, help="resamples for the intervals", group="evaluation", unit="resamples", at_least=1
-    )
-    seed: int = option(1234, help="of the resamples", group="evaluation", at_least=0)
-    threads: int = option(
-        0,
-        help="of one forward pass; 0: the cores of this process",
-        group="devices",
-        unit="threads",
-        at_least=0,
-    )
-    text_a: str = option(
-        "", help="the column of the first text; empty: a known name, or the first column", group="data"
-    )
-    text_b: str = option("", help="the column of the second text", group="data")
-    label: str = option("", help="the column of the label", group="data")
-    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
-    overwrite: bool = option(False, help="replace other results that are there", group="data")
-
-    def __post_init__(self):
-        super().__post_init__()
-        refuse_empty(self, "output_dir")
 
 
 class Compared(NamedTuple):
@@ -90,6 +37,7 @@ class Compared(NamedTuple):
     source: ModelSource
 
 
+@with_standard_streams
 def compare_models(config: CompareModelsConfig) -> None:
     """Export every model, measure them in turn on the same pairs, write and print the table.
 

@@ -21,8 +21,8 @@ from ernie_pair.inference.predictor import PairPredictor, TextPair
 from ernie_pair.model_files.model_card import markdown_table
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.export.judge_precision import answer_in_turn
-from ernie_pair.pair.report.page import Table, render_page
 from ernie_pair.pair.targets.bootstrap import percentile_interval, resamples
+from ernie_pair.report.page import Made, Table, render_page
 
 FILES = ("models.json", "models.md", "models.html")
 TEMPLATE = Path(__file__).with_name("models.html")
@@ -109,7 +109,7 @@ def write_table(files: Sequence[Path], content: Dict[str, Any]) -> str:
     markdown = f"{told}\n\n{markdown_table(heads, rows)}\n"
     text.write_text(markdown, encoding="utf-8")
     table = Table(told, heads, rows, NOTE)
-    page.write_text(render_page(TEMPLATE, table=table), encoding="utf-8")
+    page.write_text(render_page(TEMPLATE, table=table, made=Made()), encoding="utf-8")
     return markdown
 
 

@@ -36,8 +36,8 @@ from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
 from ernie_pair.pair.evaluation.tuning import refuse_one_class, with_asked_precision
 from ernie_pair.pair.export.export_pair import Source, judging_of, publish_export
 from ernie_pair.pair.metrics import METRICS, measure
-from ernie_pair.pair.report.page import Table
 from ernie_pair.pair.series.series_log import Point, report_series
+from ernie_pair.report.page import Table
 
 REPORT = "report"
 SHOWN = ("accuracy", "f1", "auc", "loss")

@@ -9,6 +9,7 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.model_files.labels import CLASSIFICATION, RANKING
 from ernie_pair.model_files.source import model_folder_of
@@ -18,7 +19,7 @@ from ernie_pair.pair.config.target_flags import refuse_class_flags, refuse_query
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.evaluation.calibration import fit_temperature
 from ernie_pair.pair.evaluation.evaluation import Answers, Fitted, Scored, evaluation_of, thresholds_of
-from ernie_pair.pair.evaluation.evaluation_report import FILES, write_report
+from ernie_pair.pair.evaluation.evaluation_report import FILES, made_of, write_report
 from ernie_pair.pair.evaluation.inference_model import InferenceModel
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.evaluation.robustness_table import Bearing, bearing_of, new_pairs_of, table_lines
@@ -42,6 +43,7 @@ from ernie_pair.pair.targets.target_metrics import OF_TARGET
 logger = logging.getLogger(__name__)
 
 
+@with_standard_streams
 def evaluate_pair(config: EvaluateConfig) -> None:
     """Write what ``evaluation_of`` measures as JSON, print the metrics, and write the report if asked for.
 
@@ -102,7 +104,7 @@ def _evaluate_scores(trained: InferenceModel, config: EvaluateConfig, results: R
             write_json(numbers, evaluation)
             if report:
                 write = write_ranking_report if is_ranking else write_score_report
-                write(report, evaluation, answers, config.worst_rows)
+                write(report, evaluation, answers, config.worst_rows, made_of(config))
         if config.report:
             logger.info("report: %s", Path(config.report) / "report.html")
         _print_metrics(evaluation)
@@ -122,7 +124,8 @@ def _write(results: Results, evaluation: Dict[str, Any], answers: Answers, confi
     with results.published() as (numbers, *drafts):
         write_json(numbers, evaluation)
         if config.report:
-            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows)
+            made = made_of(config)
+            write_report(drafts[: len(FILES)], evaluation, answers, config.worst_rows, made=made)
         if config.robustness_file and answers.bearing is not None:
             rows = new_pairs_of(answers.bearing.changed, answers.pairs, answers.names)
             write_new_pairs(drafts[-1], Path(config.robustness_file), rows)

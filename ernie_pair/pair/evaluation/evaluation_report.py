@@ -1,6 +1,7 @@
 """The folder of a report: report.json and errors.tsv for programs, report.html for a reader."""
 
 import math
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
@@ -8,11 +9,23 @@ import numpy as np
 
 from data_tools.files.json_file import write_json
 from ernie_pair.inference.softmax import are_names
+from ernie_pair.model_files.model_card import changed_flags
+from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.evaluation.evaluation import Answers
 from ernie_pair.pair.evaluation.report_charts import charts_of
 from ernie_pair.pair.metrics import describe_single_class
-from ernie_pair.pair.report.page import ON_THE_PAGE, Table, metric_cards, percent, render_page, shown_number
-from ernie_pair.pair.report.table import table_line
+from ernie_pair.report.page import (
+    NOT_SAID,
+    ON_THE_PAGE,
+    Made,
+    Table,
+    metric_cards,
+    percent,
+    read_card,
+    render_page,
+    shown_number,
+)
+from ernie_pair.report.table import table_line
 
 FILES = ("report.json", "errors.tsv", "report.html")
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -26,16 +39,23 @@ def write_report(
     answers: Answers,
     most_rows: int,
     tables: Sequence[Table] = (),
+    made: Made = NOT_SAID,
 ) -> None:
-    """Write the report to ``files``, which become FILES. Equal answers give equal bytes. Raises OSError.
+    """Write the report to ``files``, which become FILES. Raises OSError.
 
-    ``tables`` stand on the page below the metrics.
+    Equal answers give equal bytes but for the date on the page. ``tables`` stand on it below the metrics.
     """
     worst = worst_rows(answers, most_rows)
     numbers, errors, page = files
     write_json(numbers, evaluation)
     errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
-    page.write_bytes(page_of(evaluation, answers, worst, tables).encode("utf-8"))
+    page.write_bytes(page_of(evaluation, answers, worst, tables, made).encode("utf-8"))
+
+
+def made_of(config: EvaluateConfig) -> Made:
+    """Return what the page says of how it was made: the flags that were given, and the model's card."""
+    defaults = {item.name: item.default for item in fields(config)}
+    return Made(changed_flags(asdict(config), defaults), read_card(Path(config.model_path)))
 
 
 def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:
@@ -78,6 +98,7 @@ def page_of(
     answers: Answers,
     worst: List[Dict[str, object]],
     tables: Sequence[Table] = (),
+    made: Made = NOT_SAID,
 ) -> str:
     """Return the report as one HTML page that needs no other file."""
     return render_page(
@@ -91,6 +112,7 @@ def page_of(
         num_wrong=int(np.sum(answers.predictions != answers.labels)),
         single_class=_single_class(evaluation),
         are_named=are_names(answers.names),
+        made=made,
     )
 
 

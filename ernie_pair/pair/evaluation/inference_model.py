@@ -20,7 +20,7 @@ from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.pair.evaluation.result_file import refuse_unusable
 from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.pair.model.kernel_path import casting, choose_path
@@ -102,9 +102,9 @@ class InferenceModel:
         columns = Columns(*named, getattr(self.config, "query", ""))
         return PairSource("input_file", name, split, labels, columns, RowRules.of(self.config))
 
-    def _told(self, name: str) -> Path:
+    def _told(self, name: str) -> Optional[Path]:
         other = "" if name == self.config.input_file else f".{Path(name).name}"
-        return Path(f"{self.config.output_file}{other}{ENDING}")
+        return rejected_beside(self.config.output_file, other)
 
     def logits(self, pairs: Pairs, symmetric: str) -> np.ndarray:
         """Return the logits of the pairs, float32 [N, C], the same on every process.

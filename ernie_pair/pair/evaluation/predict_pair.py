@@ -16,6 +16,7 @@ from data_tools.base.progress import CountProgress
 from data_tools.files.atomic_folder import README
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import files_of
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.inference.ray_flags import refuse_unseen
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.inference.softmax import decide, refuse_threshold
@@ -33,6 +34,7 @@ from ernie_pair.pair.evaluation.result_file import results_of
 logger = logging.getLogger(__name__)
 
 
+@with_standard_streams
 def predict_pair(config: PredictConfig) -> None:
     """Write a header, then the prediction of every input row, in their order. Raises InputError."""
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))

@@ -16,7 +16,7 @@ from typing import Deque, Iterable, Iterator, Sequence
 import numpy as np
 
 from ernie_pair.inference.softmax import Decisions, are_names
-from ernie_pair.pair.report.table import ESCAPES
+from ernie_pair.report.table import ESCAPES
 
 
 def prediction_lines(

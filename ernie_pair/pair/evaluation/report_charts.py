@@ -4,10 +4,12 @@ from typing import Dict, List
 
 import numpy as np
 
+from ernie_pair.inference.softmax import are_names
 from ernie_pair.pair.evaluation.evaluation import Answers
 from ernie_pair.pair.evaluation.thresholds import Curve
-from ernie_pair.pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, few_of
+from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, drawn_text, few_of
 
+PREDICTED = "probability of the predicted class"
 HISTOGRAM_BINS = np.linspace(0, 1, 41)
 
 
@@ -19,9 +21,15 @@ def charts_of(answers: Answers, evaluation: Dict) -> List[Chart]:
         charts += [
             _precision_recall(curve, evaluation),
             _roc(answers, evaluation),
-            _thresholds(curve, evaluation),
+            _thresholds(curve, evaluation, class_shown(answers, 1)),
         ]
     return [*charts, _reliability(answers, evaluation), _histogram(answers)]
+
+
+def class_shown(answers: Answers, place: int, before: str = "class ") -> str:
+    """Return the name of a class for a chart, which shows its number where no font has the characters."""
+    name = answers.names[place]
+    return drawn_text(name, f"{before}{place}") if are_names(answers.names) else f"{before}{place}"
 
 
 def _precision_recall(curve: Curve, evaluation: Dict) -> Chart:
@@ -36,7 +44,6 @@ def _precision_recall(curve: Curve, evaluation: Dict) -> Chart:
             label = f"precision {asked['asked']:g}: recall {asked['recall']:.3f}"
             axes.plot(asked["recall"], asked["precision"], "s", color=GREEN, label=label)
         axes.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03), xlim=(0, 1.01))
-        axes.legend(loc="lower left")
 
     note = f"Average precision {evaluation['average_precision']:.4f}; dotted: the precision asked for."
     return draw_chart("Precision and recall", draw, note)
@@ -56,7 +63,7 @@ def _roc(answers: Answers, evaluation: Dict) -> Chart:
     return draw_chart("ROC", draw, f"AUC {evaluation['auc']:.4f}; the dotted diagonal is chance.")
 
 
-def _thresholds(curve: Curve, evaluation: Dict) -> Chart:
+def _thresholds(curve: Curve, evaluation: Dict, class_1: str) -> Chart:
     best = evaluation["thresholds"]["best_f1"]["threshold"]
     few = few_of(len(curve.f1))
 
@@ -64,8 +71,7 @@ def _thresholds(curve: Curve, evaluation: Dict) -> Chart:
         for name, color in (("precision", BLUE), ("recall", GREEN), ("f1", ORANGE)):
             axes.plot(curve.probabilities[few], getattr(curve, name)[few], color=color, label=name)
         axes.axvline(best, color=GREY, linestyle=":", linewidth=1)
-        axes.set(xlabel="threshold on the probability of class 1", xlim=(0, 1), ylim=(0, 1.03))
-        axes.legend(loc="lower left")
+        axes.set(xlabel=f"threshold on the probability of {class_1}", xlim=(0, 1), ylim=(0, 1.03))
 
     note = f"Dotted: the threshold of the best F1, {best:.4f}."
     return draw_chart("Choice of a threshold", draw, note)
@@ -82,9 +88,8 @@ def _reliability(answers: Answers, evaluation: Dict) -> Chart:
             (after, BLUE, f"with temperature: {calibration['ece_calibrated']:.3f}"),
         ):
             axes.plot([b.said for b in bins], [b.true for b in bins], "o-", color=color, label=label, ms=3.5)
-        said = "probability of class 1" if answers.num_classes == 2 else "probability of the predicted class"
+        said = f"probability of {class_shown(answers, 1)}" if answers.num_classes == 2 else PREDICTED
         axes.set(xlabel=said, ylabel="share that is so", xlim=(0, 1), ylim=(0, 1.01))
-        axes.legend(loc="upper left")
 
     note = f"Each point is one of {calibration['bins']} bins of like many rows; on the diagonal is right."
     return draw_chart("Reliability", draw, note)
@@ -92,17 +97,18 @@ def _reliability(answers: Answers, evaluation: Dict) -> Chart:
 
 def _histogram(answers: Answers) -> Chart:
     if answers.num_classes == 2:
-        shown, split, names = answers.shown[:, 1], answers.labels == 1, ("label 0", "label 1")
-        said, note = "probability of class 1", "The less the two overlap, the better they are told apart."
+        shown, split = answers.shown[:, 1], answers.labels == 1
+        names = [f"label {class_shown(answers, place, '')}" for place in (0, 1)]
+        said = f"probability of {class_shown(answers, 1)}"
+        note = "The less the two overlap, the better they are told apart."
     else:
         shown, split = answers.shown.max(axis=1), answers.predictions == answers.labels
-        names, said = ("wrong", "right"), "probability of the predicted class"
+        names, said = ["wrong", "right"], PREDICTED
         note = "The surer the model, the rarer it should be wrong."
 
     def draw(axes) -> None:
         for inside, color, name in ((~split, ORANGE, names[0]), (split, BLUE, names[1])):
             axes.hist(shown[inside], HISTOGRAM_BINS, color=color, alpha=0.55, label=name)
         axes.set(xlabel=said, ylabel="rows", xlim=(0, 1))
-        axes.legend(loc="upper center")
 
     return draw_chart("Scores by label" if answers.num_classes == 2 else "Scores", draw, note)

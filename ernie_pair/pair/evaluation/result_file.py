@@ -6,7 +6,7 @@ from typing import Dict, Sequence
 from data_tools.base.errors import InputError
 from data_tools.files.atomic_folder import README
 from data_tools.files.results import Results, files_of, settings_of
-from ernie_pair.pair.data.rejected import ENDING
+from ernie_pair.pair.data.rejected import rejected_beside
 
 INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
 OUTPUTS = ("output_file", "report", "robustness_file")
@@ -34,6 +34,7 @@ def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -
     }
     named = {name: getattr(config, name) for name, files in inputs.items() if not files}  # sets, models
     settings = {**settings_of(config, *INPUTS, *OUTPUTS, "batch_size"), **named}
-    also = [Path(config.output_file + ENDING)] if config.on_bad_row == "skip" else []
+    rejected = rejected_beside(config.output_file)
+    also = [rejected] if rejected is not None and config.on_bad_row == "skip" else []
     outputs = [Path(config.output_file), *more]
     return Results(command, outputs, inputs, settings, config.overwrite, also=also)

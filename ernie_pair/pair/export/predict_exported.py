@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, List, Optional
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from data_tools.base.errors import InputError, MachineError
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
 from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.inference.exported_model import EXPORT_MANIFEST
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.inference.ray_flags import RayFlags, refuse_unseen
@@ -21,9 +22,9 @@ from ernie_pair.model_files.temperature import describe_decision
 from ernie_pair.pair.data.checked_pairs import CheckedPairs
 from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
-from ernie_pair.pair.data.pair_records import RowRules
+from ernie_pair.pair.data.pair_records import PAIR_HELP, RowRules
 from ernie_pair.pair.data.pair_source import FileSource
-from ernie_pair.pair.data.rejected import ENDING
+from ernie_pair.pair.data.rejected import rejected_beside
 from ernie_pair.pair.evaluation.prediction_file import prediction_lines, score_lines
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.export.exported_flags import ExportedFlags
@@ -41,8 +42,16 @@ class RunConfig(RayFlags, ExportedFlags):
 
     EXAMPLE = "--model exported --input_file pairs.tsv --output_file predictions.tsv"
 
-    input_file: str = option(help="pairs, labelled or not: .tsv, .csv, .json or .jsonl", group="data")
-    output_file: str = option(help="index TAB prediction goes here, a row per input row", group="data")
+    input_file: str = option(
+        help="pairs, labelled or not: .tsv, .csv, .json or .jsonl",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
+        unless="pair",
+    )
+    output_file: str = option(
+        help="index TAB prediction goes here, a row per input row", group="data", stdout=True, unless="pair"
+    )
+    pair: Optional[List[str]] = option(None, help=PAIR_HELP, group="data", values=2)
     scores: bool = option(
         False, help="add the probability of every class, calibrated if the model is", group="evaluation"
     )
@@ -55,6 +64,7 @@ class RunConfig(RayFlags, ExportedFlags):
     )
 
 
+@with_standard_streams
 def predict_exported(config: RunConfig) -> None:
     """Write a header, then the prediction of every input row, in their order, as they come.
 
@@ -69,7 +79,7 @@ def predict_exported(config: RunConfig) -> None:
     _refuse_class_scores(config, predictor)
     columns = Columns(config.text_a, config.text_b)
     source = FileSource("input_file", config.input_file, "test", None, columns, RowRules.of(config))
-    pairs = CheckedPairs(source, Path(config.output_file + ENDING))
+    pairs = CheckedPairs(source, rejected_beside(config.output_file))
     with results.published() as (draft,), open(draft, "w", encoding="utf-8") as file:
         file.writelines(_lines(config, predictor, pairs))
     if predictor.exported.has_classes:

@@ -13,6 +13,7 @@ import numpy as np
 from data_tools.base.options import option
 from data_tools.base.progress import CountProgress
 from data_tools.files.json_file import write_json
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels
 from ernie_pair.pair.config.robustness_flags import RobustnessFlags
@@ -20,7 +21,7 @@ from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import FileSource
-from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.data.rejected import rejected_beside, tell_rejected
 from ernie_pair.pair.evaluation.result_file import results_of
 from ernie_pair.pair.evaluation.robustness_table import (
     bearing_of,
@@ -46,8 +47,10 @@ class RobustnessConfig(RobustnessFlags, ExportedFlags):
 
     EXAMPLE = "--model exported --input_file test.tsv --output_file robustness.json"
 
-    input_file: str = option(help="labelled pairs: .tsv, .csv, .json or .jsonl", group="data")
-    output_file: str = option(help="JSON goes here: a table with a row per kind", group="data")
+    input_file: str = option(
+        help="labelled pairs: .tsv, .csv, .json or .jsonl", group="data", stdin=(".tsv", ".jsonl")
+    )
+    output_file: str = option(help="JSON goes here: a table with a row per kind", group="data", stdout=True)
     robustness: str = option(
         ALL,
         help="the kinds: all, or some of typo, homophone (needs pypinyin), negation, entity, order, filler",
@@ -56,6 +59,7 @@ class RobustnessConfig(RobustnessFlags, ExportedFlags):
     label: str = option("", help="the column of the label", group="data")
 
 
+@with_standard_streams
 def measure_exported(config: RobustnessConfig) -> None:
     """Write the table as JSON, and the changed pairs where they are asked for; log a line per kind.
 
@@ -97,7 +101,7 @@ def _read(config: RobustnessConfig, names: Sequence[str]) -> Pairs:
     columns = Columns(config.text_a, config.text_b, config.label)
     source = FileSource("input_file", config.input_file, "dev", labels, columns, RowRules.of(config))
     pairs = source.read()
-    tell_rejected(config.input_file, pairs.bad, len(pairs), Path(config.output_file + ENDING))
+    tell_rejected(config.input_file, pairs.bad, len(pairs), rejected_beside(config.output_file))
     return pairs
 
 

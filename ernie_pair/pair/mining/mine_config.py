@@ -22,9 +22,14 @@ class MineConfig(Options):
     )
 
     train_file: str = option(
-        help="labelled pairs of two classes: a file, or a set such as lcqmc", positional=True, group="data"
+        help="labelled pairs of two classes: a file, or a set such as lcqmc",
+        positional=True,
+        group="data",
+        stdin=(".tsv", ".jsonl"),
     )
-    output_file: str = option(help="the new pairs go here: .tsv, .csv, .json or .jsonl", group="data")
+    output_file: str = option(
+        help="the new pairs go here: .tsv, .csv, .json or .jsonl", group="data", stdout=True
+    )
     dev_file: str = option("", help="pairs that choose the best model; none of them is written", group="data")
     test_file: str = option(
         "", help="pairs of the last measurement, labelled or not; none of them is written", group="data"

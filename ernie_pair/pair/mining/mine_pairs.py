@@ -15,6 +15,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.model_files.labels import Labels, parse_label_map
 from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.pair.audit.links import coded
@@ -22,7 +23,7 @@ from ernie_pair.pair.data.pair_columns import Columns
 from ernie_pair.pair.data.pair_file import Pairs
 from ernie_pair.pair.data.pair_records import RowRules
 from ernie_pair.pair.data.pair_source import PairSource
-from ernie_pair.pair.data.rejected import ENDING, tell_rejected
+from ernie_pair.pair.data.rejected import ENDING, rejected_beside, tell_rejected
 from ernie_pair.pair.mining.implied_pairs import (
     Mined,
     MiningRules,
@@ -56,6 +57,7 @@ _DRAWN = 3  # sets the draws of --limit apart
 logger = logging.getLogger(__name__)
 
 
+@with_standard_streams
 def mine_pairs(config: MineConfig) -> None:
     """Write the new pairs of ``train_file``, and log how many of each kind. Raises InputError."""
     start_console(World())
@@ -95,7 +97,7 @@ def _read(config: MineConfig, labels: Labels) -> Dict[str, Pairs]:
         if name:
             known = labels if split == "train" else None
             found[split] = PairSource(f"{split}_file", name, split, known, columns, rules).read()
-            path = Path(f"{config.output_file}.{split}{ENDING}")
+            path = rejected_beside(config.output_file, f".{split}")
             tell_rejected(name, found[split].bad, len(found[split]), path)
     return found
 

@@ -15,6 +15,7 @@ class PseudoLabelConfig(AskConfig):
     input_file: str = option(
         help="pairs to label: a file, or a set such as lcqmc (its test part); labels in it are not read",
         group="data",
+        stdin=(".tsv", ".jsonl"),
     )
     output_file: str = option(help="the labelled pairs go here: .tsv, .csv, .json or .jsonl", group="data")
     dev_file: str = option(

@@ -16,6 +16,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError
 from data_tools.base.progress import CountProgress
+from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.inference.softmax import probabilities
 from ernie_pair.model_files.labels import refuse_no_classes
 from ernie_pair.model_files.source import model_folder_of
@@ -34,6 +35,7 @@ BLOCK = 4096  # pairs that are asked together, and kept
 logger = logging.getLogger(__name__)
 
 
+@with_standard_streams
 def pseudo_label(config: PseudoLabelConfig) -> None:
     """Write the pairs that the model is sure of, in their order, each with its label and its origin.
 

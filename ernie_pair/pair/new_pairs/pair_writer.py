@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Callable, Iterable, List, NamedTuple
 
 from data_tools.base.errors import InputError
+from data_tools.files.results import followed, is_stream
 from ernie_pair.pair.data.pair_cells import JSON_ENDINGS, PACKED
 
 COLUMNS = ("text_a", "text_b", "label", "origin")
@@ -31,6 +32,8 @@ class NewPair(NamedTuple):
 
 def refuse_ending(option: str, path: str) -> None:
     """Raise InputError when ``path``, given with ``option``, is no name for a file of pairs."""
+    if is_stream(followed(Path(path))):
+        return  # a table, as .tsv
     if Path(path).suffix in PACKED or Path(path).suffix.lower() not in ENDINGS:
         raise InputError(f"--{option} {path}: name a file that ends with {', '.join(ENDINGS)}")
 

@@ -1,6 +1,5 @@
 """What a search has shown: best.yaml for `train`, a table, a picture and a page of the trials."""
 
-import base64
 import json
 import math
 from dataclasses import asdict, fields, replace
@@ -16,8 +15,8 @@ from ernie_pair.pair.evaluation.prediction_file import ESCAPES
 from ernie_pair.pair.param_search.search_config import SearchParamsConfig
 from ernie_pair.pair.param_search.search_space import Range, Space
 from ernie_pair.pair.param_search.study import Outcome
-from ernie_pair.pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart
-from ernie_pair.pair.report.page import Table, render_page
+from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, Chart, draw_chart, svg_in
+from ernie_pair.report.page import Table, render_page
 
 BEST_FLAGS, TABLE, NUMBERS, PICTURE, PAGE = (
     "best.yaml",
@@ -28,7 +27,6 @@ BEST_FLAGS, TABLE, NUMBERS, PICTURE, PAGE = (
 )
 FILES = (BEST_FLAGS, TABLE, NUMBERS, PICTURE, PAGE)
 TEMPLATE = Path(__file__).with_name("search.html")
-SVG_START = "data:image/svg+xml;base64,"
 COLOURS = {"complete": BLUE, "pruned": GREY, "failed": ORANGE, "running": GREEN}
 
 
@@ -48,7 +46,7 @@ def write_search(
     table.write_text("".join(_table_lines(outcomes, space)), encoding="utf-8")
     numbers.write_text(_as_json(config, outcomes), encoding="utf-8")
     charts = charts_of(outcomes, space, config)
-    picture.write_bytes(base64.b64decode(charts[0].source[len(SVG_START) :]))
+    picture.write_bytes(svg_in(charts[0]))
     page.write_text(_page(config, space, outcomes, charts), encoding="utf-8")
 
 
@@ -132,7 +130,6 @@ def _trials_chart(outcomes: List[Outcome], config: SearchParamsConfig) -> Chart:
             so_far.append(better([*so_far[-1:], _value_of(each)]))
         axes.step([e.number for e in complete], so_far, where="post", color=BLUE, label="best so far")
         axes.set(xlabel="trial", ylabel=config.best_metric)
-        axes.legend(loc="best")
 
     return draw_chart("Trials", draw, "A pruned trial stands at its last evaluation.")
 

@@ -34,7 +34,10 @@ class FillMaskConfig(Options):
     )
     text: str = option("", help="a text with [MASK] in it", group="data")
     text_file: str = option(
-        "", help="a file of such texts, one per line; -: the standard input", group="data"
+        "",
+        help="a file of such texts, one per line; -: the standard input, each line as it comes",
+        group="data",
+        stdin=(".txt",),
     )
     output: str = option("", help="the predictions go here; empty: the terminal", group="data")
     format: Literal["table", "json"] = option(

@@ -1,9 +1,8 @@
 """Pictures of the page: curves of loss over steps, SVG without fonts and dates."""
 
-import base64
 from typing import Any, Dict, List, Sequence
 
-from ernie_pair.pair.report.chart import BLUE, GREEN, GREY, ORANGE, draw_chart
+from ernie_pair.report.chart import BLUE, GREEN, GREY, ORANGE, draw_chart, svg_in
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
 Result = Dict[str, Any]
@@ -19,9 +18,8 @@ def loss_curves(title: str, results: Sequence[Result], value: str = "lm_loss") -
             steps, values = [p["step"] for p in points], [p[value] for p in points]
             axes.plot(steps, values, style, color=COLOURS[number % len(COLOURS)], label=result["title"])
         axes.set(xlabel="step", ylabel="masked loss, held out")
-        axes.legend()
 
-    return _svg(draw_chart(title, draw, "").source)
+    return svg_in(draw_chart(title, draw, "")).decode()
 
 
 def has_curve(result: Result, value: str = "lm_loss") -> bool:
@@ -31,7 +29,3 @@ def has_curve(result: Result, value: str = "lm_loss") -> bool:
 
 def _points(result: Result, value: str) -> List[Result]:
     return [point for point in result["curve"].get("valid", []) if value in point]
-
-
-def _svg(source: str) -> str:
-    return base64.b64decode(source.split(",", 1)[1]).decode()

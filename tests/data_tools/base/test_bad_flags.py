@@ -142,9 +142,6 @@ def test_any_seed_of_64_bits_is_a_seed(seed):
         ("--xyzzy 3", "unrecognized arguments: xyzzy=3; help lists the flags$"),
         ("--max_steps", "^max_steps has no value; it takes a whole number$"),
         ("--config", "^config has no value; it takes a YAML file$"),
-        ("--max_steps 3 --max_steps 4", "^max_steps is given twice, as 3 and 4; give it once$"),
-        ("--max-steps 3 --max_steps=4", "^max_steps is given twice, as 3 and 4; give it once$"),
-        ("--use_amp --use_amp false", "^use_amp is given twice, as true and false; give it once$"),
         ("--config none.yaml", "^config none.yaml: cannot be read"),
     ],
 )
@@ -153,9 +150,39 @@ def test_a_flag_that_is_not_there_or_not_clear_is_named(words, message):
         parse(PretrainConfig, *words.split())
 
 
-def test_a_flag_may_be_repeated_with_its_value():
+def test_a_flag_may_be_repeated_with_its_value(capsys):
     words = "--max_steps 3 --max-steps=3 --seed -1".split()[:-2]
     assert parse(PretrainConfig, *words).max_steps == 3
+    assert capsys.readouterr().err == ""
+
+
+HARMLESS = {  # flags, one of which nearly every command has, and two values for each
+    **dict.fromkeys(("overwrite", "fresh_start", "remove"), ("false", "true")),
+    **{"device": ("gpu", "cpu"), "port": ("1", "2"), "most_lines": ("1", "2"), "output_dir": ("a", "b")},
+    "save_format": ("hf", "both"),
+}
+
+
+def overridable():
+    """(config, flag, two values of it) of every command that has more than what it needs."""
+    for config_class in CONFIGS:
+        optional = [item.name for item in fields(config_class) if item.default is not MISSING]
+        flag = next((name for name in HARMLESS if name in optional), None)
+        assert flag or not optional, f"name a flag of {config_class.__name__} in HARMLESS"
+        if flag:
+            yield pytest.param(config_class, flag, HARMLESS[flag], id=config_class.__name__)
+
+
+@pytest.mark.parametrize(("config_class", "flag", "values"), overridable())
+def test_a_later_flag_overrides_a_preset_one(config_class, flag, values, capsys, tmp_path):
+    first, last = values
+    found = parse(config_class, f"--{flag}", first, f"--{flag.replace('_', '-')}={last}")
+    assert str(getattr(found, flag)).lower() == last
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == f"--{flag} is given as {first} and as {last}: the last one counts"
+    (tmp_path / "preset.yaml").write_text(f"{flag}: {first}\n")
+    found = parse(config_class, "--config", str(tmp_path / "preset.yaml"), f"--{flag}", last)
+    assert str(getattr(found, flag)).lower() == last and capsys.readouterr().err == ""
 
 
 def test_each_missing_flag_is_named():

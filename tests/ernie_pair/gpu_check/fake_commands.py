@@ -7,10 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
-from command_configs import config_of
-
 from data_tools.base.cli import parse_config
 from ernie_pair.__main__ import COMMANDS
+from ernie_pair.commands.overview import config_class_of
 from ernie_pair.gpu_check.runs.commands import Commands
 from ernie_pair.gpu_check.runs.machine import Gpu, Machine
 from ernie_pair.launch.launch_config import read_launch
@@ -38,10 +37,8 @@ def read(words):
     """The options that the words of a command stand for. Raises InputError as the command would."""
     if words[0] == "launch":
         launch, flags = read_launch(words[1:])
-        module, _, name, _ = COMMANDS[launch.command]
-        return launch, parse_config(config_of(module, name), flags, launch.command)
-    module, _, name, _ = COMMANDS[words[0]]
-    return None, parse_config(config_of(module, name), list(words[1:]), words[0])
+        return launch, parse_config(config_class_of(COMMANDS[launch.command]), flags, launch.command)
+    return None, parse_config(config_class_of(COMMANDS[words[0]]), list(words[1:]), words[0])
 
 
 class FakeRunning:

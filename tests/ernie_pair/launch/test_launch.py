@@ -178,7 +178,6 @@ def test_training_is_launched_without_a_file_too():
         ({"gpus": "0,1", "processes": 3}, {"device": "gpu"}, [], "--gpus 0,1 and --processes 3 differ"),
         ({"processes": 2}, {"device": "gpu"}, [], "name a GPU for each"),
         ({"nnodes": 2}, {"device": "cpu"}, [], "--master '' is no address"),
-        ({}, {}, ["--processes=2", "--processes=3"], "--processes is given twice"),
         (
             {"command": "sing"},
             {},

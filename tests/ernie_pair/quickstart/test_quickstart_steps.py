@@ -58,7 +58,7 @@ def test_seven_steps_of_the_quickstart_in_their_order(program, config, tmp_path,
     assert words[5:] == ["launch", "convert", "train", "train", "evaluate", "evaluate", "predict"]
     said = capsys.readouterr()
     assert [line[:5] for line in said.err.splitlines() if line] == [f"[{n}/7]" for n in range(1, 8)]
-    assert f"the table of {config.output_dir}" in said.out and "visualdl --logdir" in said.out
+    assert f"the table of {config.output_dir}" in said.out and "ernie-pair board" in said.out
     assert json.loads((tmp_path / "a run" / "quickstart.json").read_text()) == {"accuracy": 0.9}
     steps, epochs = asked()[5], asked()[7:9]
     assert steps.startswith("launch pretrain ") and "--max_steps=7 --decay_steps=7 " in steps

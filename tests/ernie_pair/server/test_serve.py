@@ -11,18 +11,16 @@ import sys
 import threading
 import urllib.request
 from contextlib import asynccontextmanager
-from pathlib import Path
 
-import numpy as np
 import pytest
+from fake_predictor import Model
 from places import ROOT
 
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
 from data_tools.base.installation import install_command
-from ernie_pair.inference.exported_model import ExportedModel
-from ernie_pair.inference.predictor import Prediction
-from ernie_pair.server.serve import ServeConfig, _listen, serve
+from ernie_pair.processes.listener import listen
+from ernie_pair.server.serve import ServeConfig, serve
 
 httpx = pytest.importorskip("httpx")
 pytest.importorskip("fastapi")
@@ -35,29 +33,6 @@ from ernie_pair.server.batcher import Batching, MicroBatcher  # noqa: E402
 from ernie_pair.server.request import Limits  # noqa: E402
 
 LIMITS = Limits(max_body=2000, max_pairs=5, max_chars=20)
-
-
-class Model:
-    """Says how long both texts are together; ``gate`` holds it up, ``calls`` are what it was asked."""
-
-    backend, precision = "onnx", "fp32"
-    exported = ExportedModel(Path("none"), ("odd", "even"), 128, 1.5, {})
-    threshold, symmetric = 0.25, "average"
-
-    def __init__(self):
-        self.calls, self.threads, self.gate = [], set(), threading.Event()
-        self.gate.set()
-
-    def predict(self, pairs):
-        self.calls.append(len(pairs))
-        self.threads.add(threading.current_thread().name)
-        assert self.gate.wait(10)
-        if any("bad" in a for a, _ in pairs):
-            raise RuntimeError("out of luck")
-        lengths = np.array([len(a) + len(b) for a, b in pairs])
-        classes = 1 - lengths % 2
-        shares = np.stack([lengths / 100, 1 - lengths / 100], axis=1).astype(np.float32)
-        return Prediction(classes, [self.exported.labels[number] for number in classes], shares)
 
 
 @pytest.fixture
@@ -369,7 +344,7 @@ def test_a_taken_port_or_a_missing_model_is_a_one_line_error(tmp_path, capfd):
 
 def test_small_answers_are_not_held_back_for_more():
     """asyncio sets TCP_NODELAY only on sockets that say they are TCP; without it answers take 40 ms more."""
-    with _listen("127.0.0.1", 0) as listener:
+    with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 

@@ -8,10 +8,10 @@ import numpy as np
 from data_tools.files.json_file import write_json
 from ernie_pair.pair.evaluation.scores.score_charts import HISTOGRAM_BINS
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
-from ernie_pair.pair.report.chart import BLUE, ORANGE, Chart, draw_chart
-from ernie_pair.pair.report.page import ON_THE_PAGE, metric_cards, render_page
-from ernie_pair.pair.report.table import table_line
 from ernie_pair.pair.targets.ranking_metrics import ranked_queries
+from ernie_pair.report.chart import BLUE, ORANGE, Chart, draw_chart
+from ernie_pair.report.page import NOT_SAID, ON_THE_PAGE, Made, metric_cards, render_page
+from ernie_pair.report.table import table_line
 
 TEMPLATE = Path(__file__).with_name("ranking_report.html")
 COLUMNS = ("line", "rank", "candidates", "score", "first_score", "query", "relevant", "first")
@@ -19,11 +19,15 @@ NAMES = {"mrr": "MRR", "map": "MAP", "ndcg": "nDCG", "hit_at_1": "First is relev
 
 
 def write_ranking_report(
-    files: Sequence[Path], evaluation: Dict[str, Any], answers: ScoreAnswers, most_rows: int
+    files: Sequence[Path],
+    evaluation: Dict[str, Any],
+    answers: ScoreAnswers,
+    most_rows: int,
+    made: Made = NOT_SAID,
 ) -> None:
     """Write the report to ``files``: numbers, worst queries, page.
 
-    Equal answers give equal bytes. Raises OSError.
+    Equal answers give equal bytes but for the date on the page. Raises OSError.
     """
     worst = worst_queries(answers, most_rows)
     numbers, errors, page = files
@@ -35,6 +39,7 @@ def write_ranking_report(
         cards=metric_cards(evaluation, NAMES),
         charts=[_ranks(evaluation), _scores(answers)],
         worst=worst[:ON_THE_PAGE],
+        made=made,
     )
     page.write_bytes(rendered.encode("utf-8"))
 
@@ -86,7 +91,6 @@ def _scores(answers: ScoreAnswers) -> Chart:
         for inside, color, name in ((~relevant, ORANGE, "label 0"), (relevant, BLUE, "label 1")):
             axes.hist(answers.scores[inside], edges, color=color, alpha=0.55, label=name)
         axes.set(xlabel="score", ylabel="rows")
-        axes.legend(loc="upper center")
 
     note = "Of all queries together: only the order within a query counts."
     return draw_chart("Scores by label", draw, note)

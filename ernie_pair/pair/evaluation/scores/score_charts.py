@@ -5,7 +5,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
-from ernie_pair.pair.report.chart import BLUE, GREY, ORANGE, Chart, draw_chart, few_of
+from ernie_pair.report.chart import BLUE, GREY, ORANGE, Chart, draw_chart, few_of
 
 HISTOGRAM_BINS = 40
 
@@ -40,7 +40,6 @@ def _by_label(answers: ScoreAnswers, evaluation: Dict[str, Any]) -> Chart:
         axes.plot(means, [each["mean_score"] for each in bins], "o-", color=BLUE, label="mean score", ms=3.5)
         axes.plot(means, [each["mae"] for each in bins], "s-", color=ORANGE, label="mean error", ms=3.5)
         axes.set(xlabel="label")
-        axes.legend(loc="upper left")
 
     return draw_chart(
         "By label", draw, "Parts of the range of the labels; the mean score is to lie on the dots."

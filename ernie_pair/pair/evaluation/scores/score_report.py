@@ -8,8 +8,8 @@ import numpy as np
 from data_tools.files.json_file import write_json
 from ernie_pair.pair.evaluation.scores.score_charts import charts_of
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
-from ernie_pair.pair.report.page import ON_THE_PAGE, metric_cards, render_page, shown_number
-from ernie_pair.pair.report.table import table_line
+from ernie_pair.report.page import NOT_SAID, ON_THE_PAGE, Made, metric_cards, render_page, shown_number
+from ernie_pair.report.table import table_line
 
 TEMPLATE = Path(__file__).with_name("score_report.html")
 COLUMNS = ("line", "error", "score", "label", "text_a", "text_b")
@@ -17,17 +17,21 @@ NAMES = {"pearson": "Pearson", "spearman": "Spearman", "mae": "Mean absolute err
 
 
 def write_score_report(
-    files: Sequence[Path], evaluation: Dict[str, Any], answers: ScoreAnswers, most_rows: int
+    files: Sequence[Path],
+    evaluation: Dict[str, Any],
+    answers: ScoreAnswers,
+    most_rows: int,
+    made: Made = NOT_SAID,
 ) -> None:
     """Write the report to ``files``: numbers, worst rows, page.
 
-    Equal answers give equal bytes. Raises OSError.
+    Equal answers give equal bytes but for the date on the page. Raises OSError.
     """
     worst = worst_scores(answers, most_rows)
     numbers, errors, page = files
     write_json(numbers, evaluation)
     errors.write_bytes("".join(_lines(worst)).encode("utf-8"))
-    page.write_bytes(page_of(evaluation, answers, worst).encode("utf-8"))
+    page.write_bytes(page_of(evaluation, answers, worst, made).encode("utf-8"))
 
 
 def worst_scores(answers: ScoreAnswers, most: int) -> List[Dict[str, Any]]:
@@ -54,7 +58,9 @@ def _lines(rows: List[Dict[str, Any]]) -> Iterator[str]:
         yield table_line([str(row["line"]), *numbers, row["text_a"], row["text_b"]])
 
 
-def page_of(evaluation: Dict[str, Any], answers: ScoreAnswers, worst: List[Dict[str, Any]]) -> str:
+def page_of(
+    evaluation: Dict[str, Any], answers: ScoreAnswers, worst: List[Dict[str, Any]], made: Made = NOT_SAID
+) -> str:
     """Return the report as one HTML page that needs no other file."""
     kinds: Dict[str, List[Dict[str, Any]]] = {}
     for entry in evaluation["slices"]:
@@ -67,6 +73,7 @@ def page_of(evaluation: Dict[str, Any], answers: ScoreAnswers, worst: List[Dict[
         charts=charts_of(answers, evaluation),
         slices=kinds,
         worst=worst[:ON_THE_PAGE],
+        made=made,
     )
 
 

@@ -1,9 +1,17 @@
 """The page of a report: a template that extends page.html, which brings the look of all of them."""
 
+import json
+import os
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
+from data_tools.base.regular_file import read_regular
+from data_tools.files.atomic_folder import README
+from ernie_pair.checkpoint.manifest import installed_versions
+
 ON_THE_PAGE = 50  # the worst rows or queries that a page lists
+LARGEST_CARD = 1 << 18  # bytes
 
 
 class Table(NamedTuple):
@@ -13,6 +21,41 @@ class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[object]]
     note: str
+
+
+class Made(NamedTuple):
+    """What a page says of how it was made: its ``flags``, and the model's card in Markdown."""
+
+    flags: Mapping[str, object] = {}
+    card: str = ""
+
+    @property
+    def date(self) -> str:
+        """Return when the page is made, in UTC; SOURCE_DATE_EPOCH, where it is set, says it instead."""
+        seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
+        moment = time.gmtime(int(seconds) if seconds.isdigit() else time.time())
+        return time.strftime("%Y-%m-%d %H:%M UTC", moment)
+
+    @property
+    def versions(self) -> str:
+        """Return the packages that make the numbers, with their versions."""
+        return ", ".join(f"{package} {version}" for package, version in installed_versions().items())
+
+    @property
+    def flag_rows(self) -> List[List[str]]:
+        """Return [flag, value] of each flag, as in a file of flags."""
+        return [[name, json.dumps(value, ensure_ascii=False)] for name, value in self.flags.items()]
+
+
+NOT_SAID = Made()
+
+
+def read_card(folder: Path) -> str:
+    """Return the model card in the folder of a model, '' where there is none that can be read."""
+    try:
+        return read_regular(folder / README, LARGEST_CARD).decode("utf-8")
+    except (OSError, ValueError):
+        return ""
 
 
 def render_page(template: Path, **values: object) -> str:

@@ -1,0 +1,16 @@
+"""Which options name a file or a folder, told by their names; for --help and completion in a shell."""
+
+_ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
+_PLACES = {
+    **dict.fromkeys(("report", "index"), "FOLDER"),
+    **dict.fromkeys(("config", "train_config", "calibrate_on", "tune_on", "file"), "FILE"),
+    **dict.fromkeys(("output", "input", "prefix", "model", "teacher", "reranker"), "PATH"),
+    **dict.fromkeys(("model_name_or_path", "embedding_model", "add_twins_to", "domain_data"), "PATH"),
+    **dict.fromkeys(("checkpoint", "checkpoints", "first", "second"), "PATH"),
+}
+
+
+def place_word(name: str) -> str:
+    """Return what stands for the value of option ``name``: FILE, FOLDER, PATH or PREFIX; '' for no place."""
+    ending = next((word for end, word in _ENDINGS.items() if name.endswith(end)), "")
+    return _PLACES.get(name, ending)

@@ -1,0 +1,80 @@
+"""The page that compares runs: their results, their curves, and the flags in which they differ."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Sequence
+
+from ernie_pair.dashboard.curves import LAST, best_of, chosen_metrics, curves_of, last_of, metrics_of
+from ernie_pair.dashboard.run_charts import NOTE, charts_of, colour_of, line_of
+from ernie_pair.dashboard.run_folder import Run
+from ernie_pair.report.page import Made, Table, render_page, shown_cell
+
+TEMPLATE = Path(__file__).with_name("plot.html")
+CSS_LINES = {"-": "solid", "--": "dashed", ":": "dotted"}
+MOST_CHARTS, MOST_RESULTS = 9, 5
+SPEED = "samples_per_second"
+BEST_NOTE = "valid: the best of the curve, and its step in brackets; train and test: the last value."
+SAME_NOTE = "The others are equal in all runs, as far as the runs say."
+
+
+def page_of(runs: Sequence[Run], asked: Sequence[str], made: Made) -> str:
+    """Return an HTML page of the runs that needs no other file, with the metrics ``asked``, if any."""
+    metrics = chosen_metrics(runs, asked, MOST_CHARTS)
+    machine = [] if asked else [name for name in metrics_of(runs) if name in LAST]
+    return render_page(
+        TEMPLATE,
+        runs=[_shown(number, run) for number, run in enumerate(runs)],
+        results=results_of(runs, metrics[:MOST_RESULTS]),
+        charts=charts_of(runs, metrics),
+        machine_charts=charts_of(runs, machine),
+        flags=flag_table(runs),
+        note=NOTE,
+        made=made,
+    )
+
+
+def _shown(number: int, run: Run) -> Dict[str, str]:
+    return {"name": run.name, "colour": colour_of(number), "line": CSS_LINES[line_of(number)]}
+
+
+def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
+    """Return a row for each run: its steps, its metrics on each split, and its speed."""
+    found = {
+        (curve.split, metric, curve.run): curve for metric in metrics for curve in curves_of(runs, metric)
+    }
+    columns = dict.fromkeys((split, metric) for split in ("valid", "test", "train") for metric in metrics)
+    columns = {key: None for key in columns if any(name[:2] == key for name in found)}
+    heads = ["run", "started", "steps", *(f"{split} {metric}" for split, metric in columns), "samples/s"]
+    rows: List[List[object]] = []
+    for number, run in enumerate(runs):
+        cells = [_cell(found, number, split, metric) for split, metric in columns]
+        speed = last_of(run, "train", SPEED)
+        rows.append([run.name, run.started, run.step, *cells, None if speed is None else f"{speed:,.1f}"])
+    return Table("Results", heads, rows, BEST_NOTE)
+
+
+def _cell(found: Dict[Any, Any], number: int, split: str, metric: str) -> object:
+    curve = found.get((split, metric, number))
+    if curve is None:
+        return None
+    if split != "valid":
+        return curve.values[-1]
+    value, step = best_of(curve, metric)
+    return f"{shown_cell(value)} ({step})"
+
+
+def flag_table(runs: Sequence[Run]) -> Table:
+    """Return the flags in which the runs differ, a column for each run; of a single run all of them."""
+    names = dict.fromkeys(name for run in runs for name in run.flags)
+    if len(runs) > 1:
+        names = {n: None for n in names if len({shown_flag(run.flags.get(n)) for run in runs}) > 1}
+    rows = [[name, *(shown_flag(run.flags.get(name)) for run in runs)] for name in names]
+    title = "Flags" if len(runs) == 1 else "Flags that differ"
+    note = SAME_NOTE if rows and len(runs) > 1 else "" if rows else "None that the runs tell of."
+    return Table(title, ["flag", *(run.name for run in runs)], rows, note)
+
+
+def shown_flag(value: object) -> str:
+    """Return the value of a flag as it stands on a command line, a dash where there is none."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "–" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,63 @@
+"""The flags of the comparison of trained classifiers."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.text.lines import ENCODINGS
+from ernie_pair.pair.data.pair_records import ENCODING_HELP
+
+MODELS_EXAMPLE = 'write it as in --models "teacher=output/best student=small/best"'
+
+
+@dataclass(frozen=True)
+class CompareModelsConfig(Options):
+    """Compare trained classifiers as they are shipped, in ONNX Runtime on this machine's CPU."""
+
+    EXAMPLE = "--models 'teacher=output/best student=small/best' --input_file test.tsv --output_dir compared"
+
+    models: str = option(
+        help='names and trained models: "teacher=output/best student=small/best"; the first is the measure '
+        "of the others; one with blanks stands in quotes of its own",
+        group="model",
+    )
+    input_file: str = option(
+        help="labelled pairs to measure on: a file, or a set such as lcqmc (its dev part)",
+        group="data",
+        stdin=(".tsv", ".jsonl"),
+    )
+    output_dir: str = option(
+        help="models.json, models.md and models.html go here, and the exported models", group="data"
+    )
+    int8: Literal["last", "all", "none"] = option(
+        "last", help="which of the models is measured in int8 as well", group="precision"
+    )
+    alone: int = option(
+        200,
+        help="pairs that are asked one by one, for the time of one",
+        group="evaluation",
+        unit="pairs",
+        at_least=2,
+    )
+    bootstrap: int = option(
+        1000, help="resamples for the intervals", group="evaluation", unit="resamples", at_least=1
+    )
+    seed: int = option(1234, help="of the resamples", group="evaluation", at_least=0)
+    threads: int = option(
+        0,
+        help="of one forward pass; 0: the cores of this process",
+        group="devices",
+        unit="threads",
+        at_least=0,
+    )
+    text_a: str = option(
+        "", help="the column of the first text; empty: a known name, or the first column", group="data"
+    )
+    text_b: str = option("", help="the column of the second text", group="data")
+    label: str = option("", help="the column of the label", group="data")
+    encoding: str = option("utf-8", help=ENCODING_HELP, group="data", choices=ENCODINGS)
+    overwrite: bool = option(False, help="replace other results that are there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "output_dir")

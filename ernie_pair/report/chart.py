@@ -1,0 +1,104 @@
+"""A chart of a report: SVG without fonts, links or dates, so that equal answers give equal bytes."""
+
+import base64
+import io
+from functools import cache
+from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+POINTS = 400  # of a curve; more would not be seen
+BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#16a34a", "#94a3b8"
+SVG_START = "data:image/svg+xml;base64,"
+LONGEST_TEXT = 40  # characters of a name in a chart
+PANEL = (4.2, 3.3)  # inches
+STYLE = {
+    **{"svg.hashsalt": "ernie-pair", "svg.fonttype": "path", "font.size": 9, "lines.linewidth": 1.8},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY, "axes.grid": True},
+    **{"grid.color": "#e2e8f0", "grid.linewidth": 0.7, "axes.axisbelow": True},
+    **{"legend.frameon": False, "legend.fontsize": 8},
+}
+CHINESE_FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "SimHei")
+
+Draw = Callable[..., None]
+
+
+class Chart(NamedTuple):
+    """A chart of the report; ``source`` is what an <img> shows, ``note`` says how to read it."""
+
+    title: str
+    source: str
+    note: str
+
+
+def few_of(count: int) -> np.ndarray:
+    """Return at most POINTS places below ``count``, the first and the last among them, int64."""
+    return np.unique(np.linspace(0, count - 1, min(count, POINTS)).round().astype(int))
+
+
+def draw_chart(title: str, draw: Draw, note: str) -> Chart:
+    """Return a chart that ``draw`` draws on the axes that it is given; its legend stands below them."""
+    svg = draw_picture([("", draw)], 1, "svg")
+    return Chart(title, SVG_START + base64.b64encode(svg).decode(), note)
+
+
+def draw_picture(panels: Sequence[Tuple[str, Draw]], columns: int, kind: str) -> bytes:
+    """Return a picture of (title, what draws on its axes), ``columns`` in a row; ``kind``: svg or png.
+
+    What is drawn with a label stands once in the legend, which is below the panels and hides nothing.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    rows = -(-len(panels) // columns)
+    drawn = io.BytesIO()
+    with matplotlib.rc_context({**STYLE, "font.family": chart_fonts()}):
+        figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).flat
+        for axes, (title, draw) in zip(grid, panels):
+            draw(axes)
+            axes.set_title(title)
+        for axes in list(grid)[len(panels) :]:
+            axes.set_axis_off()
+        _add_legend(figure, columns)
+        empty = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        figure.savefig(drawn, format=kind, dpi=150, metadata=empty)
+    return _bare(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
+
+
+def svg_in(chart: Chart) -> bytes:
+    """Return the SVG of a chart, as it stands in a file."""
+    return base64.b64decode(chart.source[len(SVG_START) :])
+
+
+@cache
+def chart_fonts() -> List[str]:
+    """Return the fonts to draw with: matplotlib's own, and one with Chinese characters where there is one."""
+    from matplotlib import font_manager
+
+    installed = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *[name for name in CHINESE_FONTS if name in installed][:1]]
+
+
+def drawn_text(text: str, otherwise: str) -> str:
+    """Return ``text`` as matplotlib draws it literally, or ``otherwise`` where no font here has it."""
+    is_drawable = text.isprintable() and (text.isascii() or len(chart_fonts()) > 1)
+    shown = text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "..."
+    return shown.replace("$", r"\$") if is_drawable else otherwise
+
+
+def _add_legend(figure, columns: int) -> None:
+    labelled: Dict[str, object] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels()):
+            labelled.setdefault(label, handle)
+    if labelled:
+        longest = max(map(len, labelled))
+        fitting = max(1, int(columns * 60 / (longest + 8)))
+        names, handles = list(labelled), list(labelled.values())
+        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), fitting))
+
+
+def _bare(svg: bytes) -> bytes:
+    """Return the SVG without the lines before it, which name a document elsewhere."""
+    return svg[svg.index(b"<svg") :]

@@ -1,0 +1,236 @@
+"""`-` in the place of files, and --pair: what commands read, write and refuse."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from importlib import import_module
+
+import numpy as np
+import pytest
+from command_configs import CONFIGS
+from places import ROOT
+from tiny_search import HashEmbedder, texts_of, use_embedder
+from tiny_ship import random_texts, ship, write_trained
+
+from data_tools.base.cli import exit_code_of
+from data_tools.base.errors import InputError
+from data_tools.base.options import DASH
+from data_tools.files.standard_streams import with_standard_streams
+from data_tools.flags.places import place_word
+from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair.__main__ import COMMANDS, _run
+from ernie_pair.commands.overview import config_class_of
+from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
+from ernie_pair.pair.export.predict_exported import RunConfig
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return write_trained(tmp_path_factory.mktemp("trained") / "best", num_labels=2)
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    return ship(trained, tmp_path_factory.mktemp("exported") / "ship", "paddle")
+
+
+def run(*words, given=""):
+    """Run a command in a process of its own; return (what it printed, its error lines, its code)."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ernie_pair", *map(str, words)],
+        cwd=ROOT,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout, done.stderr, done.returncode
+
+
+@pytest.fixture
+def run_here(monkeypatch, capfd):
+    """As `run`, in this process."""
+
+    def run(*words, given=""):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        code = exit_code_of(lambda: _run([str(word) for word in words]))
+        return (*capfd.readouterr(), code)
+
+    return run
+
+
+def table(pairs):
+    return "".join(f"{left}\t{right}\n" for left, right in pairs)
+
+
+@pytest.mark.parametrize("command", ["predict", "run"])
+def test_pairs_come_and_predictions_go_by_the_streams(command, trained, exported, tmp_path, run_here):
+    """They are those of files; rows of JSON are known by their brace."""
+    ask = run if command == "run" else run_here
+    pairs = random_texts(7)
+    model = ("--model_path", trained) if command == "predict" else ("--model", exported)
+    (tmp_path / "pairs.tsv").write_text(table(pairs), encoding="utf-8")
+    shown, told, code = ask(command, *model, "--input_file", "-", "--output_file", "-", given=table(pairs))
+    assert code == 0, told
+    output = tmp_path / "out.tsv"
+    files = ("--input_file", tmp_path / "pairs.tsv", "--output_file", output)
+    assert exit_code_of(lambda: _run([command, *map(str, [*model, *files])])) == 0
+    assert shown == output.read_text() and len(shown.splitlines()) == 8
+    rows = [json.dumps({"sentence1": a, "sentence2": b}) for a, b in pairs]
+    again, told, code = run_here(command, *model, "--input_file=-", "--output_file=-", given="\n".join(rows))
+    assert (code, again) == (0, shown), told
+
+
+def test_new_pairs_go_by_the_streams(run_here):
+    given = "a\tb\t1\nb\tc\t1\nc\td\t0\n"
+    shown, told, code = run_here("mine", "-", "--output_file", "-", "--kinds", "implied", given=given)
+    assert code == 0, told
+    assert shown.splitlines()[0].split("\t")[:3] == ["text_a", "text_b", "label"] and "b\td\t0\t" in shown
+
+
+def test_texts_are_indexed_searched_and_embedded_from_the_input(run_here, trained, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    use_embedder(monkeypatch, HashEmbedder())
+    texts = texts_of(20)
+    index = ["--output_dir", tmp_path / "index", "--model_path", "any", "--kind", "flat"]
+    _, told, code = run_here("index", "--texts_file", "-", *index, given="\n".join(texts))
+    assert code == 0, told
+    search = ["search", "--index", tmp_path / "index", "--model_path", "any", "--top_k", "1"]
+    rows = [json.dumps({"id": f"q{number}", "text": text}) for number, text in enumerate(texts[:3])]
+    files = ["--queries_file", "-", "--answers_file", "-"]
+    shown, told, code = run_here(*search, *files, given="\n".join(rows))
+    assert code == 0, told
+    answers = [json.loads(line) for line in shown.splitlines()]
+    assert [(one["id"], one["hits"][0]["text"]) for one in answers] == [
+        (f"q{number}", text) for number, text in enumerate(texts[:3])
+    ]
+    embed = ["embed", "--model_path", trained, "--output_dir", tmp_path / "vectors"]
+    _, told, code = run_here(*embed, "--input_file", "-", given="\n".join(texts))
+    assert code == 0 and len(np.load(tmp_path / "vectors" / "vectors.npy")) == 20, told
+
+
+@pytest.mark.parametrize("command", ["predict", "run"])
+def test_one_pair_is_answered(command, trained, exported, capfd):
+    model = ["--model_path", str(trained)] if command == "predict" else ["--model", str(exported)]
+    words = [command, *model, "--scores", "true", "--pair", "今天 天气\t好", '坏"']
+    assert exit_code_of(lambda: _run(words)) == 0
+    header, row = capfd.readouterr().out.splitlines()
+    assert header.split("\t") == ["index", "prediction", "probability_0", "probability_1"]
+    index, prediction, *scores = row.split("\t")
+    assert index == "0" and abs(sum(map(float, scores)) - 1) < 1e-4
+    assert float(scores[int(prediction)]) == max(map(float, scores))
+
+
+def test_a_bad_row_of_the_input_is_named(exported, run_here):
+    words = ("run", "--model", exported, "--input_file", "-", "--output_file", "-")
+    shown, told, code = run_here(*words, given="a\tb\nonly one\n")
+    assert (shown, code) == ("", 2) and "stdin.tsv:2: " in told and told.count("\n") == 1
+    shown, told, code = run_here(*words, "--on_bad_row", "skip", given="a\tb\nonly one\n")
+    assert code == 0 and shown.splitlines()[2] == "1\t" and "1 of 2 rows are no pairs" in told
+    assert not os.path.exists("/dev/stdout.rejected.jsonl")
+    _, told, code = run_here(*words, given="")
+    assert code == 2 and "stdin.tsv: no pairs in it" in told
+
+
+def test_text_flows_from_a_pipe_to_a_vocabulary(run_here):
+    text = "今天天气真的非常好啊啊\n\n明天的天气也会非常好的吧\n"
+    words = (
+        "text-to-json",
+        "--input_path",
+        "-",
+        "--output_path",
+        "-",
+        "--no_shuffle",
+        "true",
+        "--workers",
+        2,
+    )
+    lines, told, code = run(*words, given=text)
+    assert code == 0, told
+    assert [json.loads(line)["text"] for line in lines.splitlines()] == text.split("\n")[0:3:2]
+    assert run_here(*words, given=text)[::2] == (lines, 0)  # where standard output is a file
+    assert [name for name in os.listdir("/dev") if "stdout." in name] == []
+    vocabulary, told, code = run_here("build-vocab", "--input_path", "-", "--output_path", "-", given=lines)
+    assert code == 0 and vocabulary.startswith("[PAD]\n") and "天\n" in vocabulary, told
+    report, told, code = run_here("audit-text", "-", given=lines)
+    assert code == 0 and "language" in report, told
+
+
+def test_the_input_is_gone_when_the_command_ends(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("今天天气真的非常好啊啊\n".encode())))
+    trans_to_json(TransConfig(input_path="-", output_path=str(tmp_path / "out")))
+    assert (tmp_path / "out.jsonl").read_text(encoding="utf-8").count("\n") == 1
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def streams_of(config_class):
+    return [i.name for i in fields(config_class) if i.metadata["stdin"] or i.metadata["stdout"]]
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if streams_of(config_class_of(COMMANDS[name]))])
+def test_what_takes_a_stream_handles_it(name):
+    module, function, _, _ = COMMANDS[name]
+    takes = getattr(getattr(import_module(module), function), "takes_streams", False)
+    assert takes or name == "fill-mask"  # which reads each line as it comes
+
+
+@pytest.mark.parametrize("config_class", CONFIGS, ids=lambda one: one.__name__)
+def test_a_place_that_is_no_stream_refuses_a_dash(config_class):
+    for item in fields(config_class):
+        if place_word(item.name) and item.name not in streams_of(config_class) and item.type is str:
+            with pytest.raises(
+                InputError, match=rf"(?i)^{item.name}\b.*-: it is no standard stream; name a f"
+            ):
+                parse(config_class, item, DASH)
+
+
+def parse(config_class, item, value):
+    from dataclasses import MISSING
+
+    needed = {i.name: "x" for i in fields(config_class) if i.default is MISSING and i.type is str}
+    needed.update({i.name: ["x"] for i in fields(config_class) if i.default is MISSING and i.type is not str})
+    return config_class(**{**needed, item.name: value})
+
+
+@with_standard_streams
+def asked(config):
+    return config
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PredictConfig("x"), "^input_file and output_file are missing"),
+        (lambda: PredictConfig("x", "a", "b", pair=["a", "b"]), "^pair and input_file are two ways to ask"),
+        (lambda: RunConfig("x", output_file="b", pair=["a", "b"]), "^pair and output_file are two ways"),
+        (lambda: RunConfig("x", pair=["a"]), "^pair takes 2 words, not 1; correct it"),
+        (lambda: RunConfig("x", pair="ab"), "^pair takes a list"),
+    ],
+)
+def test_a_pair_stands_alone(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("words", ["--pair a", "--pair", "--pair a --scores true"])
+def test_a_pair_of_one_text_is_one_error_line(words, capsys):
+    assert exit_code_of(lambda: _run(["run", "--model", "x", *words.split()])) == 2
+    assert capsys.readouterr().err == "error: --pair: expected 2 arguments; correct it\n"
+
+
+def test_processes_cannot_share_the_input(monkeypatch):
+    monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
+    with pytest.raises(InputError, match="several processes cannot share standard input; give a file"):
+        asked(EvaluateConfig("x", "-", "out.json"))
+
+
+def test_a_closed_input_is_refused(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="standard input is closed; give a file"):
+        asked(EvaluateConfig("x", "-", "out.json"))

@@ -1,0 +1,93 @@
+"""What VisualDL reads of several runs; the board itself is opened in tests/browser."""
+
+import json
+import sys
+import threading
+
+import pytest
+from fake_runs import write_pair_run
+from package_command import command
+from visualdl import LogReader
+from werkzeug.test import Client
+
+from data_tools.base.errors import InputError
+from ernie_pair.dashboard.board import BoardConfig, _server_of, board
+from ernie_pair.dashboard.board_records import BoardRecords
+from ernie_pair.dashboard.run_folder import open_runs
+from ernie_pair.processes.listener import listen
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [write_pair_run(tmp_path / "a"), write_pair_run(tmp_path / "b", slope=2.0)]
+
+
+def read(folder):
+    """Return the reader of the one record in a folder."""
+    (record,) = folder.glob("vdlrecords.*.log")
+    return LogReader(file_path=str(record))
+
+
+def points(folder, tag):
+    return [(point.id, point.value) for point in read(folder).get_data("scalar", tag)]
+
+
+def test_splits_of_all_runs_share_the_charts(runs, tmp_path):
+    records = BoardRecords(tmp_path / "board", open_runs(list(map(str, runs))))
+    records.close()
+    for name in ("a", "b"):
+        train, valid = (read(tmp_path / "board" / name / split) for split in ("train", "valid"))
+        assert train.get_tags()["scalar"][:2] == ["metrics/loss", "metrics/accuracy"]
+        assert valid.get_tags()["scalar"] == ["metrics/loss", "metrics/accuracy", "metrics/auc"]
+        assert any(tag.startswith("steps and machine/") for tag in train.get_tags()["scalar"])
+        assert "hyper_parameters" in valid.get_tags() and "text" in valid.get_tags()
+    assert len(points(tmp_path / "board" / "a" / "valid", "metrics/loss")) == 9
+
+
+def test_a_run_that_goes_on_is_followed(runs, tmp_path):
+    records = BoardRecords(tmp_path / "board", open_runs([str(runs[0])]))
+    assert not records.follow()
+    event = {"split": "valid", "step": 45, "loss": 0.25, "consumed_samples": 360}
+    with open(runs[0] / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(event) + "\n")
+    assert records.follow() and not records.follow()
+    records.close()
+    found = points(tmp_path / "board" / "a" / "valid", "metrics/loss")
+    assert len(found) == 10 and found[-1] == (45, 0.25)
+
+
+def test_the_output_folder_is_left_as_it_is(runs, tmp_path):
+    before = {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()}
+    BoardRecords(tmp_path / "board", open_runs([str(runs[0])])).close()
+    assert {path: path.read_bytes() for path in runs[0].rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_without_a_run_is_refused_in_a_line(tmp_path):
+    done = command("board", tmp_path)
+    assert done.code == 2 and "holds no run" in done.told and len(done.told.splitlines()) == 1
+
+
+def test_a_missing_visualdl_is_told_with_its_command(runs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "visualdl", None)
+    with pytest.raises(InputError, match="visualdl is not installed; pip install"):
+        board(BoardConfig([str(runs[0])], port=0))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_page_speaks_the_language_asked_for(runs, tmp_path, monkeypatch, lang):
+    BoardRecords(tmp_path / "board", open_runs([str(runs[0])])).close()
+    monkeypatch.chdir(tmp_path / "board")
+    with listen("127.0.0.1", 0) as listener:
+        server = _server_of(BoardConfig([str(runs[0])], lang=lang), ["a"], listener)
+        client = Client(server.app)
+        assert f"vdl_lng={lang};" in client.get("/app/scalar").headers["Set-Cookie"]
+        assert client.get("/app/api/scalar/tags").json["data"]["runs"] == ["a/valid", "a/train"]
+        server.server_close()
+    assert not [thread for thread in threading.enumerate() if "queue" in thread.name]
+
+
+def test_a_port_that_is_taken_is_told_in_a_line(runs):
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        done = command("board", runs[0], "--port", port)
+    assert done.code == 5 and f"--port {port}" in done.told and len(done.told.splitlines()) == 1

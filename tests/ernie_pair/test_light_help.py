@@ -1,0 +1,93 @@
+"""Help and errors in flags come before Paddle and other heavy libraries are loaded."""
+
+import subprocess
+import sys
+
+import pytest
+from places import ROOT
+
+from ernie_pair.__main__ import COMMANDS, FORMS, GROUPS, LAUNCH
+
+# A program that runs each line of its first word as a command, and prints what became of it.
+RUN = """
+import contextlib, io, sys
+from data_tools.base.cli import exit_code_of
+from ernie_pair.__main__ import _run
+
+for line in sys.argv[1].splitlines():
+    said, code = io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            code = exit_code_of(lambda: _run(line.split()))
+        except SystemExit as left:
+            code = left.code
+    heavy = [name for name in HEAVY if name in sys.modules]
+    print(line, code or 0, ",".join(heavy) or "light", "usage:" in said.getvalue(), sep="|")
+"""
+HEAVY = (
+    *("paddle", "paddlenlp", "jieba", "rjieba", "faiss", "sklearn", "pandas", "ray", "scipy", "matplotlib"),
+    *("datasets", "pyarrow", "visualdl", "onnx", "onnxruntime", "fastapi", "optuna", "torch", "transformers"),
+    *("pkg_resources", "huggingface_hub", "PIL", "requests"),
+)
+
+
+def run(*lines):
+    words = [sys.executable, "-c", f"HEAVY = {HEAVY}\n{RUN}", "\n".join(lines)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return [line.split("|") for line in done.stdout.splitlines()]
+
+
+def asked_for_help():
+    forms = [f"{command} --{flag} {value} --help" for command, flag, value in FORMS]
+    helps = [f"{command} --help" for command in [*COMMANDS, LAUNCH[0], "completion"]]
+    return ["--help", "--version", "help train", "launch train --help", *forms, *helps]
+
+
+def test_no_help_loads_a_heavy_library():
+    """All in one process: what one of them had loaded, all behind it would show."""
+    lines = asked_for_help()
+    found = run(*lines)
+    assert [one[0] for one in found] == lines
+    for line, code, heavy, has_usage in found:
+        assert (code, heavy) == ("0", "light"), line
+        assert has_usage == str(line != "--version"), line
+
+
+def test_no_wrong_flag_loads_a_heavy_library():
+    lines = [f"{command} --xyzzy 3" for command in COMMANDS]
+    lines += ["train --epochs three", "train --device tpu", "xyzzy", "launch train --xyzzy", "launch xyzzy"]
+    lines += ["predict --model_path x --input_file x --output_file x --batch_size 0"]
+    for line, code, heavy, _ in run(*lines):
+        assert (code, heavy) == ("2", "light"), line
+
+
+def test_a_process_of_its_own_loads_no_more():
+    for command in ("train", "predict", "pretrain", "export", "compare-models"):
+        ((_, code, heavy, _),) = run(f"{command} --help")
+        assert (code, heavy) == ("0", "light"), command
+
+
+@pytest.mark.parametrize(
+    "script", ["train_pair", "predict_pair", "evaluate_pair", "train_embedding", "run_pretrain_static"]
+)
+@pytest.mark.parametrize("words, code", [(["--help"], 0), (["--xyzzy"], 2)], ids=["help", "wrong flag"])
+def test_the_scripts_are_as_light(script, words, code):
+    program = f"""
+import runpy, sys
+sys.argv = ["scripts/{script}.py", *sys.argv[1:]]
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as left:
+    print("\\n", left.code or 0, [name for name in {HEAVY} if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1].split() == [str(code), "[]"], done.stderr
+    assert done.stderr.count("\n") == (1 if code else 0), done.stderr
+
+
+def test_each_command_stands_in_one_group():
+    listed = [name for names in GROUPS.values() for name in names]
+    assert sorted(listed) == sorted([*COMMANDS, LAUNCH[0], "help", "completion"])

@@ -1,0 +1,194 @@
+"""What the pages say of the package is so: links, flags, commands, messages, files.
+
+Nothing is run here: test_readme_blocks.py runs the commands of the pages, and both languages are compared by
+test_page_parity.py.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import flags_table
+import pytest
+from pages import FENCE, PAGES, TABLE, blocks, headings, prose_of, text_of
+from places import ROOT
+from readme_block import FLAGS, between, pages_with
+
+import ernie_pair
+from ernie_pair.__main__ import COMMANDS, COMPLETION, FORMS, HELP, LAUNCH
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+INLINE = re.compile(r"`([^`\n]+)`")
+# Flags of launchers, of the scripts that measure and of other programs; of an option that is no single flag.
+FLAGS_OF_OTHERS = set(
+    "config help version gpus nproc_per_node nnodes master log_dir processes peer_python language logdir "
+    "rounds pair_file vocab_file work data log_level lr".split()
+)
+
+
+def slug_of(heading):
+    """Return the anchor that GitHub and mkdocs give a heading."""
+    text = re.sub(r"[^\w\s-]", "", heading.lstrip("#").strip().lower())
+    return re.sub(r"\s", "-", text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_inside_the_project_leads_somewhere(page):
+    for target in LINK.findall(FENCE.sub("", text_of(page))):
+        if target.startswith(("https://", "http://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.is_file(), f"{page}: {target}"
+        if anchor:
+            there = os.path.relpath(file.resolve(), ROOT)
+            assert anchor in map(slug_of, headings(there)), f"{page}: {target}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_headings_of_a_page_have_anchors_of_their_own(page):
+    anchors = [slug_of(heading) for heading in headings(page)]
+    assert sorted(set(anchors)) == sorted(anchors)
+    assert "--" not in "".join(anchors)  # mkdocs joins dashes, GitHub does not
+
+
+def test_every_page_is_in_the_menu_and_in_the_index():
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in [page for page in PAGES if page.startswith(("docs/en/", "docs/zh/"))]:
+        language, name = Path(page).parts[1:]
+        assert f"{language}/{name}" in menu, page
+        assert f"]({name})" in text_of(f"docs/{language}/index.md") or name == "index.md", page
+
+
+@cache
+def flags_of_commands():
+    """Return {command: its flags} as docs/en/flags.md lists them."""
+    found = {}
+    for section in re.split(r"^## ", text_of("docs/en/flags.md"), flags=re.M)[1:]:
+        names = set(re.findall(r"^\| `(?:--)?(\w+)` \|", section, re.M))
+        found[section.splitlines()[0]] = names | (found["train"] if flags_table.SAME in section else set())
+    return found
+
+
+@pytest.mark.parametrize("page", pages_with(FLAGS))
+def test_the_page_of_flags_shows_the_flags(page):
+    shown = between(FLAGS).search(text_of(page))[0]
+    assert shown == flags_table.render_flags(page), "run python scripts/flags_table.py"
+
+
+def test_a_command_like_train_lists_what_differs():
+    page = flags_table.render_flags("docs/en/flags.md")
+    assert page.count(flags_table.SAME) >= 3 and flags_table.CHINESE_SAME not in page
+    assert {*flags_of_commands()} == {*COMMANDS, *map(" ".join, FORMS)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_flag_that_a_page_names_exists(page):
+    known = {flag for flags in flags_of_commands().values() for flag in flags} | FLAGS_OF_OTHERS
+    known |= {flag for _, flag, _ in FORMS}
+    named = {
+        flag for code in INLINE.findall(prose_of(page)) for flag in re.findall(r"--([a-z]\w+)\b(?!-)", code)
+    }
+    shown = [one.text for one in blocks() if one.page == page and one.language == "sh"]
+    ours = [line for text in shown for line in text.splitlines() if "pip install" not in line]
+    named |= {flag for line in ours for flag in re.findall(r"--([a-z]\w+)\b(?!-)", line)}
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_that_a_page_names_exists(page):
+    named = set(
+        re.findall(
+            r"\bernie-pair (?!COMMAND)([a-z][\w-]+)",
+            "\n".join([*INLINE.findall(prose_of(page)), *(one.text for one in blocks() if one.page == page)]),
+        )
+    )
+    files = {name for name in named if name.endswith(".yaml")}
+    assert named - files - {*COMMANDS, LAUNCH[0], HELP[0], COMPLETION[0]} == set()
+
+
+def test_flags_for_newcomers_are_those_of_the_two_trainings():
+    table = next(t for t in TABLE.findall(text_of("docs/en/coming-from.md")) if "num_train_epochs" in t)
+    for line in table.splitlines()[2:]:
+        _, pairs, pretraining = (re.findall(r"--(\w+)", cell) for cell in line.strip("| ").split(" | "))
+        assert set(pairs) <= flags_of_commands()["train"], line
+        assert set(pretraining) <= flags_of_commands()["pretrain"], line
+
+
+def test_the_api_page_lists_what_can_be_imported():
+    listed = re.findall(r"^::: ([\w.]+)\.(\w+)$", text_of("docs/api.md"), re.M)
+    assert {name: module for module, name in listed} == ernie_pair._OFFERED
+
+
+@cache
+def sources():
+    files = [path for folder in ("data_tools", "ernie_pair") for path in (ROOT / folder).rglob("*.py")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def test_messages_of_troubleshooting_are_those_of_the_code():
+    cells = [
+        line.split(" | ")[0]
+        for table in TABLE.findall(text_of("docs/en/troubleshooting.md"))
+        for line in table.splitlines()[2:]
+    ]
+    said = [code for cell in cells for code in INLINE.findall(cell) if " " in code]
+    messages = [code for code in said if not code.startswith(("pip ", "--"))]
+    assert len(messages) >= 5
+    assert [message for message in messages if message not in sources()] == []
+
+
+def test_files_that_the_page_of_formats_names_are_written():
+    names = {
+        name
+        for code in INLINE.findall(text_of("docs/en/formats.md"))
+        for name in re.findall(
+            r"\b\w+\.(?:json|jsonl|npy|npz|onnx|pdmodel|pdiparams|faiss|tsv|safetensors)\b", code
+        )
+    }
+    names -= {name for name in names if name.startswith(("PREFIX", "NAME"))}
+    assert len(names) > 10
+    parts = [part for part in names if part not in sources()]
+    assert [p for p in parts if not all(f".{end}" in sources() for end in p.split(".")[1:])] == []
+
+
+def test_places_that_the_page_on_extending_names_are_there():
+    places = re.findall(
+        r"`((?:data_tools|ernie_pair|scripts|tests)/[\w./]+?)(?::(\w+))?`", text_of("docs/en/extending.md")
+    )
+    assert len(places) > 15
+    for path, name in places:
+        assert (ROOT / path).exists(), path
+        if name:
+            source = (ROOT / path).read_text(encoding="utf-8")
+            assert re.search(rf"^(?:class|def) {name}\b", source, re.M), f"{path}:{name}"
+
+
+@pytest.mark.parametrize(
+    "picture", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name
+)
+def test_a_picture_is_for_light_and_dark_and_fetches_nothing(picture):
+    text = picture.read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg") and "prefers-color-scheme: dark" in text
+    assert not re.search(r"(href|src)=|url\(|@import", text)
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    for module in ("mkdocs", "material", "mkdocstrings_handlers"):
+        pytest.importorskip(module, reason='needs the extra "docs"')
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    api = (tmp_path / "site" / "api.html").read_text(encoding="utf-8")
+    assert "PairTrainer" in api and "PairConfig.learning_rate" in api
+    page = tmp_path / "site" / "en" / "fine-tune.html"
+    languages = re.findall(r'href="([^"]+)" hreflang', page.read_text(encoding="utf-8"))
+    assert languages and all((page.parent / link).is_file() for link in languages)
+    site = "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "site").glob("en/*.html"))
+    assert not re.search(r'<(?:link|script)[^>]+(?:href|src)="https?://(?!.*canonical)', site)

@@ -1,0 +1,31 @@
+"""Output folders of runs that nobody trained, with all that a run logs."""
+
+import json
+import math
+
+from ernie_pair.checkpoint.train_state import TrainState
+from ernie_pair.engine.run_log import RunLog
+from ernie_pair.engine.step_work import StepWork
+
+
+def write_pair_run(folder, slope=1.0, steps=40, **flags):
+    """Log a run of pairs as training does, and its flags."""
+    log = RunLog(folder, TrainState(), max_steps=steps)
+    for step in range(0, steps + 1, 5):
+        gain = 1 - math.exp(-slope * step / 20)
+        state = TrainState(step, 8 * step)
+        if step:
+            log.tick(0.5, 0.1, StepWork(samples=8, tokens=96, padded_tokens=128, flops=10**9))
+            found = {"loss": 0.7 - 0.5 * gain, "accuracy": 0.5 + 0.4 * gain, "learning_rate": 1e-4}
+            log.scalars("train", found, state)
+        judged = {"loss": 0.7 - 0.4 * gain, "accuracy": 0.5 + 0.35 * gain, "auc": 0.5 + 0.4 * gain}
+        log.scalars("valid", judged, state)
+    log.close()
+    write_flags(folder, {"learning_rate": slope * 1e-4, "seed": 7, "use_amp": False, **flags})
+    return folder
+
+
+def write_flags(folder, flags):
+    """Write the flags of a run into its config.yaml."""
+    lines = (f"{name}: {json.dumps(value)}\n" for name, value in flags.items())
+    (folder / "config.yaml").write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,98 @@
+"""The Chinese pages say what the English ones say: flags, rows of tables, lists, links, pictures.
+
+Headings and commands are compared by tests/recipes/test_pages.py.
+"""
+
+import re
+
+import pytest
+from places import ROOT
+from readme_block import SIDE_BY_SIDE, between
+
+ENGLISH, CHINESE = ROOT / "docs" / "en", ROOT / "docs" / "zh"
+PAIRS = [
+    (ROOT / "README.md", ROOT / "README_cn.md"),
+    *((path, CHINESE / path.name) for path in sorted(ENGLISH.glob("*.md"))),
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```\n", re.S | re.M)
+TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
+FLAG = re.compile(r"--[a-z]\w*")
+LINK = re.compile(r"(!?)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def without_fences(path):
+    return FENCE.sub("", read(path))
+
+
+def tables_of(path):
+    """Return each table: for each of its rows the number of cells and the flags."""
+    cells = re.compile(r"(?<!\\)\|")
+    return [
+        [(len(cells.split(row)), sorted(set(FLAG.findall(row)))) for row in table.splitlines()]
+        for table in TABLE.findall(without_fences(path))
+    ]
+
+
+def links_of(path):
+    """Return where the links and pictures of a page lead, the folder of its language and anchors left out."""
+    found = set()
+    for picture, target in LINK.findall(without_fences(path)):
+        target = target.split("#")[0] or "#"
+        target = target.replace("docs/zh/", "docs/en/").replace("_zh.svg", ".svg").replace("_zh.png", ".png")
+        if path.name.startswith("README") and target in ("README.md", "README_cn.md"):
+            target = "the other language"
+        found.add((picture, target))
+    return found
+
+
+def names(pair):
+    return str(pair[1].relative_to(ROOT))
+
+
+def test_each_page_is_there_in_both_languages():
+    assert {path.name for path in ENGLISH.glob("*.md")} == {path.name for path in CHINESE.glob("*.md")}
+    assert len(PAIRS) > 15
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_the_rows_of_both_tables_have_the_same_flags(pair):
+    english, chinese = map(tables_of, pair)
+    assert english == chinese
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_the_two_pages_name_the_same_flags(pair):
+    english, chinese = (set(FLAG.findall(without_fences(path))) for path in pair)
+    assert english == chinese
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_the_two_pages_have_lists_as_long(pair):
+    lengths = [len(re.findall(r"^(?:-|\d+\.) \S", without_fences(path), re.M)) for path in pair]
+    assert lengths[0] == lengths[1]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_the_two_pages_link_to_the_same_places(pair):
+    english, chinese = map(links_of, pair)
+    assert english == chinese
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=names)
+def test_the_chinese_page_is_written_in_chinese(pair):
+    """No paragraph was left in English: each holds Chinese characters."""
+    text = between(SIDE_BY_SIDE).sub("", without_fences(pair[1]))
+    text = TABLE.sub("", re.sub(r"<!--.*?-->", "", text, flags=re.S))
+    paragraphs = [part for part in re.split(r"\n\s*\n", text) if len(re.sub(r"\W|\d", "", part)) > 40]
+    assert [part for part in paragraphs if not re.search(r"[\u4e00-\u9fff]{2}", part)] == []
+
+
+@pytest.mark.parametrize("page", [pair[1] for pair in PAIRS], ids=lambda page: page.name)
+def test_chinese_sentences_end_with_chinese_marks(page):
+    """A comma or full stop of ASCII behind a Chinese character is a slip of the keyboard."""
+    text = re.sub(r"`[^`]*`", "", without_fences(page))
+    assert re.findall(r"[\u4e00-\u9fff][,;:!?.](?=[\s\u4e00-\u9fff])", text) == []
