@@ -3,9 +3,12 @@
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
+from math import prod
 from pathlib import Path
 from typing import Any, Dict
 
+from data_tools.files.nothing_kept import nothing_kept
 from data_tools.samples.mask_report import marked_text
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_note import publish_of_run
@@ -48,7 +51,7 @@ def pretrain(config: PretrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop:
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
         _pretrain(config, world, stop)
 
 
@@ -81,6 +84,7 @@ def _train(
         keep_freed_memory()
     stop.listen()  # Paddle has taken the handlers away
     settings = _settings_of(config, world, source, data, job.program.kernels.name)
+    settings = replace(settings, num_parameters=_count_parameters(job.program))
     if config.device == "gpu":
         settings = replace(settings, place=job.place)
     hooks = PretrainHooks(config, world, data, job)
@@ -115,6 +119,8 @@ def _settings_of(
         product_rate=product_rate(config, config.device, cpu_threads()) * world.size,
         report_to=config.reporters,
         device=config.device,
+        command="pretrain",
+        phases=[0, *accumulate(phase.steps for phase in config.phase_list)],
     )
 
 
@@ -152,6 +158,12 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     )
     all_reduce = RankSums(world.size, program.executor, cpu=config.device == "cpu")
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
+
+
+def _count_parameters(program) -> int:
+    """Return the numbers in the parameters, those with two names once; a padded vocabulary counts whole."""
+    shapes = {parameter.name: parameter.shape for parameter in program.parameters.values()}
+    return sum(prod(shape) for shape in shapes.values())
 
 
 def _build_dynamic(config: PretrainConfig, model_config):
