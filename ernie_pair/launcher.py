@@ -27,6 +27,7 @@ from ernie_pair.device.paddle_patches.launcher import (
     start_launcher,
     visible_gpus,
 )
+from ernie_pair.processes.dry_logs import dry_logs_removed
 
 
 def main() -> None:
@@ -44,7 +45,7 @@ def launch() -> None:
     if not asked_gpus():
         os.environ.update(environment_of_processes(asked_processes(), is_cpu_asked(sys.argv)))
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
-    with private_environment(), own_exit_code():
+    with dry_logs_removed(), private_environment(), own_exit_code():
         start_launcher()
 
 

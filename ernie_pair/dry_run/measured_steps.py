@@ -15,7 +15,7 @@ class Steps(Protocol):
 
 
 class Stretch(NamedTuple):
-    """Steps of one kind, from ``first`` up to but not ``last``, counted from 0, and what one of them takes."""
+    """Steps of one kind, from ``first`` up to but not ``last``, counted from 0, and what one takes."""
 
     first: int
     last: int

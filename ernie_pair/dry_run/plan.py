@@ -76,7 +76,7 @@ def _counts_of(settings: Any, state: TrainState) -> Dict[str, Any]:
         "steps_done": state.step,
         "samples_per_step": schedule.global_batch_size,
         "samples": samples,
-        **({} if epochs is None else {"epochs": round(epochs, 3)}),
+        **({} if epochs is None else {"epochs": float(f"{epochs:.4g}")}),
         **({} if epochs is None else {"samples_per_epoch": round(settings.samples_per_epoch)}),
     }
 
