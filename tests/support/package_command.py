@@ -8,7 +8,7 @@ from places import ROOT
 
 
 def command(name, *words):
-    """Run ``ernie-pair NAME WORDS``: its exit ``code``, what it ``said``, and ``told`` on the error stream."""
+    """Run ``ernie-pair NAME WORDS``: its exit ``code``, what it ``said``, ``told`` on the error stream."""
     done = subprocess.run(
         [sys.executable, "-m", "ernie_pair", name, *map(str, words)],
         capture_output=True,

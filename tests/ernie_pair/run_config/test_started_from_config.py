@@ -82,6 +82,14 @@ def test_pretraining_from_its_config_by_command_and_python(tmp_path):
     static = first / "model_last" / "static_vars"
     done = command("convert", "--static_model_path", static, "--output_dir", tmp_path / "dynamic")
     assert done.code == 0, done.told
+    card = (first / "model_2" / "README.md").read_text(encoding="utf-8")
+    assert "# A pretrained ERNIE model\n" in card.replace("Ernie", "ERNIE")
+    assert "- learned: 2 of 4 steps of 4 samples\n" in card and "- beginning: random weights" in card
+    assert "\nhidden_dropout_prob: 0.2\n" in card and "output_dir" not in card.partition("## Use")[0]
+    assert f"| corpus | {data / 'text'} | 60 | " in card and "| lm_loss | " not in card
+    card = (tmp_path / "dynamic" / "README.md").read_text(encoding="utf-8")
+    assert "- trained: 4 steps of pretraining\n" in card and "\nmax_lr: 0.01\n" in card
+    assert "| corpus | of the pretraining | not counted | " in card
     kept = load_config(ConvertConfig, tmp_path / "dynamic" / CONFIG_YAML)
     assert kept.static_model_path.endswith("static_vars")
 
