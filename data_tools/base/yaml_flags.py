@@ -13,6 +13,7 @@ from data_tools.base.options import Given
 from data_tools.base.regular_file import FileRefusedError, read_regular
 
 LAUNCH, ABOUT = "launch", "about"
+CONFIG_YAML = "config.yaml"  # beside what a command made; it names a moment, so no two are equal
 MOST_BYTES = 1 << 18
 # Of a value without a tag of its own, !!binary for example; what it means is said by its option.
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp value merge".split()}

@@ -18,11 +18,10 @@ import yaml
 
 from data_tools.base.options import Options
 from data_tools.base.regular_file import read_regular
-from data_tools.base.yaml_flags import ABOUT, MOST_BYTES
+from data_tools.base.yaml_flags import ABOUT, CONFIG_YAML, MOST_BYTES
 from data_tools.files.results import MAKER
 from ernie_pair.run_config.facts import facts_now
 
-CONFIG_YAML = "config.yaml"
 # They are of one start and say nothing of the next: read from a file, they would set a run aside once more.
 OF_ONE_START = ("fresh_start", "allow_change", "dry_run", "overwrite")
 _WIDTH = 1 << 20  # no line is folded
