@@ -45,6 +45,7 @@ class ReportFlags(ReportToFlags):
         False,
         help="print all flags, the steps, the memory and the time of the run, after a few steps in memory; "
         "nothing is written",
+        group="checkpoints",
     )
 
     def sync_freq_on(self, device: str) -> int:
