@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import tempfile
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
 from ernie_pair import TrainConfig, load_config
 from ernie_pair.device.doctor import DoctorConfig
+from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.model_files.average_checkpoints import AverageConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.run_config import facts
@@ -216,3 +219,16 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
     path.write_text(f"{line}\n")
     with pytest.raises(InputError, match=message):
         load_config(TrainConfig, path)
+
+
+def test_launch_starts_from_it_as_well(tmp_path):
+    path = written(tmp_path, TrainConfig(**{**ODD, "device": "cpu"}))
+    launch, words = read_launch([str(path), "--processes", "2", "--output_dir", "b"])
+    assert launch.processes == 2 and launch.log_dir == "b/log"
+    assert parse_config(TrainConfig, words) == config(output_dir="b", device="cpu")
+
+
+def test_a_launched_dry_run_has_its_logs_elsewhere(tmp_path):
+    words = [str(written(tmp_path, config(device="cpu"))), "--processes", "2", "--dry_run"]
+    assert Path(read_launch(words)[0].log_dir).parent == Path(tempfile.gettempdir())
+    assert read_launch([*words, "--log_dir", "mine"])[0].log_dir == "mine"
