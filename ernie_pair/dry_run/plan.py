@@ -40,8 +40,8 @@ def plan_of(
         )
         for stretch in stretches_of(settings.phases, state.step, schedule.max_steps)
     ]
-    memory = _memory_of(settings.device, processes)
     checkpoint = _sum(processes, sum(_bytes_in(content) for _, content in job.state_files()))
+    memory = _memory_of(settings.device, processes)  # now, after the arrays of a checkpoint
     return {
         **_counts_of(settings, state),
         "parameters": settings.num_parameters,
@@ -94,7 +94,7 @@ def _due_in(schedule: Any, done: int) -> Dict[str, int]:
 
 
 def _memory_of(device: str, processes: Any) -> Dict[str, float]:
-    """Return the memory that the processes have taken at most, while they took the steps."""
+    """Return the memory that a process has taken at most so far, in the mean, and what is still free."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     told = {"memory_gb": _giga(_sum(processes, own) / processes.world.size)}
     if np.isfinite(free_memory()):
