@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.inference.vector_files import open_vectors
     from ernie_pair.notebook.notebook_launcher import notebook_launcher
     from ernie_pair.pair.config.distill_config import DistillConfig, StudentConfig
-    from ernie_pair.pair.config.pair_config import PairConfig
+    from ernie_pair.pair.config.pair_config import PairConfig, TrainConfig
     from ernie_pair.pair.cross_validation.cross_validate import cross_validate
     from ernie_pair.pair.cross_validation.cross_validation_config import CrossValidateConfig
     from ernie_pair.pair.distill.distill import distill
@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what _OFFERED says, for type checkers and editors
     from ernie_pair.pair.train.trainer import PairTrainer
     from ernie_pair.pretrain.filling.evaluate_mlm import EvaluateMlmConfig, evaluate_mlm
     from ernie_pair.pretrain.filling.mask_filler import MaskFiller
+    from ernie_pair.run_config.load_config import load_config
     from ernie_pair.search.searcher import PairSearcher
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "SearchParamsConfig",
     "StudentConfig",
     "TextEmbedder",
+    "TrainConfig",
     "TrainerControl",
     "TrainerState",
     "__version__",
@@ -64,6 +66,7 @@ __all__ = [
     "distill",
     "ensemble",
     "evaluate_mlm",
+    "load_config",
     "measure_robustness",
     "notebook_launcher",
     "open_embedder",
@@ -90,12 +93,14 @@ _OFFERED = {
     "SearchParamsConfig": "ernie_pair.pair.param_search.search_config",
     "StudentConfig": "ernie_pair.pair.config.distill_config",
     "TextEmbedder": "ernie_pair.inference.embedder",
+    "TrainConfig": "ernie_pair.pair.config.pair_config",
     "TrainerControl": "ernie_pair.engine.control",
     "TrainerState": "ernie_pair.pair.train.callbacks",
     "cross_validate": "ernie_pair.pair.cross_validation.cross_validate",
     "distill": "ernie_pair.pair.distill.distill",
     "ensemble": "ernie_pair.pair.ensemble.ensemble",
     "evaluate_mlm": "ernie_pair.pretrain.filling.evaluate_mlm",
+    "load_config": "ernie_pair.run_config.load_config",
     "measure_robustness": "ernie_pair.pair.evaluation.robustness_table",
     "notebook_launcher": "ernie_pair.notebook.notebook_launcher",
     "open_embedder": "ernie_pair.embedding.open_embedder",

@@ -33,6 +33,7 @@ from ernie_pair.device.paddle_patches.launcher import (
     start_launcher,
     visible_gpus,
 )
+from ernie_pair.processes.dry_logs import dry_logs_removed
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def launch() -> None:
     restore_asked_threads()  # Paddle, loaded meanwhile, has set one for all that is started
     tell_of_waiting(machines, master)
     keep_launcher_quiet()
-    with private_environment(), own_exit_code(), last_lines_shown():
+    with dry_logs_removed(), private_environment(), own_exit_code(), last_lines_shown():
         start_launcher()
 
 

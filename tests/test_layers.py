@@ -37,11 +37,13 @@ BELOW = {
     "ernie_pair": ("ernie_pair/device",),
     "ernie_pair/weights": ("data_tools/base",),
     "ernie_pair/checkpoint": ("ernie_pair/processes", "ernie_pair/weights"),
-    "ernie_pair/engine": ("ernie_pair/checkpoint",),
+    "ernie_pair/run_config": ("ernie_pair", "ernie_pair/checkpoint"),
+    "ernie_pair/dry_run": ("ernie_pair/run_config",),
+    "ernie_pair/engine": ("ernie_pair/dry_run",),
     "ernie_pair/report": ("ernie_pair/checkpoint",),
     "ernie_pair/dashboard": ("ernie_pair/engine", "ernie_pair/report"),
     "ernie_pair/model_files/hugging_face": ("data_tools/text", "ernie_pair/weights"),
-    "ernie_pair/model_files": ("ernie_pair/checkpoint", "ernie_pair/model_files/hugging_face"),
+    "ernie_pair/model_files": ("ernie_pair/run_config", "ernie_pair/model_files/hugging_face"),
     "ernie_pair/inference": ("ernie_pair/device", "ernie_pair/model_files"),
     "ernie_pair/notebook": ("ernie_pair/device",),
     "ernie_pair/commands": ("ernie_pair",),
@@ -85,7 +87,7 @@ BELOW = {
     "ernie_pair/embedding": ("ernie_pair/pair/model", "ernie_pair/pair/export"),
     "ernie_pair/embedding/train": ("ernie_pair/embedding", "ernie_pair/pair/train"),
     "ernie_pair/pair/mining": ("ernie_pair/embedding", "ernie_pair/pair/evaluation"),
-    "ernie_pair/quickstart": ("data_tools", "ernie_pair/device"),
+    "ernie_pair/quickstart": ("data_tools", "ernie_pair/run_config"),
     "ernie_pair/gpu_check/runs": ("ernie_pair", "ernie_pair/quickstart"),
     "ernie_pair/gpu_check": ("ernie_pair/gpu_check/runs",),
     "ernie_pair/launch": (
@@ -104,7 +106,16 @@ TOP_FOLDERS = ("data_tools", "ernie_pair")
 # They stand above the layers, as scripts/ does; that the second loads nothing of them is tested elsewhere.
 TOP = {"ernie_pair/__main__.py", "ernie_pair/__init__.py"}
 NO_PADDLE = (
-    *("checkpoint", "engine", "inference", "notebook", "processes", "weights/weight_files.py"),
+    *(
+        "checkpoint",
+        "engine",
+        "inference",
+        "notebook",
+        "processes",
+        "run_config",
+        "dry_run",
+        "weights/weight_files.py",
+    ),
     *("weights/bf16.py", "device/cpu_env.py", "model_files/temperature.py", "__init__.py"),
 )
 PATCHES = "ernie_pair/device/paddle_patches"

@@ -1,6 +1,20 @@
-"""A YAML file of flags, read strictly: known flags, each once and with a value."""
+"""A YAML file of flags, read strictly: known flags, each once and with a value.
 
-from typing import Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, get_args
+What a command wrote down beside its flags, the block `about:` of a config.yaml, is passed over.
+"""
+
+from typing import (
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+    get_args,
+    get_origin,
+)
 
 import yaml
 
@@ -9,7 +23,8 @@ from data_tools.base.options import Given
 from data_tools.base.regular_file import FileRefusedError, read_regular
 from data_tools.flags.nearest import advice_on, meant_flags
 
-LAUNCH = "launch"
+LAUNCH, ABOUT = "launch", "about"
+CONFIG_YAML = "config.yaml"  # beside what a command made; it names a moment, so no two are equal
 MOST_BYTES = 1 << 18
 # Of a value without a tag of its own, !!binary for example; what it means is said by its option.
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp value merge".split()}
@@ -37,7 +52,7 @@ def read_entries(entries: Iterable[Entry], hints: Dict[str, object]) -> Dict[str
 
 
 def _entries_outside_launch(path: str) -> Iterator[Entry]:
-    for entry in entries_of(path, _read(path)):
+    for entry in _flags_in(path):
         if entry.name == LAUNCH and isinstance(entry.value, yaml.MappingNode):
             raise InputError(
                 f"{entry.where}: {LAUNCH}: is for `ernie-pair launch {path}`; start it so, or remove it"
@@ -47,9 +62,16 @@ def _entries_outside_launch(path: str) -> Iterator[Entry]:
 
 def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
     """Return the lines of the block `launch:` of the file, and the flags beside it. Raises InputError."""
-    entries = list(entries_of(path, _read(path)))
+    entries = list(_flags_in(path))
     block = next((value for name, value, _ in entries if name == LAUNCH), None)
     return list(entries_of(path, block)), [entry for entry in entries if entry.name != LAUNCH]
+
+
+def _flags_in(path: str) -> Iterator[Entry]:
+    """Yield the entries of a file but that of ABOUT, which is no flag."""
+    for entry in entries_of(path, _read(path)):
+        if entry.name != ABOUT or not isinstance(entry.value, yaml.MappingNode):
+            yield entry
 
 
 def read_mapping(path: str, flag: str) -> List[Entry]:
@@ -77,6 +99,11 @@ def _given_in(entry: Entry, hints: Dict[str, object]) -> Given:
     name, value, where = entry
     if name not in hints:
         raise InputError(f"{where}: {name[:40]} is no flag; {nearest([name], hints)}")
+    if get_origin(hints[name]) is list and isinstance(value, yaml.SequenceNode) and value.value:
+        texts = [
+            _given_in(Entry(name, item, where), {name: get_args(hints[name])[0]}).text for item in value.value
+        ]
+        return Given([str(text) for text in texts], f"{where}: {name}")
     is_empty = value.tag.endswith(":null") and type(None) not in get_args(hints[name])
     if is_empty or not isinstance(value, yaml.ScalarNode) or value.tag not in PLAIN_TAGS:
         raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")

@@ -12,6 +12,7 @@ from data_tools.corpus.megatron import open_corpus
 from data_tools.files.atomic_files import published
 from data_tools.files.json_file import read_note
 from data_tools.files.keyed_cache import build_once
+from data_tools.files.nothing_kept import keeps
 
 LOCK_SECONDS = 3600
 
@@ -38,8 +39,9 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
         stamps = _stamps(corpus)
         logger.info("comparing %s with its manifest, %.1f GB, once", prefix, _gigabytes(stamps))
         compared = open_corpus(prefix, verify="full")
-        with published(note) as (draft,):
-            draft.write_text(json.dumps(stamps))
+        if keeps():
+            with published(note) as (draft,):
+                draft.write_text(json.dumps(stamps))
         return compared
 
     return build_once(note.with_suffix(".lock"), LOCK_SECONDS, find, compare)

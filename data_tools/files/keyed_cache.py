@@ -19,6 +19,7 @@ from data_tools.base.errors import MachineError
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import as_read, read_note
+from data_tools.files.nothing_kept import keeps
 from data_tools.files.npy_stream import sha256_of_file
 
 Value = TypeVar("Value")
@@ -44,11 +45,14 @@ def build_once(
     """Return what ``read()`` finds, or ``build()`` where that is None.
 
     Any number of processes may ask at once: one builds while it holds ``lock``, the others wait, and the next
-    one builds when it dies. Raises MachineError when the lock is held for ``seconds``.
+    one builds when it dies. Where nothing is kept, each builds for itself, without a lock. Raises
+    MachineError when the lock is held for ``seconds``.
     """
     found = read()
     if found is not None:
         return found
+    if not keeps():
+        return build()
     make_folder(lock.parent)
     with locked(lock, seconds):
         found = read()
@@ -105,6 +109,8 @@ class KeyedCache(Generic[Value]):
         for path in filter(Path.exists, self._files()):
             logger.warning("%s is damaged or unfinished and is built again", path)
         result = build()
+        if not keeps():
+            return result
         with published(*self._files(), self._named(".json")) as (*drafts, note_draft):
             note = {**self.write(result, *drafts), "key": self.key}
             note_draft.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")

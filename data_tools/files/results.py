@@ -23,6 +23,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Unio
 from data_tools.base.errors import InputError
 from data_tools.base.progress import Progress
 from data_tools.base.regular_file import read_regular
+from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.atomic_files import published
 from data_tools.files.json_file import parse_json_object
 from data_tools.files.npy_stream import sha256_of_file
@@ -142,8 +143,11 @@ class Results:
                 note.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
     def about_folder(self, draft: Path) -> Dict[str, object]:
-        """Return what the record in a folder says of all files in it, those of its folders included."""
-        files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
+        """Return what the record in a folder says of all files in it, those of its folders included.
+
+        It is the same for the same results: config.yaml, which names a moment, is left out.
+        """
+        files = [path for path in sorted(draft.rglob("*")) if path.is_file() and path.name != CONFIG_YAML]
         return self.about({path.relative_to(draft).as_posix(): path for path in files})
 
     def about(self, made: Dict[str, Path]) -> Dict[str, object]:

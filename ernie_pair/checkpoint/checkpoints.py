@@ -45,7 +45,7 @@ from ernie_pair.checkpoint.checkpoint_folder import (
 )
 from ernie_pair.checkpoint.fingerprint import NO_RULES, RunRules, refuse_unknown_keys
 from ernie_pair.checkpoint.manifest import DamagedError, installed_versions, manifest_bytes, state_bytes
-from ernie_pair.checkpoint.run_lock import RunLock
+from ernie_pair.checkpoint.run_lock import LOCK, RunLock
 from ernie_pair.checkpoint.run_note import note_checkpoint, run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import (
@@ -112,7 +112,7 @@ class Checkpoints:
         were not given the same, or not what the checkpoint was made with.
         """
         refuse_unknown_keys(fingerprint, allowed)
-        self._refuse_unlike_ranks(fingerprint)
+        refuse_unlike_ranks(self.all_reduce, self.world, fingerprint)
         checkpoint = self.newest()
         if checkpoint is not None:
             changes = checkpoint.refuse_other_run(fingerprint, allowed, rules)
@@ -198,7 +198,7 @@ class Checkpoints:
         if not self.local.is_first:
             return "", ""
         self.output_dir.mkdir(parents=True, exist_ok=True)
-        self._lock = RunLock(self.output_dir / "run.lock")
+        self._lock = RunLock(self.output_dir / LOCK)
         try:
             self._look_around()
             return run_id_of(self.output_dir), secrets.token_hex(8)
@@ -223,16 +223,6 @@ class Checkpoints:
     def _own_path(self, kind: str, step: int) -> Path:
         """Return a hidden name that all ranks of this start arrive at."""
         return self.folder / own_name(f"{kind}{_name_of(step)}", self._attempt)
-
-    def _refuse_unlike_ranks(self, fingerprint: Dict[str, object]) -> None:
-        given = self._together(lambda: fingerprint)
-        for rank, other in enumerate(given):
-            for key in {*given[0], *other}:
-                if given[0].get(key) != other.get(key):
-                    raise InputError(
-                        f"rank {rank} was started with {key} {other.get(key)!r} and rank 0 with "
-                        f"{given[0].get(key)!r}; give all of them the same"
-                    )
 
     def _offer(self, most: int) -> Optional[Tuple[int, str]]:
         """Return the newest sound checkpoint up to step ``most`` and its manifest's hash.
@@ -285,13 +275,7 @@ class Checkpoints:
         self._point_model_last_to(chosen, expected=True)
 
     def _published(self) -> Dict[int, Path]:
-        with os.scandir(self.folder) as entries:
-            names = [
-                entry.name
-                for entry in entries
-                if STEP_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            ]
-        return {int(name[5:]): self.folder / name for name in names}
+        return published_steps(self.folder)
 
     def _warn_of_strangers(self) -> None:
         known = {path.name for path in self._published().values()}
@@ -349,6 +333,29 @@ class Checkpoints:
                 logger.warning("%s cannot be deleted (%s)", published[step], error.strerror)
                 continue
             self._cleaner.submit(remove_or_warn, trash)
+
+
+def refuse_unlike_ranks(all_reduce: AllReduce, world: World, fingerprint: Dict[str, object]) -> None:
+    """Raise InputError on every rank when they were not given the same; called by every rank."""
+    given = gather_results(all_reduce, world, lambda: fingerprint)
+    for rank, other in enumerate(given):
+        for key in {*given[0], *other}:
+            if given[0].get(key) != other.get(key):
+                raise InputError(
+                    f"rank {rank} was started with {key} {other.get(key)!r} and rank 0 with "
+                    f"{given[0].get(key)!r}; give all of them the same"
+                )
+
+
+def published_steps(folder: Path) -> Dict[int, Path]:
+    """Return {step: its folder} of the checkpoints in ``folder``, sound or not."""
+    with os.scandir(folder) as entries:
+        names = [
+            entry.name
+            for entry in entries
+            if STEP_FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+    return {int(name[5:]): folder / name for name in names}
 
 
 def _name_of(step: int) -> str:

@@ -9,6 +9,8 @@ from pathlib import Path
 from data_tools.base.errors import InputError
 from data_tools.files.file_lock import open_lock, try_lock
 
+LOCK = "run.lock"  # in an output folder
+
 
 class RunLock:
     """The lock of a run on ``path``, held until it is released or the process ends, however it ends.
@@ -22,10 +24,7 @@ class RunLock:
         if not try_lock(self._descriptor):
             holder = os.read(self._descriptor, 200).decode("utf-8", "replace").strip()
             os.close(self._descriptor)
-            raise InputError(
-                f"{path.parent} is locked by another run ({holder or 'it has not said which'}); wait for it, "
-                "or use another --output_dir"
-            )
+            raise _locked_by(path, holder)
         self._refuse_other_content(path)
         os.ftruncate(self._descriptor, 0)
         said = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
@@ -39,3 +38,23 @@ class RunLock:
     def release(self) -> None:
         """Release the lock; the file stays."""
         os.close(self._descriptor)
+
+
+def refuse_locked(path: Path) -> None:
+    """Raise InputError when another process has the lock on ``path``; nothing is made or changed."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not try_lock(descriptor):
+            raise _locked_by(path, os.read(descriptor, 200).decode("utf-8", "replace").strip())
+    finally:
+        os.close(descriptor)
+
+
+def _locked_by(path: Path, holder: str) -> InputError:
+    return InputError(
+        f"{path.parent} is locked by another run ({holder or 'it has not said which'}); wait for it, or use "
+        "another --output_dir"
+    )

@@ -48,6 +48,7 @@ def set_aside_run(output_dir: Path) -> None:
     wanted = [Path(CHECKPOINTS), Path(EVENTS), *_published(output_dir)]
     wanted += [Path(BEST)] if is_own_best(output_dir / BEST) else []
     wanted += [Path(LAST)] if _leads_to_a_checkpoint(output_dir / LAST) else []
+    wanted += _configurations(output_dir, run["run_id"]) if run else []
     wanted += [Path(CURVES) / run["run_id"], Path(RUN)] if run else []
     wanted = [path for path in wanted if _holds_something(output_dir / path)]
     if not wanted:
@@ -61,6 +62,12 @@ def set_aside_run(output_dir: Path) -> None:
 
 def _published(output_dir: Path) -> List[Path]:
     return [Path(path.name) for start in PUBLISHED for path, _ in folders_of_run(output_dir, start)]
+
+
+def _configurations(output_dir: Path, run_id: str) -> List[Path]:
+    """Return the config.yaml of a run, whatever number it has; one of a person's does not name the run."""
+    found = [path for path in sorted(output_dir.glob("config*.yaml")) if path.is_file()]
+    return [Path(path.name) for path in found if run_id in path.read_text(encoding="utf-8", errors="replace")]
 
 
 def _leads_to_a_checkpoint(link: Path) -> bool:

@@ -37,6 +37,7 @@ from ernie_pair.model_files.source import model_folder_of
 from ernie_pair.pair.data.pair_file import refuse_changed, stamp_of
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 
 PIECE = 4096  # texts that are sorted by length together; decides the last bits of the vectors
 PLACES = ("model_path", "input_file", "output_dir", "workers", "ray_address", "engine", "device")
@@ -88,7 +89,7 @@ def embed(config: EmbedConfig) -> None:
     start_console(World())
     config = replace(config, model_path=str(_folder_of(config.model_path).absolute()))
     output_dir, text_file = Path(config.output_dir), Path(config.input_file)
-    refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON))
+    refuse_loss(output_dir, (VECTORS_FILE, SCALES_FILE, VECTORS_JSON, CONFIG_YAML))
     results = _results(config, output_dir)
     if results.are_done():
         return
@@ -107,7 +108,7 @@ def embed(config: EmbedConfig) -> None:
         about = _about(config, embedder, shape, texts.sha256)
         publish_folder(
             output_dir,
-            lambda draft: _fill(draft, writer, about),
+            with_config(lambda draft: _fill(draft, writer, about), "embed", config),
             results.about_folder,
             may_be_lost=lambda there: config.overwrite,
         )

@@ -38,6 +38,7 @@ from ernie_pair.pair.export.formats import write_onnx, write_paddle
 from ernie_pair.pair.export.quantize import write_int8
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 
 NUM_TEXTS, TEXTS_PER_BATCH = 24, 6
 COMMANDS = "ernie-pair embed --model_path . --input_file texts.txt --output_dir vectors"
@@ -73,7 +74,9 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
         raise InputError(f"--model_path {config.model_path} is not a folder; give that of an embedding model")
     config = replace(config, model_path=str(model_folder_of(Path(config.model_path))))
     output_dir = Path(os.path.realpath(config.output_dir))
-    refuse_loss(output_dir, (*EXPORTED, EMBEDDING, README) if (output_dir / EMBEDDING).is_file() else ())
+    refuse_loss(
+        output_dir, (*EXPORTED, EMBEDDING, README, CONFIG_YAML) if (output_dir / EMBEDDING).is_file() else ()
+    )
     results = _results(config, output_dir)
     if results.are_done():
         return
@@ -82,7 +85,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
     trained = _open(config)
     publish_folder(
         output_dir,
-        lambda draft: _fill(draft, trained, config.quantize),
+        with_config(lambda draft: _fill(draft, trained, config.quantize), "export-embedding", config),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )

@@ -1,4 +1,4 @@
-"""The flags of how a run is shown: by which other tools, and how often its numbers are looked at."""
+"""The flags of how a run is shown: before it starts, by which other tools, how often its numbers are read."""
 
 from dataclasses import dataclass
 from typing import Tuple
@@ -40,6 +40,12 @@ class ReportFlags(ReportToFlags):
         group="evaluation",
         unit="steps",
         at_least=0,
+    )
+    dry_run: bool = option(
+        False,
+        help="print all flags, the steps, the memory and the time of the run, after a few steps in memory; "
+        "nothing is written",
+        group="checkpoints",
     )
 
     def sync_freq_on(self, device: str) -> int:

@@ -28,21 +28,25 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.base.options import names_in
 from ernie_pair.checkpoint.checkpoint_folder import Checkpoint, Content
-from ernie_pair.checkpoint.checkpoints import Checkpoints
+from ernie_pair.checkpoint.checkpoints import Checkpoints, refuse_unlike_ranks
 from ernie_pair.checkpoint.fingerprint import NO_RULES, Fingerprint, RunRules
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.checkpoint.used_folder import CHECKPOINTS
+from ernie_pair.dry_run.look import look_at_run
+from ernie_pair.dry_run.plan import plan_of, print_plan
 from ernie_pair.engine import loop
-from ernie_pair.engine.hooks import Hooks
+from ernie_pair.engine.hooks import Hooks, NoStop
 from ernie_pair.engine.lr_schedule import tell_schedule
 from ernie_pair.engine.reporters import refuse_missing
 from ernie_pair.engine.run_log import open_log
 from ernie_pair.engine.schedule import Schedule
+from ernie_pair.processes.collectives import gather_results
 from ernie_pair.processes.event_lines import EventLines
 from ernie_pair.processes.read_ahead import ReadAhead
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.processes.watchdog import Watchdog
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.kept_config import keep_config
 
 START = "start "  # with which the beginning of a run begins, and its line anyway
 
@@ -80,7 +84,9 @@ class RunSettings:
     ``product_rate``: FLOP/s that products reach on all ranks together, for the log; 0: not known.
     ``place``: what a thread does to the micro-batches of a step while the one before it is computed, see
     `ReadAhead`; None: there is no thread, and they are made when the step begins. ``device``: cpu or gpu,
-    which decides how long the first step may take.
+    which decides how long the first step may take. ``command``: whose flags these are, for config.yaml;
+    empty: none is written. ``num_parameters`` and ``phases``, the steps at which steps of another kind begin,
+    are for --dry_run.
     """
 
     flags: Any
@@ -98,6 +104,9 @@ class RunSettings:
     report_to: Sequence[str] = ()
     place: Optional[Callable[[List], List]] = None
     device: str = "cpu"
+    command: str = ""
+    num_parameters: int = 0
+    phases: Sequence[int] = (0,)
 
 
 class Processes(NamedTuple):
@@ -121,6 +130,8 @@ def run_training(
     Raises an ErniePairError for whatever a person can fix, and Stopped after a signal.
     """
     refuse_missing(settings.report_to)  # here, since all ranks are to raise it
+    if getattr(settings.flags, "dry_run", False):
+        return _tell_plan(job, data, settings, processes)
     checkpoints = Checkpoints(
         settings.output_dir,
         processes.world,
@@ -135,6 +146,43 @@ def run_training(
             return _Run(job, data, settings, hooks, processes.world, checkpoints).train(stop)
     finally:
         checkpoints.close()
+
+
+def _tell_plan(job: ResumableJob, data: Data, settings: RunSettings, processes: Processes) -> TrainState:
+    """Print what `run_training` would do, and return where it would go on; refuse what it would refuse."""
+    world, all_reduce = processes.world, processes.all_reduce
+    refuse_unlike_ranks(all_reduce, world, settings.fingerprint)
+
+    def look() -> Optional[str]:
+        if not world.is_first:
+            return None
+        of_run = settings.fingerprint, names_in(settings.allow_change), settings.rules
+        found = look_at_run(settings.output_dir, *of_run, settings.fresh_start)
+        return None if found is None else str(found.folder)
+
+    found = gather_results(all_reduce, world, look)[0]
+    lines = EventLines(settings.schedule.max_steps, settings.samples_per_epoch, time.monotonic())
+    state = _begin_from(None if found is None else Checkpoint(Path(found)), job, settings, lines)
+    tell_schedule(settings.rates, settings.schedule.max_steps, state.step - state.skipped_updates)
+    plan = plan_of(job, data, settings, processes, state, NoStop())
+    if world.is_first:
+        print_plan(settings.command, settings.flags, plan)
+    return state
+
+
+def _begin_from(
+    checkpoint: Optional[Checkpoint], job: ResumableJob, settings: RunSettings, lines: EventLines
+) -> TrainState:
+    """Let the job take the checkpoint; where there is none, the weights that were given, or fresh ones."""
+    if checkpoint is None:
+        state, beginning = TrainState(), job.load_initial_weights()
+        lines.tell("start", state, beginning[len(START) * beginning.startswith(START) :])
+        return state
+    state = checkpoint.state()
+    check_position(state, settings.schedule.global_batch_size)
+    job.restore(checkpoint)
+    lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
+    return state
 
 
 class _Run:
@@ -168,6 +216,7 @@ class _Run:
             samples_per_epoch=settings.samples_per_epoch,
             report_to=settings.report_to,
         )
+        self._keep_config(state)
         self.hooks.save = self._save
         try:
             log.configuration(settings.flags)
@@ -183,24 +232,28 @@ class _Run:
         self.hooks.on_end(state)
         return state
 
+    def _keep_config(self, state: TrainState) -> None:
+        """Write OUT/config.yaml, or add to it what this start does otherwise."""
+        settings = self.settings
+        if not (settings.command and self.world.is_first):
+            return
+        known_by = {"run_id": self.checkpoints.run_id}
+        place = settings.output_dir, settings.command, settings.flags
+        try:
+            keep_config(*place, state.step, known_by=known_by, layout=settings.topology)
+        except OSError as error:  # the run is worth more
+            logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, error.strerror)
+
     def _steps(self, consumed_samples: int) -> ContextManager[Iterable[List]]:
         steps, place = self.data.updates(consumed_samples), self.settings.place
         return nullcontext(steps) if place is None else ReadAhead(steps, place)
 
     def _resume(self) -> TrainState:
-        """Take the newest checkpoint; otherwise the weights that were given; otherwise fresh ones."""
+        """Take the newest checkpoint of this run, if there is one."""
         settings = self.settings
         allowed = names_in(settings.allow_change)
         checkpoint = self.checkpoints.resume(settings.fingerprint, settings.topology, allowed, settings.rules)
-        if checkpoint is None:
-            state, beginning = TrainState(), self.job.load_initial_weights()
-            self.lines.tell("start", state, beginning[len(START) * beginning.startswith(START) :])
-            return state
-        state = checkpoint.state()
-        check_position(state, settings.schedule.global_batch_size)
-        self.job.restore(checkpoint)
-        self.lines.tell("start", state, f"resumed {checkpoint.folder}: {state.consumed_samples} samples seen")
-        return state
+        return _begin_from(checkpoint, self.job, settings, self.lines)
 
     def _save(self, state: TrainState) -> None:
         settings = self.settings

@@ -33,6 +33,7 @@ from ernie_pair.pair.cross_validation.cross_validation_config import CrossValida
 from ernie_pair.pair.mining.pseudo_config import PseudoLabelConfig
 from ernie_pair.pair.param_search.search_config import SearchParamsConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
+from ernie_pair.processes.dry_logs import dry_log_dir
 from ernie_pair.processes.world import World
 
 ADDRESS = re.compile(r"[^\s:/]+:\d{1,5}")
@@ -153,7 +154,8 @@ def read_launch(
     _refuse_two_commands(first, launch.command)
     launch = replace(launch, processes=processes) if processes else launch
     config, given = _read_started(launch, beside, words[1:], sizes or {})
-    log_dir = launch.log_dir or os.path.join(getattr(config, "output_dir", ""), "log")
+    usual = os.path.join(getattr(config, "output_dir", ""), "log")
+    log_dir = launch.log_dir or (dry_log_dir() if getattr(config, "dry_run", False) else usual)
     return replace(launch, log_dir=log_dir), [f"--{name}={value.text}" for name, value in given.items()]
 
 

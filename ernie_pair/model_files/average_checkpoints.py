@@ -28,6 +28,7 @@ from ernie_pair.model_files.temperature import (
     write_calibration,
 )
 from ernie_pair.model_files.tokenizer_json import TOKENIZER
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
 from ernie_pair.weights.weight_files import Arrays, as_float32, read_weights, refuse_mismatch
@@ -66,14 +67,14 @@ def average_checkpoints(config: AverageConfig) -> None:
     for source in sources[1:]:
         _refuse_other_model(source, sources[0])
     output_dir = Path(os.path.realpath(config.output_dir))
-    refuse_loss(output_dir, WRITTEN)
+    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML))
     results = _results(config, output_dir, sources)
     if results.are_done():
         return
     weights = mean_of(sources)
     publish_folder(
         output_dir,
-        lambda draft: _fill(draft, sources, weights),
+        with_config(lambda draft: _fill(draft, sources, weights), "average-checkpoints", config),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )

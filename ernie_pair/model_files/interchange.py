@@ -19,6 +19,7 @@ from ernie_pair.model_files.hugging_face.folder import WRITTEN, ModelParts, writ
 from ernie_pair.model_files.hugging_face.paddle_folder import OWN_FILES, split_heads, write_own_folder
 from ernie_pair.model_files.source import ModelSource, open_model
 from ernie_pair.model_files.tokenizer_json import tokenizer_json
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import without_ngram_head
 from ernie_pair.weights.static_names import is_numbered
 
@@ -130,10 +131,11 @@ def _publish(
     )
     if results.are_done():
         return
+    command = f"convert --{'to' if isinstance(config, ToHuggingFaceConfig) else 'from'} hf"
     counts = []
     publish_folder(
         output_dir,
-        lambda draft: counts.append(fill(draft)),
+        with_config(lambda draft: counts.append(fill(draft)), command, config),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
@@ -144,4 +146,4 @@ def _refuse_loss(output_dir: Path, source: ModelSource, names: Collection[str]) 
     """Raise InputError when what would be replaced is an input, or not what this command writes."""
     if output_dir == Path(os.path.realpath(source.vocab_file.parent)):
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, names)
+    refuse_loss(output_dir, {*names, CONFIG_YAML})

@@ -13,6 +13,7 @@ from data_tools.text.wordpiece import WordPiece
 from ernie_pair.model_files.config_json import FAMILIES
 from ernie_pair.model_files.source import CONFIG, VOCAB
 from ernie_pair.model_files.tokenizer_json import TOKENIZER, tokenizer_json
+from ernie_pair.run_config.kept_config import replace_config
 
 BASE_RANGE, BASE_WIDTH = 0.02, 768
 SIZES = (
@@ -87,6 +88,7 @@ def new_model(config: NewModelConfig) -> None:
         vocab.write_bytes(Path(config.vocab_file).read_bytes())
         for draft, value in zip(drafts, (tokenizer_settings, settings)):
             draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    replace_config(folder, "new-model", config)
     size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {tokenizer.vocab_size} tokens"
     print(f"{folder}: {FAMILIES[config.model_type]}, {size}")
 

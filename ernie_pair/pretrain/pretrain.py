@@ -2,10 +2,12 @@
 
 import logging
 from dataclasses import replace
-from functools import partial
+from itertools import accumulate
+from math import prod
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
+from data_tools.files.nothing_kept import nothing_kept
 from data_tools.samples.mask_report import marked_text
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.checkpoint.run_note import publish_of_run
@@ -19,6 +21,7 @@ from ernie_pair.engine.hooks import Hooks
 from ernie_pair.engine.run import Processes, RunSettings, run_training
 from ernie_pair.engine.schedule import Schedule
 from ernie_pair.kernels.product_rate import product_rate
+from ernie_pair.model_files.model_card import ModelCard, write_card
 from ernie_pair.model_files.source import (
     NAME_FAMILY,
     ModelSource,
@@ -29,6 +32,7 @@ from ernie_pair.model_files.source import (
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig, refuse_unready
 from ernie_pair.pretrain.data import PretrainData, open_pretrain_data
 from ernie_pair.pretrain.pretrain_fingerprint import fingerprint_of, rules_of, topology_of
+from ernie_pair.pretrain.pretrained_card import card_of_pretrained
 from ernie_pair.processes.collectives import gather_results
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.stop_signals import StopSignals
@@ -48,7 +52,7 @@ def pretrain(config: PretrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop:
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
         _pretrain(config, world, stop)
 
 
@@ -81,6 +85,7 @@ def _train(
         keep_freed_memory()
     stop.listen()  # Paddle has taken the handlers away
     settings = _settings_of(config, world, source, data, job.program.kernels.name)
+    settings = replace(settings, num_parameters=_count_parameters(job.program))
     if config.device == "gpu":
         settings = replace(settings, place=job.place)
     hooks = PretrainHooks(config, world, data, job)
@@ -115,6 +120,8 @@ def _settings_of(
         product_rate=product_rate(config, config.device, cpu_threads()) * world.size,
         report_to=config.reporters,
         device=config.device,
+        command="pretrain",
+        phases=[0, *accumulate(phase.steps for phase in config.phase_list)],
     )
 
 
@@ -154,6 +161,12 @@ def build_job(config: PretrainConfig, world: World, local: World, source: ModelS
     return PretrainJob(config, world, local, program, data, all_reduce, source), all_reduce
 
 
+def _count_parameters(program) -> int:
+    """Return the numbers in the parameters, those with two names once; a padded vocabulary counts whole."""
+    shapes = {parameter.name: parameter.shape for parameter in program.parameters.values()}
+    return sum(prod(shape) for shape in shapes.values())
+
+
 def _build_dynamic(config: PretrainConfig, model_config):
     from ernie_pair.pretrain.graph.dynamic_program import DynamicProgram
 
@@ -182,6 +195,7 @@ class PretrainHooks(Hooks):
         super().__init__()
         self.config, self.world, self.data, self.job = config, world, data, job
         self.log: Any = None  # the run's, from its start on
+        self.judged: Tuple[int, Dict[str, float]] = 0, {}  # the step and the metrics of the last validation
 
     def on_start(self, state: TrainState, log) -> None:
         """Show the first samples, their masks marked, in VisualDL's text tab."""
@@ -197,7 +211,8 @@ class PretrainHooks(Hooks):
             logger.info("no validation: --split %s leaves no documents for it", self.config.split)
 
     def on_evaluate(self, state: TrainState, metrics: Dict[str, float]) -> None:
-        """Measure the test split once, at the end."""
+        """Keep what the card of an exported model tells; measure the test split once, at the end."""
+        self.judged = state.step, metrics
         if state.step == self.config.max_steps and self.data.has("test"):
             self.log.scalars("test", self.job.evaluate("test"), state)
 
@@ -208,12 +223,20 @@ class PretrainHooks(Hooks):
         def publish():
             if self.world.is_first:
                 folder = Path(self.config.output_dir) / f"model_{state.step}"
-                fill = partial(
-                    write_model_folder, source=self.job.source, weights=without_ngram_head(self.job.weights())
-                )
+                weights, card = without_ngram_head(self.job.weights()), self._card(state.step)
+
+                def fill(draft: Path) -> None:
+                    write_model_folder(draft, self.job.source, weights)
+                    write_card(draft, card)
+
                 publish_of_run(folder, fill, {"step": state.step})
 
         gather_results(self.job.all_reduce, self.world, publish)
+
+    def _card(self, step: int) -> ModelCard:
+        judged, metrics = self.judged
+        told = metrics if judged == step else {}
+        return card_of_pretrained(self.config, self.job.source, self.data, step, told)
 
     def on_end(self, state: TrainState) -> None:
         """Say where the result lies."""

@@ -21,6 +21,7 @@ from ernie_pair.processes.child_command import ChildCommand
 from ernie_pair.processes.stop_signals import StopSignals
 from ernie_pair.quickstart.commands import SmallLine, Words
 from ernie_pair.quickstart.figures import collect_results, render_table
+from ernie_pair.run_config.kept_config import keep_config
 
 RESULTS = "quickstart.json"
 
@@ -68,6 +69,7 @@ def quickstart(config: QuickstartConfig) -> None:
     lengths = {"steps": config.steps, "epochs": config.epochs, "seed": config.seed}
     line = SmallLine(folder, **sizes, **lengths, device=config.device, gpus=config.gpus)
     make_folder(folder)
+    keep_config(folder, "quickstart", config)
     with StopSignals():
         for number, step in enumerate(_steps(line), start=1):
             sys.stderr.write(f"\n[{number}/7] {step.title}\n")

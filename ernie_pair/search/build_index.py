@@ -24,6 +24,7 @@ from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.embedder import describe_cut
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.search.faiss_index import (
     Chunks,
     IndexShape,
@@ -144,7 +145,7 @@ def make_index(config: IndexConfig) -> None:
     with working_in(work):
         publish_folder(
             output_dir,
-            partial(_fill, config=config, work=work),
+            with_config(partial(_fill, config=config, work=work), "index", config),
             results.about_folder,
             may_be_lost=lambda folder: config.overwrite,
         )
@@ -165,7 +166,7 @@ def _results(config: IndexConfig, output_dir: Path) -> Results:
 
 def _refuse_loss(output_dir: Path) -> None:
     """Raise InputError when what would be replaced is not an earlier index."""
-    refuse_loss(output_dir, WRITTEN if (output_dir / INDEX_MANIFEST).is_file() else ())
+    refuse_loss(output_dir, (*WRITTEN, CONFIG_YAML) if (output_dir / INDEX_MANIFEST).is_file() else ())
 
 
 def _fill(draft: Path, config: IndexConfig, work: Path) -> None:

@@ -15,6 +15,7 @@ from tiny_search import texts_of, write_lines
 from tiny_ship import write_trained
 
 from data_tools.base.cli import exit_code_of
+from data_tools.base.yaml_flags import CONFIG_YAML
 from ernie_pair.__main__ import _run as run_here
 
 SERIES = (
@@ -116,6 +117,7 @@ def made(folder, name):
         and path.is_file()
         and not path.is_symlink()
         and "vdl" not in path.parts
+        and path.name != CONFIG_YAML
     }
 
 

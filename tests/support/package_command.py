@@ -8,7 +8,7 @@ from places import ROOT
 
 
 def command(name, *words):
-    """Run ``ernie-pair NAME WORDS``; return its exit ``code`` and what it ``told`` on the error stream."""
+    """Run ``ernie-pair NAME WORDS``: its exit ``code``, what it ``said``, ``told`` on the error stream."""
     done = subprocess.run(
         [sys.executable, "-m", "ernie_pair", name, *map(str, words)],
         capture_output=True,
@@ -16,4 +16,4 @@ def command(name, *words):
         timeout=300,
         cwd=ROOT,
     )
-    return SimpleNamespace(code=done.returncode, told=done.stderr)
+    return SimpleNamespace(code=done.returncode, said=done.stdout, told=done.stderr)

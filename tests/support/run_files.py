@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
+from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.atomic_folder import MADE
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.engine.run_log import MEASURED
@@ -17,5 +18,6 @@ def events(folder, split: Optional[str] = None, timing: bool = False) -> List[di
 
 
 def files_of(folder: Path, without: Sequence[str] = (MANIFEST,)) -> Dict[str, bytes]:
-    """The files of a folder but ``without`` and the note of who made it; a manifest names a moment."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in (MADE, *without)}
+    """The files of a folder but ``without``, who made it and by which flags; a manifest names a moment."""
+    left_out = (MADE, CONFIG_YAML, *without)
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in left_out}

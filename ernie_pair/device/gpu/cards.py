@@ -40,6 +40,13 @@ def count_cards() -> int:
     return paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
 
 
+def peak_gpu_memory() -> int:
+    """Return the bytes of GPU memory that this process has had at most."""
+    import paddle
+
+    return int(paddle.device.cuda.max_memory_allocated())
+
+
 def without_cards(processes: int) -> Dict[str, str]:
     """Return the variables with which Paddle's launcher starts ``processes`` that see no GPU."""
     return {BACKEND: "gloo", "CUDA_VISIBLE_DEVICES": ",".join(["-1"] * processes)}

@@ -6,6 +6,7 @@ from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
 import numpy as np
 
 from data_tools.base.errors import InputError
+from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
 from ernie_pair.embedding.open_embedder import EmbedderOptions, open_embedder
@@ -76,19 +77,27 @@ class EmbeddingTrainer:
     def train(self) -> EmbeddingResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing, if that is done.
 
+        With ``dry_run`` the plan of the run is printed, and nothing is written.
         Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
         """
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
     def _train(self, signals: StopSignals) -> EmbeddingResult:
+        with nothing_kept(self.config.dry_run):
+            run = self._open_run()
+            self.state = run.state
+            state = run.train(signals)
+        if self.config.dry_run:
+            return EmbeddingResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
+        return self._result(run, state)
+
+    def _open_run(self) -> EmbeddingRun:
         if self.train_dataset is None or self.eval_dataset is None:
             raise InputError("there is no train_dataset or no eval_dataset; give both to EmbeddingTrainer")
         start = open_initial_encoder(self.config, self._model)
         given = GivenData(self.train_dataset, self.eval_dataset, self._negatives)
         data = open_embedding_data(self.config, given, start.source, self.world)
-        run = EmbeddingRun(self.config, start, data, self.world, self._device, callbacks=self.callbacks)
-        self.state = run.state
-        return self._result(run, run.train(signals))
+        return EmbeddingRun(self.config, start, data, self.world, self._device, callbacks=self.callbacks)
 
     def _result(self, run: EmbeddingRun, state: TrainState) -> EmbeddingResult:
         best = run.hooks.best.folder()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Dict, NamedTuple, Sequence, Tuple
 
 from data_tools.base.errors import InputError
+from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import start_training_device
@@ -63,7 +64,7 @@ def train_embedding(config: TrainEmbeddingConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop:
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
         device = start_training_device(config, world)
         start = open_initial_encoder(config, config.model_name_or_path)
         if start.model.fused_state is not None:
@@ -175,6 +176,8 @@ class EmbeddingRun:
             product_rate=product_rate(config, config.device, cpu_threads()) * self.world.size,
             report_to=config.reporters,
             device=config.device,
+            command="train-embedding",
+            num_parameters=sum(int(each.size) for each in self.start.model.parameters()),
         )
 
 

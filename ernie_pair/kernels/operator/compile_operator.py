@@ -25,6 +25,7 @@ import paddle
 from data_tools.base.errors import MachineError, message_of
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.keyed_cache import KeyedCache
+from data_tools.files.nothing_kept import something_kept
 from data_tools.files.npy_stream import sha256_of_file
 from ernie_pair.device.paddle_patches.core_settings import core_library
 
@@ -57,7 +58,8 @@ def find_operator(cache: Path) -> Path:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         _refuse_of_others(folder)
-        path = kept.get(_compile, LOCK_SECONDS)
+        with something_kept():  # it is loaded from its file
+            path = kept.get(_compile, LOCK_SECONDS)
         _refuse_of_others(path)
         return path
     except (OSError, MachineError) as error:

@@ -33,6 +33,7 @@ from ernie_pair.pair.data.pair_source import PairSource
 from ernie_pair.pair.metrics import refuse_undefined
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.kept_config import keep_config
 
 RANDOM = "random:"
 STARTS_EXAMPLE = 'write it as in --starts "domain=output/dynamic base=ernie-1.0"'
@@ -103,6 +104,8 @@ def compare_starts(config: CompareConfig) -> None:
     """Make the runs that are missing, write what they show, print a table. Raises an ErniePairError."""
     start_console(World())
     train = _train_config(config.train_config)
+    if train.dry_run:
+        raise InputError(f"{config.train_config}: dry_run is of one run; leave it out")
     starts = _open_starts(config.starts, train)
     corpus = None
     if config.domain_data:
@@ -117,6 +120,7 @@ def compare_starts(config: CompareConfig) -> None:
     runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), symmetric)
     if not runs.is_begun():
         refuse_existing([output_dir / TEST], config.overwrite)
+    keep_config(output_dir, "compare-starts", config)
     runs.make(starts, pairs)
     logits = {start.name: [runs.logits(start, seed, len(pairs)) for seed in runs.seeds] for start in starts}
     comparison = compare(logits, pairs.known_labels, list(runs.seeds), config.bootstrap)

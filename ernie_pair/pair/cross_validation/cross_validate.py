@@ -53,6 +53,7 @@ from ernie_pair.pair.series.plan import (
     write_plan,
 )
 from ernie_pair.pair.series.series_log import Point, report_series
+from ernie_pair.run_config.kept_config import keep_config
 
 MARK = "folds"  # a key that only these plans have
 # What changes no prediction.
@@ -120,6 +121,7 @@ class _CrossValidation:
         )
         with published(path) as (draft,):
             write_plan(draft, plan)
+        keep_config(self.output_dir, "cross-validate", self.config)
         for number in range(self.config.folds):
             self.files.write_rows(number, self._rows(number), self.pairs, self.labels.names)
 

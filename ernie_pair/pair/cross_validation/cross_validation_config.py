@@ -80,6 +80,8 @@ class CrossValidateConfig(PairConfig):
             raise InputError("--streaming true never has all rows, which are to be divided; leave it out")
         if self.fresh_start:
             raise InputError("--fresh_start true is of one run; give another --output_dir to begin anew")
+        if self.dry_run:
+            raise InputError("--dry_run true is of one run; try it with ernie-pair train")
 
     def config_of(self, train_file: str, dev_file: str, output_dir: str) -> TrainConfig:
         """Return the flags of the run of a fold, whose pairs are in files that this package has written."""

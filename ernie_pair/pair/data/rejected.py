@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Optional, Sequence
 
 from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.nothing_kept import keeps
 from data_tools.files.results import followed, is_stream
 from ernie_pair.pair.data.pair_file import BadRow
 
@@ -44,7 +45,7 @@ class Rejects:
         """Count a row that is left out, and write it down."""
         if not self.count:
             self._first = row.reason
-            if self.path is not None:
+            if self.path is not None and keeps():
                 (draft,) = self._stack.enter_context(published(self.path))
                 self._file = self._stack.enter_context(draft.open("w", encoding="utf-8"))
         if self._file is not None:
@@ -82,7 +83,7 @@ class StreamedRejects:
         """Count a row that is left out, log the first, and write each to the file."""
         if not self.count:
             logger.warning("%s: a row is no pair and is left out: %s", self.name, row.reason)
-        if self.path is not None:
+        if self.path is not None and keeps():
             make_folder(self.path.parent)
             with open(self.path, "a" if self.count else "w", encoding="utf-8") as file:
                 file.write(_json_line(self.name, row))

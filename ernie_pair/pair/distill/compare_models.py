@@ -25,6 +25,7 @@ from ernie_pair.pair.export.judge_precision import FLOAT, INT8
 from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.kept_config import replace_config
 
 EXPORTED = "exported"
 
@@ -61,6 +62,7 @@ def compare_models(config: CompareModelsConfig) -> None:
     about = {"input_file": config.input_file, "sha256": pairs.sha256, "rows": len(pairs), "threads": threads}
     with results.published() as drafts:
         text = write_table(drafts, {**about, "models": table})
+    replace_config(Path(config.output_dir), "compare-models", config)
     print(text, end="")
 
 

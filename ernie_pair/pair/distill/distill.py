@@ -5,7 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional, Sequence, Type, Union
 
+import numpy as np
+
 from data_tools.base.errors import InputError
+from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
 from ernie_pair.device.malloc import keep_freed_memory
@@ -51,7 +54,7 @@ def distill_pair(config: DistillConfig) -> None:
     Raises an ErniePairError for whatever the user can fix.
     """
     world = launched_world()
-    with StopSignals(is_launched=world.size > 1) as stop:
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
         start_console(world)
         _open_run(config, world).train(stop)
 
@@ -91,9 +94,12 @@ def distill(
 
     def train(stop: StopSignals) -> TrainResult:
         start_missing_console(world)
-        run = _open_run(config, world, given, checked)
-        state = run.train(stop)
+        with nothing_kept(config.dry_run):
+            run = _open_run(config, world, given, checked)
+            state = run.train(stop)
         is_done = state.step == run.job.total_steps
+        if config.dry_run:
+            return TrainResult(state.step, {}, state.best_metric, run.hooks.best.folder(), is_done)
         return TrainResult(
             state.step, _metrics_of_best(run, state), state.best_metric, run.hooks.best.folder(), is_done
         )
@@ -141,6 +147,7 @@ def _open_run(
         DistillLoss(config, teacher, data.class_weights, distance),
         known_by(config),
         {"teacher_logits": "on the fly" if config.asks_in_each_step else "cached"},
+        "distill",
     )
     return PairRun(config, student, data, world, device, callbacks=callbacks, supplied=supplied)
 
@@ -179,6 +186,10 @@ def _keep_logits(config: StudentConfig, data: PairData, teacher: Teacher, group)
     """Give the training rows the logits of the teacher, asked once or found in the cache."""
     if data.train is None:
         raise InputError("--teacher_logits cached needs all rows at once; leave --streaming out")
+    if config.dry_run:
+        data.train.teacher_logits = np.zeros((len(data.train), teacher.num_classes), np.float32)
+        logger.info("the teacher's answers to %d pairs come before the first step", len(data.train))
+        return
     logger.info("the teacher is asked about %d pairs, where the cache has no answer", len(data.train))
     cache_dir = Path(config.cache_dir or Path(config.output_dir) / "cache")
     data.train.teacher_logits = teacher.logits_of_rows(data.train, cache_dir, group)

@@ -55,6 +55,7 @@ from ernie_pair.pair.export.triton import TRITON_FILES, write_triton
 from ernie_pair.pair.model.classifier_weights import load_classifier
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 
 VERSIONED = (
     *("ernie-pair", "paddlepaddle", "paddlepaddle-gpu", "paddlenlp"),
@@ -121,7 +122,7 @@ def publish_export(
     calibration = source.calibration
     publish_folder(
         output_dir,
-        lambda draft: _fill(draft, config, source),
+        with_config(lambda draft: _fill(draft, config, source), command, config),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
@@ -161,6 +162,7 @@ def _own(output_dir: Path) -> Set[str]:
         *TRITON_FILES,
         DOCKERFILE,
         README,
+        CONFIG_YAML,
         MADE,
         *(recorded if isinstance(recorded, dict) else ()),
     }

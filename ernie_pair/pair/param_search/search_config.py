@@ -68,6 +68,8 @@ class SearchParamsConfig(TrainConfig):
         refuse_empty(self, "output_dir")
         if self.fresh_start:
             raise InputError("--fresh_start true is of one run; give another --output_dir to begin anew")
+        if self.dry_run:
+            raise InputError("--dry_run true is of one run; try it with ernie-pair train")
 
     def config_of(self, changes: Dict[str, Any]) -> TrainConfig:
         """Return the flags of a run that differ from these by ``changes``. Raises InputError."""

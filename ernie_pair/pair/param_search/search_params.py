@@ -31,6 +31,7 @@ from ernie_pair.pair.series.plan import PLAN, Plan, sha256_of_weights, with_olde
 from ernie_pair.pair.series.series_log import Point, report_series
 from ernie_pair.pair.targets.target_metrics import chosen_metric
 from ernie_pair.pair.train.parts import total_steps
+from ernie_pair.run_config.kept_config import keep_config
 
 LOCK, TRIALS = "search.lock", "trials"
 OWN_BEST = rf"{TRIALS}/trial-\d{{4,}}/best-[A-Za-z0-9_.-]+"  # where OUT/best leads
@@ -100,6 +101,7 @@ class _Search:
             write_plan(draft, plan)
         self._lock = RunLock(self.output_dir / LOCK)
         try:
+            keep_config(self.output_dir, "search-params", self.config)
             self.study = Study(self.output_dir, self.config, self.space)
         except BaseException:
             self._lock.release()

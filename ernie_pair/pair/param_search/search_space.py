@@ -24,7 +24,7 @@ NOT_SEARCHED = (
     *("output_dir", "train_file", "dev_file", "text_a", "text_b", "label", "encoding", "on_bad_row"),
     *("label_map", "cache_dir", "fresh_start", "allow_change", "report_to", "sync_freq", "device", "seed"),
     *("best_metric", "greater_is_better", "eval_freq", "logging_freq", "checkpoint_steps", "keep_best"),
-    *("save_format", "streaming", "shuffle_buffer", "deterministic", "on_nan", "model_class"),
+    *("save_format", "streaming", "shuffle_buffer", "deterministic", "on_nan", "model_class", "dry_run"),
 )
 
 Number = Union[int, float]

@@ -129,12 +129,14 @@ def pair_loss(config: StepFlags, class_weights: Optional[np.ndarray]) -> PairLos
 class SuppliedLoss(NamedTuple):
     """A loss that a kind of training has instead of `PairLoss`, and what its run is known by.
 
-    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change.
+    ``fingerprint`` must stay for a checkpoint to be resumed from, ``topology`` may change. ``command``: what
+    trains with it.
     """
 
     loss: PairLoss
     fingerprint: Mapping[str, object] = NOTHING
     topology: Mapping[str, object] = NOTHING
+    command: str = "train"
 
 
 def _joined(first: Optional[np.ndarray], second: Optional[np.ndarray]) -> Optional[np.ndarray]:

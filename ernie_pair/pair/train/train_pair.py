@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Dict, Optional, Sequence
 
+from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import start_training_device
@@ -46,7 +47,7 @@ def train_pair(config: TrainConfig) -> None:
     """
     world = launched_world()
     start_console(world)
-    with StopSignals(is_launched=world.size > 1) as stop:
+    with StopSignals(is_launched=world.size > 1) as stop, nothing_kept(config.dry_run):
         device = start_training_device(config, world)
         start = open_initial_model(config, config.model_name_or_path)
         config = with_best_metric(config, start)
@@ -159,6 +160,8 @@ class PairRun:
             report_to=config.reporters,
             place=job.place if config.device == "gpu" else None,
             device=config.device,
+            command=self.supplied.command,
+            num_parameters=sum(int(each.size) for each in self.start.model.parameters()),
         )
 
 

@@ -19,6 +19,7 @@ from typing import (
 import numpy as np
 
 from data_tools.base.errors import InputError
+from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.device.device import start_training_device
 from ernie_pair.inference.scores import scores_of
@@ -155,8 +156,11 @@ class PairTrainer:
     def train(self) -> TrainResult:
         """Train, or resume from the newest checkpoint in ``config.output_dir``; do nothing, if that is done.
 
+        With ``dry_run`` the plan of the run is printed, nothing is written and the model stays as it was.
         Ctrl-C ends the step it is in, saves, and raises KeyboardInterrupt.
         """
+        if self.config.dry_run:
+            return call_with_signals(self._plan, is_launched=self.world.size > 1)
         self._begin()
         return call_with_signals(self._train, is_launched=self.world.size > 1)
 
@@ -235,8 +239,24 @@ class PairTrainer:
             refuse_unknown(self.config.best_metric, OF_TARGET[self.model.spec.target].names)
         return open_pairs(self.config, sources, self._start.source, self.world)
 
+    def _plan(self, signals: StopSignals) -> TrainResult:
+        """Let the run print its plan; its steps move the weights, which are put back."""
+        before = {name: value.numpy() for name, value in self.model.state_dict().items()}
+        try:
+            with nothing_kept():
+                run = self._open_run()
+                state = run.train(signals)
+        finally:
+            self.model.set_state_dict(before)
+        return TrainResult(state.step, {}, state.best_metric, None, state.step == run.job.total_steps)
+
     def _train(self, signals: StopSignals) -> TrainResult:
-        run = PairRun(
+        run = self._open_run()
+        self._casting, self.state = run.job.precision.casting, run.state
+        return self._result(run, run.train(signals))
+
+    def _open_run(self) -> PairRun:
+        return PairRun(
             self.config,
             self._start,
             self._open_data(),
@@ -245,8 +265,6 @@ class PairTrainer:
             compute_metrics=self.compute_metrics,
             callbacks=self.callbacks,
         )
-        self._casting, self.state = run.job.precision.casting, run.state
-        return self._result(run, run.train(signals))
 
     def _result(self, run: PairRun, state: TrainState) -> TrainResult:
         best = run.hooks.best.folder()

@@ -28,6 +28,7 @@ from ernie_pair.pretrain.convert.parity import (
 )
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, with_config
 from ernie_pair.weights.ngram_names import NGRAM_HEAD
 from ernie_pair.weights.weight_files import Arrays, read_weights
 
@@ -96,7 +97,7 @@ def convert(config: ConvertConfig) -> None:
 
     publish_folder(
         output_dir,
-        fill,
+        with_config(fill, "convert", config),
         results.about_folder,
         may_be_lost=lambda folder: config.overwrite,
     )
@@ -156,7 +157,7 @@ def _refuse_loss(output_dir: Path, source: ModelSource) -> None:
     """Raise InputError when what would be replaced is an input, or not what this command writes."""
     if output_dir.resolve() == source.vocab_file.parent.resolve():
         raise InputError(f"--output_dir {output_dir} is where the model came from; give another folder")
-    refuse_loss(output_dir, WRITTEN)
+    refuse_loss(output_dir, {*WRITTEN, CONFIG_YAML})
 
 
 def _prove(

@@ -14,6 +14,7 @@ from tiny_embedding import write_texts
 from tiny_ship import write_trained
 
 from data_tools.base.errors import CheckpointError, InputError, MachineError
+from data_tools.base.yaml_flags import CONFIG_YAML
 from ernie_pair.embedding import embed as embedding
 from ernie_pair.embedding.embed import embed
 from ernie_pair.embedding.embed_config import EmbedConfig
@@ -65,7 +66,7 @@ def vectors_of(folder):
 
 
 def files_in(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != CONFIG_YAML}
 
 
 @pytest.mark.parametrize("dtype, bound", [("float16", 1e-3), ("int8", 1 / 200)])

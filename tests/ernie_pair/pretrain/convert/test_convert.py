@@ -14,6 +14,7 @@ from foreign_weights import write_checkpoints
 from tiny_pretrain import VOCAB, write_model
 
 from data_tools.base.errors import CheckpointError, InputError
+from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.atomic_folder import MADE
 from ernie_pair.model_files.spec import read_spec
 from ernie_pair.pretrain.convert import convert as convert_module
@@ -411,7 +412,7 @@ def test_weights_without_a_config_beside_them_need_one(theirs, tmp_path):
 def test_an_earlier_result_is_replaced_and_a_failure_leaves_it(theirs, tmp_path, monkeypatch):
     run(theirs["folder"] / "pickled", tmp_path / "out")
     first = sha256_of(tmp_path / "out")
-    of_inputs = [tmp_path / "out" / name for name in ("conversion.json", "README.md")]
+    of_inputs = [tmp_path / "out" / name for name in ("conversion.json", "README.md", CONFIG_YAML)]
     proof = [first.pop(path) for path in of_inputs]
     with pytest.raises(InputError, match="exists; pass overwrite=True"):
         run(theirs["folder"] / "single", tmp_path / "out")

@@ -1,0 +1,28 @@
+"""The options of a class from a file, for Python: a config.yaml of a run, or one that a person wrote."""
+
+import os
+from pathlib import Path
+from typing import Type, TypeVar, Union
+
+from data_tools.base.options import Options, hints_of, read_given
+from data_tools.base.yaml_flags import read_flag_file
+
+Config = TypeVar("Config", bound=Options)
+
+
+def load_config(
+    config_class: Type[Config], path: Union[str, "os.PathLike[str]"], **changes: object
+) -> Config:
+    """Return the options in a file, as ``--config`` of a command reads it; ``changes`` win over it.
+
+        from ernie_pair import PairTrainer, TrainConfig, load_config
+
+        config = load_config(TrainConfig, "output/config.yaml", output_dir="another", seed=2)
+        PairTrainer(config.model_name_or_path, config, config.train_file, config.dev_file).train()
+
+    Raises InputError, with file:line, for what is no flag of the class or has another type.
+    """
+    hints = hints_of(config_class)
+    given = read_flag_file(str(Path(path)), hints)
+    values = {name: read_given(text, hints[name]) for name, text in given.items()}
+    return config_class(**{**values, **changes})

@@ -1,0 +1,54 @@
+"""A dry run of two processes: the first one prints the plan of both, and nothing is left behind."""
+
+import os
+import tempfile
+
+import pytest
+import tiny_pretrain
+import yaml
+from package_command import command
+from tiny_pair import train_config
+
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, read_own_config
+
+pytestmark = pytest.mark.ranks
+
+
+def left_in(*folders):
+    return {str(folder): sorted(map(str, folder.rglob("*"))) for folder in folders}
+
+
+def dry_logs():
+    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("ernie-pair-dry-run-")}
+
+
+def plan_in(said):
+    """The one plan in what the launcher and the processes have printed."""
+    assert said.count("made_by: ernie-pair") == 1
+    return yaml.safe_load(said[said.index("# The flags of") :])["about"]["plan"]
+
+
+def test_the_first_of_two_pair_processes_prints_the_plan(tmp_path):
+    config = train_config(tmp_path, max_steps=8, dry_run=True)
+    words = [f"--{name}={value}" for name, value in vars(config).items() if value not in (None, "")]
+    before, logs = left_in(tmp_path), dry_logs()
+    done = command("launch", "train", "--processes", 2, *words)
+    assert done.code == 0, done.told + done.said
+    plan = plan_in(done.said)
+    assert (plan["processes"], plan["samples_per_step"], plan["steps"]) == (2, 32, 8)
+    assert left_in(tmp_path) == before and dry_logs() <= logs
+
+
+def test_two_pretraining_processes_plan_then_one_keeps_config(tmp_path):
+    model = tiny_pretrain.write_model(tmp_path / "model")
+    data = tiny_pretrain.write_corpus(tmp_path / "data", model)
+    words = tiny_pretrain.flags(model, data, tmp_path / "out", max_steps=2)
+    before = left_in(tmp_path)
+    done = command("launch", "pretrain", "--processes", 2, *words, "--dry_run")
+    assert done.code == 0, done.told + done.said
+    assert plan_in(done.said)["processes"] == 2
+    assert left_in(tmp_path) == before
+    done = command("launch", "pretrain", "--processes", 2, *words)
+    assert done.code == 0, done.told + done.said
+    assert read_own_config(tmp_path / "out" / CONFIG_YAML)["about"]["layout"]["processes"] == 2
+    assert [path.name for path in (tmp_path / "out").glob("config*")] == [CONFIG_YAML]
