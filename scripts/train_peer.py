@@ -1,11 +1,12 @@
 """Train a classifier of pairs by transformers' Trainer, and write its answers as `ernie-pair predict` does.
 
 ernie-pair convert --to hf --model_path pretrained --output_dir for_transformers
-python scripts/train_peer.py --peer_python peer/bin/python --model_path for_transformers --train_file train.tsv \
-    --dev_file dev.tsv --test_file test.tsv --output_dir output/peer --output_file predictions.tsv
+python scripts/train_peer.py --peer_python peer/bin/python --model_path for_transformers \
+    --train_file train.tsv --dev_file dev.tsv --test_file test.tsv --output_dir output/peer \
+    --output_file predictions.tsv
 
-The flags have the names, the meaning and the defaults of `ernie-pair train`; what is not a flag is as this package
-has it too, see `scripts/side_by_side/peer/trainer.py`. A killed run goes on from the last whole epoch.
+The flags have the names, the meaning and the defaults of `ernie-pair train`; what is not a flag is as this
+package has it too, see `scripts/side_by_side/peer/trainer.py`. A killed run goes on from the last epoch.
 """
 
 import json
@@ -90,10 +91,15 @@ class TrainPeerConfig(Options):
 
 
 def train_peer(config: TrainPeerConfig) -> None:
-    """Train, and write the predictions, unless they are there. Raises InputError, or what the peer ends with."""
+    """Train and write the predictions, unless they are there.
+
+    Raises InputError for what cannot be used, or the error that the peer ends with.
+    """
     start_console(World())
     if not Path(config.model_path).is_dir():
-        raise InputError(f"--model_path {config.model_path} is no folder; make one by ernie-pair convert --to hf")
+        raise InputError(
+            f"--model_path {config.model_path} is no folder; make one by ernie-pair convert --to hf"
+        )
     results = Results(
         command="train-peer",
         outputs=[Path(config.output_file)],
@@ -114,7 +120,7 @@ def train_peer(config: TrainPeerConfig) -> None:
 
 
 def _write_spec(config: TrainPeerConfig) -> Path:
-    """Write the rows and the spec of the peer, and return the spec. Raises InputError for another training."""
+    """Write the rows and the spec of the peer, and return its path. Raises InputError for another one."""
     folder = Path(config.output_dir)
     sources = {part: _source(config, part) for part in PARTS}
     spec: Dict[str, Any] = {name: value for name, value in asdict(config).items() if name not in PLACES}
@@ -144,7 +150,9 @@ def _refuse_other(path: Path, spec: Dict[str, Any]) -> None:
     before = read_json_object(path, "give another --output_dir, or remove the file")
     for name, value in spec.items():
         if name != "threads" and before.get(name) != value:
-            raise InputError(f"{path}: {name} was {before.get(name)} and is now {value}; give another --output_dir")
+            raise InputError(
+                f"{path}: {name} was {before.get(name)} and is now {value}; give another --output_dir"
+            )
 
 
 def _train(config: TrainPeerConfig, spec: Path) -> None:
@@ -153,9 +161,9 @@ def _train(config: TrainPeerConfig, spec: Path) -> None:
     program = ("-m", "side_by_side.peer.trainer")
     environment = environment_of_peer(cpu_threads())
     python = os.path.abspath(config.peer_python) if os.sep in config.peer_python else config.peer_python
-    with StopSignals():
-        with ChildCommand([str(spec)], "the peer's Trainer", log, environment, program, python) as child:
-            child.finish()
+    words, name = [str(spec)], "the peer's Trainer"
+    with StopSignals(), ChildCommand(words, name, log, environment, program, python) as child:
+        child.finish()
 
 
 def main() -> None:

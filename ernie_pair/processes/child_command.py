@@ -31,7 +31,8 @@ class ChildCommand:
 
     ``log``: what it says is added to this file, and not shown. ``name``: what it is called in an error.
     ``environment``: in place of that of this process. ``program``: what Python runs with WORDS, if not
-    ernie_pair; ``python``: another one than this. A signal for this process is to raise Stopped, as within `StopSignals`.
+    ernie_pair; ``python``: another one than this. A signal for this process is to raise Stopped, as within
+    `StopSignals`.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ from side_by_side.figures import case_figures, ratio_of
 from side_by_side.flags import SideBySideFlags
 from side_by_side.lanes import Lane, Measured, Turn, TurnPlan, Work, measure_lanes
 from side_by_side.pair_case import work_of
-from side_by_side.report import render_rows
 from side_by_side.peer.python import path_of_peer
+from side_by_side.report import render_rows
 from side_by_side.starting import peer_ways
 from tiny_pair import VOCAB, write_pairs
 from tiny_pair import write_model as write_tiny_model

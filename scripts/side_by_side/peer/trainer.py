@@ -8,9 +8,10 @@ OUT/metrics.jsonl                 its learning curve and speed, as this package 
 OUT/versions.json                 of the libraries, and which attention the model has
 OUT/logits.npy                    float32 [test rows, classes] of the best model of the dev rows
 
-What is not said by the spec is as Trainer has it: AdamW of torch, betas 0.9 and 0.999, epsilon 1e-8, the linear
-schedule, dynamic padding. Gradients are not clipped, as they are not here. Batches of like length are those of
-group_by_length. The schedule of Trainer begins with a step at rate 0, this package's with the first of its rise.
+What is not said by the spec is as Trainer has it: AdamW of torch, betas 0.9 and 0.999, epsilon 1e-8, the
+linear schedule, dynamic padding. Gradients are not clipped, as they are not here. Batches of like length are
+those of group_by_length. The schedule of Trainer begins with a step at rate 0, this package's with the first
+of its rise.
 """
 
 import json
@@ -26,10 +27,10 @@ STATE = "trainer_state.json"  # the last file that Trainer writes of a checkpoin
 
 
 class TrainingLog:
-    """A metrics.jsonl with lines of training and of evaluation; the time of evaluating and saving is not counted.
+    """A metrics.jsonl of training and evaluation; the time of evaluating and saving is not counted.
 
-    ``num_rows`` of ``batch_size`` make an epoch, its last batch is smaller. Lines of later steps than ``done``,
-    from which the training goes on, are left out.
+    ``num_rows`` of ``batch_size`` make an epoch, its last batch is smaller. Lines of later steps than
+    ``done``, from which the training goes on, are left out.
     """
 
     def __init__(self, path, num_rows, batch_size, done=0):
@@ -119,7 +120,9 @@ def train(spec, output):
     transformers.logging.set_verbosity_error()
     transformers.set_seed(spec["seed"])  # of the head's weights; Trainer sets it again, of order and dropout
     tokenizer = transformers.AutoTokenizer.from_pretrained(spec["model"])
-    rows = {name: _encode(tokenizer, spec, output / "rows" / f"{name}.jsonl") for name in ("train", "dev", "test")}
+    rows = {
+        name: _encode(tokenizer, spec, output / "rows" / f"{name}.jsonl") for name in ("train", "dev", "test")
+    }
     model = _new_classifier(transformers, spec)
     _write_versions(output, model)
     checkpoint, done = newest_checkpoint(output)
@@ -143,7 +146,8 @@ def _encode(tokenizer, spec, path):
     texts = [row[0] for row in rows], [row[1] for row in rows]
     encoded = tokenizer(*texts, truncation=True, max_length=spec["max_seq_len"])
     return [
-        {**{name: encoded[name][place] for name in encoded}, "label": int(row[2])} for place, row in enumerate(rows)
+        {**{name: encoded[name][place] for name in encoded}, "label": int(row[2])}
+        for place, row in enumerate(rows)
     ]
 
 

@@ -1,6 +1,6 @@
 """The experiments, a file for each group: its title, and a function of a Scale that returns its runs."""
 
-from proof.groups import forgetting, options, pretraining, scratch, starts
+from proof.groups import forgetting, options, peer, pretraining, scratch, starts
 
 # In the order of the page.
 GROUPS = {
@@ -8,5 +8,6 @@ GROUPS = {
     "starts": starts,
     "scratch": scratch,
     "options": options,
+    "peer": peer,
     "forgetting": forgetting,
 }
