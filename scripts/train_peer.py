@@ -24,6 +24,7 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.json_file import read_json_object, write_json
+from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.softmax import decide
@@ -126,7 +127,8 @@ def _write_spec(config: TrainPeerConfig) -> Path:
     spec: Dict[str, Any] = {name: value for name, value in asdict(config).items() if name not in PLACES}
     del spec["overwrite"]
     spec["model"], spec["threads"] = str(Path(config.model_path).resolve()), cpu_threads()
-    spec["sha256"] = {part: source.sha256() for part, source in sources.items()}
+    spec.update({f"sha256_of_{part}": source.sha256() for part, source in sources.items()})
+    spec["sha256_of_model"] = " ".join(map(sha256_of_file, files_of(config.model_path)))
     path = folder / SPEC
     if path.exists():
         _refuse_other(path, spec)

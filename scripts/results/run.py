@@ -103,8 +103,8 @@ def _refuse_without_peer(config: RunConfig, runs: List[Run]) -> None:
         return
     if not config.peer_python:
         raise InputError(
-            f"{', '.join(names_of(runs))} of {config.group_name}: of transformers; give --peer_python, a "
-            "Python that has torch, transformers and accelerate, or leave them out by --only"
+            f"{', '.join(names_of(runs))} of {config.group_name} need --peer_python, a Python that has torch, "
+            "transformers and accelerate; give it, or leave them out by --only"
         )
     sys.path.append(str(ROOT / "scripts"))  # of a launched file Python puts its own folder there alone
     from side_by_side.peer.python import OF_TRAINER, open_peer

@@ -10,6 +10,7 @@ from pathlib import Path
 import cut_pairs
 import pytest
 import write_results
+from fake_peer import write_fake_peer
 from places import ROOT
 from proof.curves import MOST_POINTS, read_curve, seconds_in
 from proof.experiment import Places, Run, words_of
@@ -17,6 +18,7 @@ from proof.groups import GROUPS
 from proof.page import read_results, render_page
 from proof.runner import Runner, main_folder
 from proof.scale import Scale
+from proof.status import status_lines
 
 from data_tools.base.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
@@ -125,6 +127,37 @@ def test_a_run_without_what_it_needs_is_left_out(tmp_path, capsys):
     assert runner.is_done(run_of(tmp_path)) and not runner.is_done(lacking)
     (tmp_path / "work" / "weights").mkdir()
     assert runner.make([lacking]) == []
+
+
+def test_the_status_tells_what_is_done_and_how_long_the_rest_takes(tmp_path):
+    runner = runner_of(tmp_path)
+    runs = [run_of(tmp_path, name) for name in ("first", "second", "third")]
+    runs.append(run_of(tmp_path, "lacking", needs=("$WORK/weights",)))
+    lines = status_lines({"group": (runner, runs)})
+    assert lines[0].startswith("group: 0 of 4 runs are done, of none is known how long")
+    assert lines[-1].endswith("; 4 runs are of groups of which none is done")
+    runner.make([runs[0]])
+    (tmp_path / "broken").write_text("")
+    with pytest.raises(Exception, match="of group/second"):
+        runner.make([runs[1]])
+    for path, key, seconds in (
+        (runner.path_of(runs[0]), "wall_seconds", 3600),
+        (tmp_path / "work/group/second/spent.json", "seconds", 600),
+    ):
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: seconds}))
+    assert status_lines({"group": (runner, runs), "other": (runner, [])}) == [
+        "group: 1 of 4 runs are done, about 2:50:00 left",
+        "  first                   done, took 1:00:00",
+        "  second                  cut short after 0:10:00",
+        "  third                   left",
+        "  lacking                 left; needs $WORK/weights",
+        "other: 0 of 0 runs are done",
+        "left in all: about 2:50:00",
+    ]
+    changed = run_of(tmp_path, "first", more=["--flag"])
+    assert status_lines({"group": (runner, [changed])})[1].endswith(
+        "left; its commands have changed since its figures"
+    )
 
 
 def test_files_and_links_are_made_in_their_places(tmp_path):
@@ -267,6 +300,28 @@ def test_the_page_shows_what_was_run_and_nothing_else():
     assert 'ernie-pair "a b"' in page.text and page.pictures == {}
 
 
+def sided(name, gain, **changes):
+    """The figures of a side, of the trainings of two seeds."""
+    others = {"precision": "fp32", "threads": 2, "versions": {}, **changes}
+    figures = {"training_seconds": [10.0, 20.0], "pairs_per_second": [4.0, 2.0], **others}
+    return result_of("peer", name, {**comparison(name, "ours", gain), **figures})
+
+
+def test_the_page_shows_both_sides_and_their_speed():
+    ours = sided("ours", 0.0)
+    ours["figures"]["differences"] = []
+    theirs = sided("transformers", -0.05, versions={"torch": "2.0", "attention": "eager"})
+    names = ["ours", "transformers"]
+    page = render_page({"peer": {"ours": ours, "transformers": theirs}}, {"peer": names}).text
+    rows = [line for line in page.splitlines() if line.startswith("| the ")]
+    assert "-0.0500 (-0.1500 to +0.0500) | 15.0 | 3.0 | 1.0 | `run.py peer --only transformers` |" in rows[1]
+    assert "- transformers - ours: accuracy -0.0500" in page and "2 thread(s) on both sides" in page
+    assert "| transformers | 2 | 0.7000 | 0.5000 | 0.5000 | 0.5000 | 0.1000 | 20.0 | 2.0 |" in page
+    assert "The peer: torch 2.0, attention eager." in page
+    alone = render_page({"peer": {"transformers": theirs}}, {"peer": names}).text
+    assert "`run.py peer --only ours` is yet to be made" in alone
+
+
 def test_a_longer_comparison_stands_in_place_of_its_beginning():
     short, long = (
         result_of("starts", name, comparison("pretrained", "scratch", 0.1))
@@ -326,8 +381,13 @@ def test_a_miniature_of_the_whole(data, tmp_path):
     for group, only in (("pretraining", "pretrained"), ("options", "plain symmetric_scoring")):
         done = start(data, tmp_path, group, "--only", only)
         assert done.returncode == 0, done.stderr
+    peer = f"--peer_python={write_fake_peer(tmp_path)}"
+    done = start(data, tmp_path, "peer", "--only", "ours transformers", peer)
+    assert done.returncode == 0, done.stderr
     again = start(data, tmp_path, "options", "--only", "plain")
     assert "run 1 of 1 is done" in again.stderr
+    told = start(data, tmp_path, "status").stdout
+    assert "peer: 2 of 4 runs are done, about 0:" in told and "starts: 0 of 10 runs are done, of none" in told
     for group, only, flag in (("pretraining", "pretrained", "--steps=4"), ("options", "plain", "--choose=9")):
         changed = start(data, tmp_path, group, "--only", only, flag)
         assert changed.returncode == 0, changed.stderr
@@ -340,6 +400,8 @@ def test_a_miniature_of_the_whole(data, tmp_path):
     page = Path(tmp_path / "RESULTS.md").read_text()
     assert "| pretrained: whole words | 1 | 7." in page or "| pretrained: whole words | 1 | 6." in page
     assert "| symmetric scoring of the plain models | 1 | " in page
+    assert "| Trainer of transformers, float32, 20 rows of LCQMC | 1 | 1.0000 | " in page
+    assert "- transformers - ours: accuracy +" in page and "attention eager" in page
     assert (tmp_path / "results" / "pretraining.svg").read_text().startswith("<svg")
     assert (tmp_path / "work/weights/half/model_state.pdparams").is_file()
 
@@ -348,6 +410,10 @@ def test_an_unknown_run_or_place_is_one_line(data, tmp_path):
     unknown = start(data, tmp_path, "options", "--only", "nothing")
     assert unknown.returncode == 2
     assert "error: --only nothing is no run of options; use some of plain, rdrop" in unknown.stderr
+    peer = start(data, tmp_path, "peer", "--only", "transformers")
+    assert peer.returncode == 2 and "error: transformers of peer need --peer_python, a" in peer.stderr
+    false = start(data, tmp_path, "peer", "--peer_python=/bin/false")
+    assert false.returncode == 2 and "install torch, transformers and accelerate" in false.stderr
     nowhere = start(tmp_path / "nowhere", tmp_path, "options")
     assert nowhere.returncode == 2 and "nowhere: no such folder" in nowhere.stderr
     (tmp_path / "a b").mkdir()

@@ -8,10 +8,9 @@ OUT/metrics.jsonl                 its learning curve and speed, as this package 
 OUT/versions.json                 of the libraries, and which attention the model has
 OUT/logits.npy                    float32 [test rows, classes] of the best model of the dev rows
 
-What is not said by the spec is as Trainer has it: AdamW of torch, betas 0.9 and 0.999, epsilon 1e-8, the
-linear schedule, dynamic padding. Gradients are not clipped, as they are not here. Batches of like length are
-those of group_by_length. The schedule of Trainer begins with a step at rate 0, this package's with the first
-of its rise.
+AdamW is that of torch, with betas, epsilon and the rate of every step as this package has them; gradients are
+not clipped. Pairs are padded to the longest of their batch, and batches of like length are those of
+group_by_length. All else is as Trainer has it.
 """
 
 import json
@@ -105,10 +104,14 @@ def read_rows(path):
         return [json.loads(line) for line in file]
 
 
-def count_steps(spec, num_rows):
-    """Return the steps of the whole run, and those of warm-up."""
-    total = spec["epochs"] * -(-num_rows // spec["batch_size"])
-    return total, round(spec["warmup_rate"] * total)
+def rate_share(step, total, warmup):
+    """Return the share of the highest rate at ``step``, 1 is the first, as `ernie_pair.engine.lr_schedule`.
+
+    Trainer's own linear schedule begins with a step at rate 0.
+    """
+    if step <= warmup:
+        return step / warmup
+    return max(0.0, (total + 1 - step) / (total + 1 - warmup))
 
 
 def train(spec, output):
@@ -127,9 +130,9 @@ def train(spec, output):
     _write_versions(output, model)
     checkpoint, done = newest_checkpoint(output)
     log = TrainingLog(output / "metrics.jsonl", len(rows["train"]), spec["batch_size"], done)
-    trainer = transformers.Trainer(
+    trainer = _trainer_class(transformers, spec["warmup_rate"])(
         model,
-        _arguments(transformers, spec, output, count_steps(spec, len(rows["train"]))[1]),
+        _arguments(transformers, spec, output),
         data_collator=transformers.DataCollatorWithPadding(tokenizer),
         train_dataset=rows["train"],
         eval_dataset=rows["dev"],
@@ -159,15 +162,28 @@ def _new_classifier(transformers, spec):
     return loader.from_pretrained(spec["model"], num_labels=2, **changes)
 
 
-def _arguments(transformers, spec, output, warmup_steps):
+def _trainer_class(transformers, warmup_rate):
+    """Return Trainer with the rates of this package."""
+    from torch.optim.lr_scheduler import LambdaLR
+
+    class SameRates(transformers.Trainer):
+        def create_scheduler(self, num_training_steps, optimizer=None):
+            total, warmup = num_training_steps, round(warmup_rate * num_training_steps)
+            self.lr_scheduler = LambdaLR(
+                optimizer or self.optimizer, lambda done: rate_share(done + 1, total, warmup)
+            )
+            return self.lr_scheduler
+
+    return SameRates
+
+
+def _arguments(transformers, spec, output):
     return transformers.TrainingArguments(
         output_dir=str(output),
         num_train_epochs=spec["epochs"],
         per_device_train_batch_size=spec["batch_size"],
         per_device_eval_batch_size=spec["batch_size"],
         learning_rate=spec["learning_rate"],
-        lr_scheduler_type="linear",
-        warmup_steps=warmup_steps,
         weight_decay=spec["weight_decay"],
         adam_beta1=BETAS[0],
         adam_beta2=BETAS[1],
