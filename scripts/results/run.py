@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import List
 
+from proof.chosen import with_chosen_rates
 from proof.experiment import Places, Run, names_of
 from proof.groups import GROUPS
 from proof.runner import ROOT, Runner, main_folder, told
@@ -28,6 +29,7 @@ from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
 
 STATUS = "status"
+SEARCHES = ("rates", "scratch")
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,11 @@ class RunConfig(Scale):
 def run_group(config: RunConfig) -> None:
     """Make the missing runs. Raises InputError for an unknown name, or the error of a command."""
     if config.group_name == STATUS:
-        runners = {group: (_runner_of(config, group), GROUPS[group].runs(config)) for group in GROUPS}
+        runners = {group: (_runner_of(config, group), _runs_of(config, group)) for group in GROUPS}
         print("\n".join(status_lines(runners)))
         return
     start_console(World())
-    runs = GROUPS[config.group_name].runs(config)
+    runs = _runs_of(config, config.group_name)
     wanted = names_in(config.only)
     refuse_unknown_names(
         "only",
@@ -92,6 +94,12 @@ def run_group(config: RunConfig) -> None:
     told(runner.make(chosen))
 
 
+def _runs_of(config: RunConfig, group: str) -> List[Run]:
+    """Return the runs of a group; a search does not begin at what the other one has found."""
+    scale = config if group in SEARCHES else with_chosen_rates(config, Path(config.results))
+    return GROUPS[group].runs(scale)
+
+
 def _runner_of(config: RunConfig, group: str) -> Runner:
     work, data = Path(config.work).resolve(), Path(config.data).resolve()
     return Runner(group, Places(work, data, work, config.peer_python), Path(config.results))
@@ -103,8 +111,8 @@ def _refuse_without_peer(config: RunConfig, runs: List[Run]) -> None:
         return
     if not config.peer_python:
         raise InputError(
-            f"{', '.join(names_of(runs))} of {config.group_name} need --peer_python, a Python that has torch, "
-            "transformers and accelerate; give it, or leave them out by --only"
+            f"{', '.join(names_of(runs))} of {config.group_name} need --peer_python, a Python that has "
+            "torch, transformers and accelerate; give it, or leave them out by --only"
         )
     sys.path.append(str(ROOT / "scripts"))  # of a launched file Python puts its own folder there alone
     from side_by_side.peer.python import OF_TRAINER, open_peer

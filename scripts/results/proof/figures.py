@@ -18,7 +18,7 @@ from ernie_pair.pair.evaluation.calibration import (
     equal_mass_bins,
 )
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
-from proof.curves import pairs_in, seconds_in
+from proof.curves import Curve, pairs_in, read_curve, seconds_in
 from proof.experiment import Figures, Places
 
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
@@ -95,6 +95,30 @@ def search_figures(places: Places, searched: Dict[str, str], test: str, bootstra
     predictions = {name: [f"{folder}-predictions.tsv"] for name, folder in searched.items()}
     trials = {name: _best_trial(places.path(folder)) for name, folder in searched.items()}
     return {**classifier_figures(places, predictions, test, bootstrap), "searched": trials}
+
+
+def trial_figures(places: Places, trials: Dict[str, Dict[str, Any]]) -> Figures:
+    """Return what came of trainings {folder: their flags} on the pairs that choose, and the best flags.
+
+    accuracy and loss are of the best evaluation, last_accuracy of the last one, train_accuracy of the last
+    steps. The best training has the highest accuracy; of those the lowest loss.
+    """
+    found = [
+        {**flags, **_trial_of(read_curve(places.path(folder) / "metrics.jsonl"))}
+        for folder, flags in trials.items()
+    ]
+    best = max(found, key=lambda each: (each["accuracy"], -each["loss"]))
+    return {"trials": found, "chosen": {name: best[name] for name in next(iter(trials.values()))}}
+
+
+def _trial_of(curve: Curve) -> Dict[str, float]:
+    best = max(curve["valid"], key=lambda point: (point["accuracy"], -point["loss"]))
+    return {
+        "accuracy": best["accuracy"],
+        "loss": best["loss"],
+        "last_accuracy": curve["valid"][-1]["accuracy"],
+        "train_accuracy": curve["train"][-1]["accuracy"],
+    }
 
 
 def _best_trial(folder: Path) -> Dict[str, Any]:

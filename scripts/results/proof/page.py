@@ -18,6 +18,7 @@ from proof.tables import (
     options_table,
     seeds_table,
     sides_table,
+    trials_table,
     without_gain,
 )
 
@@ -97,6 +98,20 @@ def _pretraining(rows: List[Result]) -> List[str]:
     return parts
 
 
+def _rates(rows: List[Result]) -> List[str]:
+    note = (
+        "As many trainings of either start, of one seed; accuracy on the pairs that choose the best model, "
+        "at the best and at the last evaluation. The other groups train by what is best from the pretrained "
+        "weights, and the group scratch searches for each start further."
+    )
+    chosen = [
+        f"- best {row['title']}: "
+        + ", ".join(f"{flag} {value:g}" for flag, value in row["figures"]["chosen"].items())
+        for row in rows
+    ]
+    return [note, trials_table(rows), "\n".join(chosen)]
+
+
 def _comparisons(rows: List[Result]) -> List[str]:
     parts = []
     shown = {row["name"] for row in rows}
@@ -156,6 +171,7 @@ def _forgetting(rows: List[Result]) -> List[str]:
 
 SECTIONS: Dict[str, Callable[[List[Result]], List[str]]] = {
     "pretraining": _pretraining,
+    "rates": _rates,
     "starts": _comparisons,
     "scratch": _comparisons,
     "options": _options,

@@ -107,6 +107,24 @@ def options_table(results: Sequence[Result], plain: str) -> str:
     return render_table(heads, rows)
 
 
+def trials_table(results: Sequence[Result]) -> str:
+    """Return a row for each training of a search."""
+    shown = ("accuracy", "last_accuracy", "loss", "train_accuracy")
+    rows = [
+        [
+            result["name"],
+            f"{trial['learning_rate']:g}",
+            str(trial["epochs"]),
+            *(f"{trial[name]:.4f}" for name in shown),
+            command_of(result),
+        ]
+        for result in results
+        for trial in result["figures"]["trials"]
+    ]
+    heads = ["accuracy", "at the end", "log loss", "accuracy in training", "command"]
+    return render_table(["start", "rate", "epochs", *heads], rows)
+
+
 def sides_table(results: Sequence[Result], ours: str) -> str:
     """Return a row for each side and precision: metrics, difference to ``ours``, time and speed."""
     rows = []
