@@ -63,6 +63,8 @@ class RunConfig(Scale):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "work", "results")
+        if self.only and self.group_name == STATUS:
+            raise InputError(f"--only {self.only} is of one group, and {STATUS} tells of all; leave it out")
         if not Path(self.data).is_dir():
             raise InputError(f"--data {self.data}: no such folder; --help says what it holds")
         for name in ("work", "data"):

@@ -471,6 +471,8 @@ def test_an_unknown_run_or_place_is_one_line(data, tmp_path):
     assert "error: --only nothing is no run of options; use some of plain, rdrop" in unknown.stderr
     peer = start(data, tmp_path, "peer", "--only", "transformers")
     assert peer.returncode == 2 and "error: transformers of peer need --peer_python, a" in peer.stderr
+    status = start(data, tmp_path, "status", "--only", "plain")
+    assert status.returncode == 2 and "error: --only plain is of one group, and status tells" in status.stderr
     false = start(data, tmp_path, "peer", "--peer_python=/bin/false")
     assert false.returncode == 2 and "install torch, transformers and accelerate" in false.stderr
     nowhere = start(tmp_path / "nowhere", tmp_path, "options")
