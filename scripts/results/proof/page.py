@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 from data_tools.base.errors import InputError
 from proof.charts import has_curve, loss_curves
 from proof.groups import GROUPS
-from proof.groups.peer import OURS, THEIRS
+from proof.groups.peer import OURS
 from proof.groups.starts import ALL_STARTS
 from proof.tables import (
     command_of,
@@ -145,19 +145,18 @@ def _options(rows: List[Result]) -> List[str]:
 def _peer(rows: List[Result]) -> List[str]:
     if rows[0]["name"] != OURS:
         return [f"`run.py peer --only {OURS}` is yet to be made."]
-    theirs = [row["figures"]["versions"] for row in rows if row["name"].startswith(THEIRS)]
-    of_peer = "".join(
-        f" The peer: {', '.join(f'{k} {v}' for k, v in theirs[0].items())}." for _ in theirs[:1]
-    )
+    versions = next((row["figures"]["versions"] for row in rows if row["figures"]["versions"]), {})
+    of_peer = ", ".join(f"{name} {value}" for name, value in versions.items()) or "not run yet"
     note = (
         "The same pretrained weights, by `ernie-pair convert --to hf`, the same pairs, rates, warm-up, "
         "dropout, epochs, batch size, length and AdamW; either side draws its own head and order from the "
         f"seed, and makes batches of like length. {rows[0]['figures']['threads']} thread(s) on both sides. "
         "Seconds are of the steps of a training, minutes of all trainings of a row from their start to the "
-        f"last answer.{of_peer}"
+        f"last answer. The peer: {of_peer}."
     )
     differences = [line for row in rows for line in difference_lines(row)]
-    return [note, sides_table(rows, OURS), "\n".join(differences), "Seed by seed:", seeds_table(rows)]
+    told = ["\n".join(differences)] if differences else []
+    return [note, sides_table(rows, OURS), *told, "Seed by seed:", seeds_table(rows)]
 
 
 def _forgetting(rows: List[Result]) -> List[str]:
