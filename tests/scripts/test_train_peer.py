@@ -1,18 +1,24 @@
 """A training by the peer's Trainer: its rows, its log and its answers; the peer is a small script."""
 
 import json
-from dataclasses import fields, replace
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
 
 import numpy as np
 import pytest
 import train_peer
 from fake_peer import write_fake_peer
+from places import ROOT
 from proof.curves import pairs_in, read_curve, seconds_in
 from proof.groups import peer as peer_group
 from proof.scale import Scale
 from side_by_side.peer import trainer
 from side_by_side.peer.python import OF_PADDLE, environment_of_peer
 from tiny_pair import write_model, write_pairs
+from waiting import until
 
 from data_tools.base.errors import InputError
 from ernie_pair.engine.lr_schedule import learning_rate
@@ -72,6 +78,21 @@ def test_what_ends_the_peer_is_one_line(tmp_path, config):
             train_peer.train_peer(replace(config, peer_python=python))
     with pytest.raises(InputError, match="nowhere is no folder; make one by ernie-pair convert --to hf"):
         train_peer.train_peer(replace(config, model_path="nowhere"))
+
+
+def test_a_stopped_training_stops_the_peer(tmp_path, config):
+    flags = {**asdict(config), "seed": 14}
+    command = [sys.executable, "scripts/train_peer.py", *(f"--{name}={flags[name]}" for name in flags)]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        pid = until(lambda: read_number(tmp_path / "out" / "pid"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def read_number(path):
+    return int(path.read_text() or 0) if path.exists() else 0
 
 
 def test_flags_of_the_peer_are_those_of_train():
