@@ -18,7 +18,7 @@ asked = map(Requirement, (line for line in open("constraints.txt") if line[0].is
 print(next(str(one.specifier) for one in asked if one.name == sys.argv[1] and not (one.marker and not one.marker.evaluate())))
 PYTHON
 }
-WANTED="torch$(version torch)+cpu transformers$(version transformers) networkx$(version networkx)"
+WANTED="torch$(version torch)+cpu transformers$(version transformers) networkx$(version networkx) accelerate$(version accelerate)"
 
 # Without dependencies: what they need besides is in .venv, and the builds with CUDA ask for gigabytes.
 if [ "$(cat "$PEER/stamp" 2>/dev/null)" != "$WANTED" ]; then

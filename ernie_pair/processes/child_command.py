@@ -31,7 +31,8 @@ class ChildCommand:
 
     ``log``: what it says is added to this file, and not shown. ``name``: what it is called in an error.
     ``environment``: in place of that of this process. ``program``: what Python runs with WORDS, if not
-    ernie_pair. A signal for this process is to raise Stopped, as within `StopSignals`.
+    ernie_pair; ``python``: another one than this. A signal for this process is to raise Stopped, as within
+    `StopSignals`.
     """
 
     def __init__(
@@ -41,10 +42,11 @@ class ChildCommand:
         log: Optional[Path] = None,
         environment: Optional[Dict[str, str]] = None,
         program: Sequence[str] = ("-m", "ernie_pair"),
+        python: str = sys.executable,
     ):
         self._where = f"{name}; see {log}" if log else f"{name}; its lines stand above"
         self._log, self._before = log, log.stat().st_size if log and log.is_file() else 0
-        command = [sys.executable, *program, *words]
+        command = [python, *program, *words]
         if log is None:
             self._process = subprocess.Popen(command, env=environment)
             return

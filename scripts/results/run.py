@@ -2,25 +2,34 @@
 
 python scripts/results/run.py starts --work output/results --data my_data
 python scripts/results/run.py options --work output/results --data my_data --only "plain rdrop"
+python scripts/results/run.py peer --work output/results --data my_data --peer_python peer/bin/python
+python scripts/results/run.py status --work output/results --data my_data
 
 A run that is killed goes on where it was; one whose JSON is there is not repeated unless its commands have
 changed: then its folder is renamed, and it is made anew. The figures go to scripts/results/runs;
 scripts/results/write_results.py makes the page of them.
 """
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import List
 
-from proof.experiment import Places, names_of
+from proof.chosen import with_chosen_rates
+from proof.experiment import Places, Run, names_of
 from proof.groups import GROUPS
-from proof.runner import Runner, main_folder, told
+from proof.runner import ROOT, Runner, main_folder, told
 from proof.scale import Scale
+from proof.status import status_lines
 
 from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
 from data_tools.base.options import names_in, option, refuse_empty, refuse_unknown_names
 from ernie_pair.processes.console import start_console
 from ernie_pair.processes.world import World
+
+STATUS = "status"
+SEARCHES = ("rates", "scratch")
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,11 @@ class RunConfig(Scale):
 
     EXAMPLE = "starts --work output/results --data my_data"
 
-    group_name: str = option(help="which experiments", positional=True, choices=tuple(GROUPS))
+    group_name: str = option(
+        help="which experiments; status: of all of them what is done, what is left, and how long it may take",
+        positional=True,
+        choices=(*GROUPS, STATUS),
+    )
     work: str = option("output/results", help="corpora, models and predictions go here", group="data")
     data: str = option(
         "data",
@@ -38,6 +51,11 @@ class RunConfig(Scale):
         group="data",
     )
     only: str = option("", help="names of runs; empty: all", group="evaluation")
+    peer_python: str = option(
+        "",
+        help="of the group peer: a Python that has torch, transformers and accelerate",
+        group="other",
+    )
     results: str = option(
         str(main_folder()), help="the JSON of the runs goes here, GROUP/NAME.json", group="data"
     )
@@ -45,6 +63,8 @@ class RunConfig(Scale):
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "work", "results")
+        if self.only and self.group_name == STATUS:
+            raise InputError(f"--only {self.only} is of one group, and {STATUS} tells of all; leave it out")
         if not Path(self.data).is_dir():
             raise InputError(f"--data {self.data}: no such folder; --help says what it holds")
         for name in ("work", "data"):
@@ -57,8 +77,12 @@ class RunConfig(Scale):
 
 def run_group(config: RunConfig) -> None:
     """Make the missing runs. Raises InputError for an unknown name, or the error of a command."""
+    if config.group_name == STATUS:
+        runners = {group: (_runner_of(config, group), _runs_of(config, group)) for group in GROUPS}
+        print("\n".join(status_lines(runners)))
+        return
     start_console(World())
-    runs = GROUPS[config.group_name].runs(config)
+    runs = _runs_of(config, config.group_name)
     wanted = names_in(config.only)
     refuse_unknown_names(
         "only",
@@ -66,9 +90,36 @@ def run_group(config: RunConfig) -> None:
         names_of(runs),
         f" is no run of {config.group_name}; use some of " f"{', '.join(names_of(runs))}",
     )
+    runner = _runner_of(config, config.group_name)
+    chosen = [run for run in runs if not wanted or run.name in wanted]
+    _refuse_without_peer(config, [run for run in chosen if run.needs_peer and not runner.is_done(run)])
+    told(runner.make(chosen))
+
+
+def _runs_of(config: RunConfig, group: str) -> List[Run]:
+    """Return the runs of a group; a search does not begin at what the other one has found."""
+    scale = config if group in SEARCHES else with_chosen_rates(config, Path(config.results))
+    return GROUPS[group].runs(scale)
+
+
+def _runner_of(config: RunConfig, group: str) -> Runner:
     work, data = Path(config.work).resolve(), Path(config.data).resolve()
-    runner = Runner(config.group_name, Places(work, data, work), Path(config.results))
-    told(runner.make([run for run in runs if not wanted or run.name in wanted]))
+    return Runner(group, Places(work, data, work, config.peer_python), Path(config.results))
+
+
+def _refuse_without_peer(config: RunConfig, runs: List[Run]) -> None:
+    """Raise InputError where ``runs`` are of the peer, and it has no Python, or that lacks a library."""
+    if not runs:
+        return
+    if not config.peer_python:
+        raise InputError(
+            f"{', '.join(names_of(runs))} of {config.group_name} need --peer_python, a Python that has "
+            "torch, transformers and accelerate; give it, or leave them out by --only"
+        )
+    sys.path.append(str(ROOT / "scripts"))  # of a launched file Python puts its own folder there alone
+    from side_by_side.peer.python import OF_TRAINER, open_peer
+
+    open_peer(config.peer_python, OF_TRAINER)
 
 
 def main() -> None:

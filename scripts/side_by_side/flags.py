@@ -1,7 +1,5 @@
 """The flags of every benchmark that measures lanes side by side."""
 
-import os
-import subprocess
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar, List, Literal, Tuple
@@ -12,13 +10,9 @@ from data_tools.files.results import refuse_existing
 from ernie_pair.device.device import default_device, start_device
 from ernie_pair.processes.world import World
 from side_by_side.lanes import TurnPlan
-from side_by_side.starting import path_of_peer
+from side_by_side.peer.python import open_peer
 
 ENDINGS = (".json", ".md", ".png")
-ASKED_OF_PEER = """
-import torch, transformers
-print(torch.__version__, transformers.__version__, torch.cuda.is_available())
-"""
 
 
 @dataclass(frozen=True)
@@ -96,21 +90,9 @@ class SideBySideFlags(Options):
         start_device(self.device, World())  # refuses where there is no GPU
         if not self.peer_python:
             return ""
-        command = [self.peer_python, "-c", ASKED_OF_PEER]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, env={**os.environ, **path_of_peer()}
-            )
-        except OSError as error:
-            raise InputError(f"--peer_python {self.peer_python}: {error.strerror}; give a Python") from None
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
-            raise InputError(
-                f"--peer_python {self.peer_python}: {last}; install torch and transformers in its environment"
-            )
-        torch, transformers, has_cuda = done.stdout.split()[-3:]
-        if self.device == "gpu" and has_cuda != "True":
+        peer = open_peer(self.peer_python)
+        if self.device == "gpu" and not peer.sees_gpu:
             raise InputError(
                 f"--device gpu, but the torch of {self.peer_python} sees no GPU; leave one of them out"
             )
-        return f"torch {torch}, transformers {transformers}"
+        return peer.describe()

@@ -13,15 +13,10 @@ from ernie_pair.device.cpu_level import cpu_level
 from ernie_pair.kernels.levels import has_bf16
 from ernie_pair.kernels.library import open_kernels
 from side_by_side.lanes import Lane, Work
+from side_by_side.peer.python import SCRIPTS, path_of_peer
 
-SCRIPTS = Path(__file__).resolve().parents[1]
 # Of the peer: precision, and whether it has its best settings.
 PEER_WAYS = {"peer fp32": ("fp32", True), "peer bf16": ("bf16", True), "peer defaults": ("fp32", False)}
-
-
-def path_of_peer() -> Dict[str, str]:
-    """Return the path of the peer's Python: of all that this one imports it sees the scripts alone."""
-    return {"PYTHONPATH": str(SCRIPTS)}
 
 
 def our_lane(
@@ -44,7 +39,7 @@ def peer_lane(flags, folder: Path, name: str, spec: Dict[str, Any], work: Sequen
     """Return the lane of the peer called ``name``, one of PEER_WAYS, its spec written into ``folder``."""
     precision, best = PEER_WAYS[name]
     spec = {**spec, "precision": precision, "best": best, "threads": flags.threads, "device": flags.device}
-    command = [flags.peer_python, "-m", "side_by_side.peer_lane", _written(folder, name, spec)]
+    command = [flags.peer_python, "-m", "side_by_side.peer.lane", _written(folder, name, spec)]
     return Lane(name, "peer", precision, command, work, path_of_peer())
 
 

@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from side_by_side.starting import SCRIPTS, save_batches
+from side_by_side.peer.python import SCRIPTS
+from side_by_side.starting import save_batches
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -27,7 +28,7 @@ def losses(tmp_path, task, batch, **spec):
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     path = os.pathsep.join([str(SCRIPTS), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "side_by_side.peer_lane", str(tmp_path / "spec.json")],
+        [sys.executable, "-m", "side_by_side.peer.lane", str(tmp_path / "spec.json")],
         input="1\n1\n\n",
         capture_output=True,
         text=True,

@@ -10,13 +10,17 @@ from pathlib import Path
 import cut_pairs
 import pytest
 import write_results
+from fake_peer import write_fake_peer
 from places import ROOT
+from proof.chosen import with_chosen_rates
 from proof.curves import MOST_POINTS, read_curve, seconds_in
 from proof.experiment import Places, Run, words_of
+from proof.figures import trial_figures
 from proof.groups import GROUPS
 from proof.page import read_results, render_page
 from proof.runner import Runner, main_folder
 from proof.scale import Scale
+from proof.status import status_lines
 
 from data_tools.base.errors import InputError
 from data_tools.make_sample import SampleConfig, make_sample
@@ -31,7 +35,7 @@ sys.exit("killed" if Path(sys.argv[2]).exists() else 0)
 SMALL = {
     **{"layers": 1, "hidden": 16, "heads": 2, "length": 32, "batch": 4, "processes": 1, "steps": 2},
     **{"precision": "fp32", "samples": 8, "small_rows": 10, "large_rows": 20, "choose": 10, "rest": 5},
-    **{"epochs": 1, "seeds": 1, "bootstrap": 10},
+    **{"epochs": 1, "seeds": 1, "bootstrap": 10, "trials": 2},
 }
 
 
@@ -125,6 +129,37 @@ def test_a_run_without_what_it_needs_is_left_out(tmp_path, capsys):
     assert runner.is_done(run_of(tmp_path)) and not runner.is_done(lacking)
     (tmp_path / "work" / "weights").mkdir()
     assert runner.make([lacking]) == []
+
+
+def test_the_status_tells_what_is_left_and_for_how_long(tmp_path):
+    runner = runner_of(tmp_path)
+    runs = [run_of(tmp_path, name) for name in ("first", "second", "third")]
+    runs.append(run_of(tmp_path, "lacking", needs=("$WORK/weights",)))
+    lines = status_lines({"group": (runner, runs)})
+    assert lines[0].startswith("group: 0 of 4 runs are done, of none is known how long")
+    assert lines[-1].endswith("; 4 runs are of groups of which none is done")
+    runner.make([runs[0]])
+    (tmp_path / "broken").write_text("")
+    with pytest.raises(Exception, match="of group/second"):
+        runner.make([runs[1]])
+    for path, key, seconds in (
+        (runner.path_of(runs[0]), "wall_seconds", 3600),
+        (tmp_path / "work/group/second/spent.json", "seconds", 600),
+    ):
+        path.write_text(json.dumps({**json.loads(path.read_text()), key: seconds}))
+    assert status_lines({"group": (runner, runs), "other": (runner, [])}) == [
+        "group: 1 of 4 runs are done, about 2:50:00 left",
+        "  first                   done, took 1:00:00",
+        "  second                  cut short after 0:10:00",
+        "  third                   left",
+        "  lacking                 left; needs $WORK/weights",
+        "other: 0 of 0 runs are done",
+        "left in all: about 2:50:00",
+    ]
+    changed = run_of(tmp_path, "first", more=["--flag"])
+    assert status_lines({"group": (runner, [changed])})[1].endswith(
+        "left; its commands have changed since its figures"
+    )
 
 
 def test_files_and_links_are_made_in_their_places(tmp_path):
@@ -267,6 +302,80 @@ def test_the_page_shows_what_was_run_and_nothing_else():
     assert 'ernie-pair "a b"' in page.text and page.pictures == {}
 
 
+def sided(name, gain, **changes):
+    """The figures of a side, of the trainings of two seeds."""
+    others = {"precision": "fp32", "threads": 2, "versions": {}, **changes}
+    figures = {"training_seconds": [10.0, 20.0], "pairs_per_second": [4.0, 2.0], **others}
+    return result_of("peer", name, {**comparison(name, "ours", gain), **figures})
+
+
+def test_the_page_shows_both_sides_and_their_speed():
+    ours = sided("ours", 0.0)
+    ours["figures"]["differences"] = []
+    theirs = sided("transformers", -0.05, versions={"torch": "2.0", "attention": "eager"})
+    names = ["ours", "transformers"]
+    page = render_page({"peer": {"ours": ours, "transformers": theirs}}, {"peer": names}).text
+    rows = [line for line in page.splitlines() if line.startswith("| the ")]
+    assert "-0.0500 (-0.1500 to +0.0500) | 15.0 | 3.0 | 1.0 | `run.py peer --only transformers` |" in rows[1]
+    assert "- transformers - ours: accuracy -0.0500" in page and "2 thread(s) on both sides" in page
+    assert "| transformers | 2 | 0.7000 | 0.5000 | 0.5000 | 0.5000 | 0.1000 | 20.0 | 2.0 |" in page
+    assert "The peer: torch 2.0, attention eager." in page
+    alone = render_page({"peer": {"transformers": theirs}}, {"peer": names}).text
+    assert "`run.py peer --only ours` is yet to be made" in alone
+
+
+def test_other_groups_train_by_what_the_search_has_chosen(tmp_path):
+    """But for flags that are given; a page tells what was tried."""
+    assert with_chosen_rates(Scale(), tmp_path) == Scale()
+    trial = {"accuracy": 0.6, "loss": 0.7, "last_accuracy": 0.55, "train_accuracy": 0.9}
+    trials = [{"learning_rate": rate, "epochs": 6, **trial} for rate in (1e-4, 2e-4)]
+    figures = {"trials": trials, "chosen": {"learning_rate": 1e-4, "epochs": 6}}
+    result = result_of("rates", "pretrained", figures)
+    path = tmp_path / "rates" / "pretrained.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(result))
+    chosen = with_chosen_rates(Scale(), tmp_path)
+    assert (chosen.pair_rate, chosen.pair_epochs) == (1e-4, 6)
+    given = with_chosen_rates(Scale(learning_rate=3e-4), tmp_path)
+    assert (given.pair_rate, given.pair_epochs) == (3e-4, 6)
+    page = render_page({"rates": {"pretrained": result}}, {"rates": ["pretrained"]}).text
+    assert "| pretrained | 0.0002 | 6 | 0.6000 | 0.5500 | 0.7000 | 0.9000 | `run.py rates --only" in page
+    assert "- best the pretrained: learning_rate 0.0001, epochs 6" in page
+    path.write_text("{}")
+    with pytest.raises(InputError, match="pretrained.json: KeyError.* no result of run.py rates; remove it"):
+        with_chosen_rates(Scale(), tmp_path)
+
+
+def test_either_start_has_as_many_trials():
+    """Of the same rates and epochs, and the highest rate is that of the flags."""
+    ours, scratch = GROUPS["rates"].runs(Scale())
+    for one, other in zip(ours.commands, scratch.commands):
+        assert {*one} ^ {*other} <= {"--from_scratch=false", "--from_scratch=true"}
+    tried = {
+        tuple(word.split("=")[1] for word in words if word.startswith(("--learning_rate", "--epochs")))
+        for words in ours.commands[1:]
+    }
+    assert len(tried) == len(ours.commands) - 1 == Scale().trials == 8
+    assert {rate for rate, _ in tried} == {"0.0004", "0.0002", "0.0001", "5e-05"}
+    assert {epochs for _, epochs in tried} == {"3", "6"}
+
+
+def test_the_best_trial_is_that_of_the_pairs_that_choose(tmp_path):
+    trials = {}
+    for number, dev in enumerate(([0.5, 0.7, 0.6], [0.6, 0.8, 0.8], [0.8, 0.6, 0.5])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        events = [{"split": "train", "step": 3, "loss": 0.1, "accuracy": 0.9}]
+        for step, accuracy in enumerate(dev):
+            events.append({"split": "valid", "step": step, "loss": 1 - step / 10, "accuracy": accuracy})
+        write_lines(folder / "metrics.jsonl", events)
+        trials[f"$RUN/{number}"] = {"learning_rate": 0.1 * number, "epochs": 3}
+    found = trial_figures(Places(tmp_path, tmp_path, tmp_path), trials)
+    assert found["chosen"] == {"learning_rate": 0.1, "epochs": 3}  # as accurate as the third, of a lower loss
+    first = found["trials"][0]
+    assert (first["accuracy"], first["last_accuracy"], first["train_accuracy"]) == (0.7, 0.6, 0.9)
+
+
 def test_a_longer_comparison_stands_in_place_of_its_beginning():
     short, long = (
         result_of("starts", name, comparison("pretrained", "scratch", 0.1))
@@ -326,8 +435,17 @@ def test_a_miniature_of_the_whole(data, tmp_path):
     for group, only in (("pretraining", "pretrained"), ("options", "plain symmetric_scoring")):
         done = start(data, tmp_path, group, "--only", only)
         assert done.returncode == 0, done.stderr
+    peer = f"--peer_python={write_fake_peer(tmp_path)}"
+    for group, words in (
+        ("peer", ["--only", "ours transformers", peer]),
+        ("rates", ["--only", "pretrained"]),
+    ):
+        done = start(data, tmp_path, group, *words)
+        assert done.returncode == 0, done.stderr
     again = start(data, tmp_path, "options", "--only", "plain")
     assert "run 1 of 1 is done" in again.stderr
+    told = start(data, tmp_path, "status").stdout
+    assert "peer: 2 of 4 runs are done, about 0:" in told and "starts: 0 of 10 runs are done, of none" in told
     for group, only, flag in (("pretraining", "pretrained", "--steps=4"), ("options", "plain", "--choose=9")):
         changed = start(data, tmp_path, group, "--only", only, flag)
         assert changed.returncode == 0, changed.stderr
@@ -340,6 +458,9 @@ def test_a_miniature_of_the_whole(data, tmp_path):
     page = Path(tmp_path / "RESULTS.md").read_text()
     assert "| pretrained: whole words | 1 | 7." in page or "| pretrained: whole words | 1 | 6." in page
     assert "| symmetric scoring of the plain models | 1 | " in page
+    assert "| Trainer of transformers, float32, 20 rows of LCQMC | 1 | 1.0000 | " in page
+    assert "- best from the pretrained weights, 20 rows of LCQMC, 10 pairs that choose: learn" in page
+    assert "- transformers - ours: accuracy +" in page and "attention eager" in page
     assert (tmp_path / "results" / "pretraining.svg").read_text().startswith("<svg")
     assert (tmp_path / "work/weights/half/model_state.pdparams").is_file()
 
@@ -348,6 +469,12 @@ def test_an_unknown_run_or_place_is_one_line(data, tmp_path):
     unknown = start(data, tmp_path, "options", "--only", "nothing")
     assert unknown.returncode == 2
     assert "error: --only nothing is no run of options; use some of plain, rdrop" in unknown.stderr
+    peer = start(data, tmp_path, "peer", "--only", "transformers")
+    assert peer.returncode == 2 and "error: transformers of peer need --peer_python, a" in peer.stderr
+    status = start(data, tmp_path, "status", "--only", "plain")
+    assert status.returncode == 2 and "error: --only plain is of one group, and status tells" in status.stderr
+    false = start(data, tmp_path, "peer", "--peer_python=/bin/false")
+    assert false.returncode == 2 and "install torch, transformers and accelerate" in false.stderr
     nowhere = start(tmp_path / "nowhere", tmp_path, "options")
     assert nowhere.returncode == 2 and "nowhere: no such folder" in nowhere.stderr
     (tmp_path / "a b").mkdir()

@@ -22,8 +22,9 @@ from side_by_side.figures import case_figures, ratio_of
 from side_by_side.flags import SideBySideFlags
 from side_by_side.lanes import Lane, Measured, Turn, TurnPlan, Work, measure_lanes
 from side_by_side.pair_case import work_of
+from side_by_side.peer.python import path_of_peer
 from side_by_side.report import render_rows
-from side_by_side.starting import path_of_peer, peer_ways
+from side_by_side.starting import peer_ways
 from tiny_pair import VOCAB, write_pairs
 from tiny_pair import write_model as write_tiny_model
 
@@ -59,7 +60,7 @@ else:
     import json
     from side_by_side.turns import Turns
     spec = json.load(open(sys.argv[3]))
-    assert sys.argv[2] == "side_by_side.peer_lane" and spec["model"]["num_hidden_layers"] == 1
+    assert sys.argv[2] == "side_by_side.peer.lane" and spec["model"]["num_hidden_layers"] == 1
     turns = Turns()
     turns.begin()
     while True:

@@ -46,8 +46,15 @@ def _rounded(value: float) -> float:
     return round(value, DIGITS)
 
 
+def pairs_in(metrics: Path) -> int:
+    """Return the samples, or pairs, that the seconds of ``seconds_in`` were spent on."""
+    events = (json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines())
+    trained = (event for event in events if event.get("split") == "train" and event.get("samples_per_second"))
+    return max((event["consumed_samples"] for event in trained), default=0)
+
+
 def seconds_in(metrics: Path) -> float:
-    """Return the seconds of training that a metrics.jsonl of pretraining tells of, evaluations left out."""
+    """Return the seconds of training that a metrics.jsonl tells of, evaluations left out."""
     seconds, before = 0.0, 0
     for line in metrics.read_text(encoding="utf-8").splitlines():
         event = json.loads(line)

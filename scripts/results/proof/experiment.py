@@ -8,22 +8,26 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 Words = Tuple[str, ...]
 Figures = Dict[str, Any]
+PEER_PYTHON = "$PEER_PYTHON"
 
 
 @dataclass(frozen=True)
 class Places:
     """Where things lie: ``work`` is what runs write to, ``data`` is what they read, ``run`` is of one run.
 
-    Commands name them $WORK, $DATA and $RUN, so that no path of a machine is published.
+    ``peer_python`` has transformers on torch; empty: no run needs it. Commands name them $WORK, $DATA, $RUN
+    and $PEER_PYTHON, so that no path of a machine is published.
     """
 
     work: Path
     data: Path
     run: Path
+    peer_python: str = ""
 
     def expand(self, text: str) -> str:
         """Return ``text`` with the places in it."""
-        for name, path in (("$WORK", self.work), ("$DATA", self.data), ("$RUN", self.run)):
+        places = (("$WORK", self.work), ("$DATA", self.data), ("$RUN", self.run))
+        for name, path in (*places, (PEER_PYTHON, self.peer_python)):
             text = text.replace(name, str(path))
         return text
 
@@ -59,6 +63,11 @@ class Run:
     def recipe(self) -> Dict[str, Any]:
         """Return what decides the figures: a run whose recipe has changed is made again."""
         return {"commands": [list(words) for words in self.commands], "files": dict(self.files)}
+
+    @property
+    def needs_peer(self) -> bool:
+        """Return whether a command runs the peer's Python."""
+        return any(PEER_PYTHON in word for words in self.commands for word in words)
 
 
 def hash_of(settings: object) -> str:

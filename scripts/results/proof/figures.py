@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 
 from data_tools.base.errors import CheckpointError
+from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.model_files.labels import parse_label_map
 from ernie_pair.pair.compare.comparison_report import Comparison, compare
 from ernie_pair.pair.data.pair_columns import Columns
@@ -17,7 +18,7 @@ from ernie_pair.pair.evaluation.calibration import (
     equal_mass_bins,
 )
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
-from proof.curves import seconds_in
+from proof.curves import Curve, pairs_in, read_curve, seconds_in
 from proof.experiment import Figures, Places
 
 METRICS = ("accuracy", "f1", "auc", "loss")  # loss: the log loss
@@ -49,6 +50,32 @@ def classifier_figures(
     return _figures_of(comparison, errors)
 
 
+def sided_figures(
+    places: Places,
+    predictions: Dict[str, List[str]],
+    test: str,
+    bootstrap: int,
+    folders: Sequence[str],
+    precision: str,
+) -> Figures:
+    """Return `classifier_figures`, and how fast the trainings in ``folders`` were by their own logs.
+
+    training_seconds and pairs_per_second are lists of a number for each seed, of the steps alone. versions:
+    of the libraries of a training elsewhere; {} for one of this package, whose own are of the machine.
+    """
+    logs = [places.path(folder) / "metrics.jsonl" for folder in folders]
+    seconds = [seconds_in(log) for log in logs]
+    versions = places.path(folders[0]) / "versions.json"
+    return {
+        **classifier_figures(places, predictions, test, bootstrap),
+        "training_seconds": [round(each, 1) for each in seconds],
+        "pairs_per_second": [round(pairs_in(log) / each, 2) for log, each in zip(logs, seconds)],
+        "precision": precision,
+        "threads": cpu_threads(),
+        "versions": _read_json(versions) if versions.is_file() else {},
+    }
+
+
 def pretraining_figures(places: Places, metrics: str, measured: Sequence[str]) -> Figures:
     """Return the masked losses of what was ``measured``, and how long a pretraining took by its own log."""
     return {
@@ -68,6 +95,30 @@ def search_figures(places: Places, searched: Dict[str, str], test: str, bootstra
     predictions = {name: [f"{folder}-predictions.tsv"] for name, folder in searched.items()}
     trials = {name: _best_trial(places.path(folder)) for name, folder in searched.items()}
     return {**classifier_figures(places, predictions, test, bootstrap), "searched": trials}
+
+
+def trial_figures(places: Places, trials: Dict[str, Dict[str, Any]]) -> Figures:
+    """Return what came of trainings {folder: their flags} on the pairs that choose, and the best flags.
+
+    accuracy and loss are of the best evaluation, last_accuracy of the last one, train_accuracy of the last
+    steps. The best training has the highest accuracy; of those the lowest loss.
+    """
+    found = [
+        {**flags, **_trial_of(read_curve(places.path(folder) / "metrics.jsonl"))}
+        for folder, flags in trials.items()
+    ]
+    best = max(found, key=lambda each: (each["accuracy"], -each["loss"]))
+    return {"trials": found, "chosen": {name: best[name] for name in next(iter(trials.values()))}}
+
+
+def _trial_of(curve: Curve) -> Dict[str, float]:
+    best = max(curve["valid"], key=lambda point: (point["accuracy"], -point["loss"]))
+    return {
+        "accuracy": best["accuracy"],
+        "loss": best["loss"],
+        "last_accuracy": curve["valid"][-1]["accuracy"],
+        "train_accuracy": curve["train"][-1]["accuracy"],
+    }
 
 
 def _best_trial(folder: Path) -> Dict[str, Any]:

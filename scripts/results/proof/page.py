@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple
 from data_tools.base.errors import InputError
 from proof.charts import has_curve, loss_curves
 from proof.groups import GROUPS
+from proof.groups.peer import OURS
 from proof.groups.starts import ALL_STARTS
 from proof.tables import (
     command_of,
@@ -15,6 +16,9 @@ from proof.tables import (
     masked_table,
     models_table,
     options_table,
+    seeds_table,
+    sides_table,
+    trials_table,
     without_gain,
 )
 
@@ -94,6 +98,20 @@ def _pretraining(rows: List[Result]) -> List[str]:
     return parts
 
 
+def _rates(rows: List[Result]) -> List[str]:
+    note = (
+        "As many trainings of either start, of one seed; accuracy on the pairs that choose the best model, "
+        "at the best and at the last evaluation. The other groups train by what is best from the pretrained "
+        "weights, and the group scratch searches for each start further."
+    )
+    chosen = [
+        f"- best {row['title']}: "
+        + ", ".join(f"{flag} {value:g}" for flag, value in row["figures"]["chosen"].items())
+        for row in rows
+    ]
+    return [note, trials_table(rows), "\n".join(chosen)]
+
+
 def _comparisons(rows: List[Result]) -> List[str]:
     parts = []
     shown = {row["name"] for row in rows}
@@ -124,6 +142,23 @@ def _options(rows: List[Result]) -> List[str]:
     return [*parts, "What did not help: its interval is not above 0.", "\n".join(failed)] if failed else parts
 
 
+def _peer(rows: List[Result]) -> List[str]:
+    if rows[0]["name"] != OURS:
+        return [f"`run.py peer --only {OURS}` is yet to be made."]
+    versions = next((row["figures"]["versions"] for row in rows if row["figures"]["versions"]), {})
+    of_peer = ", ".join(f"{name} {value}" for name, value in versions.items()) or "not run yet"
+    note = (
+        "The same pretrained weights, by `ernie-pair convert --to hf`, the same pairs, rates, warm-up, "
+        "dropout, epochs, batch size, length and AdamW; either side draws its own head and order from the "
+        f"seed, and makes batches of like length. {rows[0]['figures']['threads']} thread(s) on both sides. "
+        "Seconds are of the steps of a training, minutes of all trainings of a row from their start to the "
+        f"last answer. The peer: {of_peer}."
+    )
+    differences = [line for row in rows for line in difference_lines(row)]
+    told = ["\n".join(differences)] if differences else []
+    return [note, sides_table(rows, OURS), *told, "Seed by seed:", seeds_table(rows)]
+
+
 def _forgetting(rows: List[Result]) -> List[str]:
     if rows[0]["name"] != BEFORE:
         return [f"`run.py forgetting --only {BEFORE}` is yet to be made."]
@@ -135,9 +170,11 @@ def _forgetting(rows: List[Result]) -> List[str]:
 
 SECTIONS: Dict[str, Callable[[List[Result]], List[str]]] = {
     "pretraining": _pretraining,
+    "rates": _rates,
     "starts": _comparisons,
     "scratch": _comparisons,
     "options": _options,
+    "peer": _peer,
     "forgetting": _forgetting,
 }
 

@@ -50,7 +50,7 @@ class Runner:
         names = [f"{self.group}/{run.name}; see {self.log_of(run)}" for run in runs]
         with StopSignals():
             for place in unfinished(names, lambda place: self.is_done(runs[place])):
-                missing = [need for need in runs[place].needs if not self.places.path(need).exists()]
+                missing = self.missing_for(runs[place])
                 if missing:
                     left_out.append(f"{runs[place].name}: {missing[0]} is not there")
                     logger.warning("left out: %s", left_out[-1])
@@ -68,6 +68,15 @@ class Runner:
             return {name: found[name] for name in run.recipe} == run.recipe
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{path}: {error!r}, no result of this script; remove it") from None
+
+    def spent_on(self, run: Run) -> float:
+        """Return the seconds that the attempts at a run took by its commands as they are now; 0: none yet."""
+        found = _read_spent(self._folder(run) / SPENT)
+        return float(found.get("seconds", 0)) if found.get("recipe") == run.recipe else 0.0
+
+    def missing_for(self, run: Run) -> List[str]:
+        """Return what a run needs and nobody has made yet."""
+        return [need for need in run.needs if not self.places.path(need).exists()]
 
     def path_of(self, run: Run) -> Path:
         """Return where the JSON of a run is kept."""

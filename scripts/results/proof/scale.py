@@ -1,12 +1,13 @@
 """How large the experiments are: the flags of run.py, so that a miniature of the whole is the same code."""
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Optional, Tuple
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 
 FIRST_SEED = 1234
+USUAL_RATE, USUAL_EPOCHS = 4e-4, 3  # of training on pairs, before the group rates has chosen
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,21 @@ class Scale(Options):
         2000, help="pairs that choose the best model, of none of the others", group="data", at_least=2
     )
     rest: int = option(40000, help="pairs without labels, for distillation", group="data", at_least=1)
-    epochs: int = option(3, help="of training on pairs", group="optimisation", unit="epochs", at_least=1)
-    learning_rate: float = option(4e-4, help="of training on pairs", group="optimisation", above=0)
+    epochs: Optional[int] = option(
+        None,
+        help="of training on pairs; none: as the group rates has chosen, 3 where it was not run",
+        group="optimisation",
+        unit="epochs",
+        at_least=1,
+    )
+    learning_rate: Optional[float] = option(
+        None,
+        help="of training on pairs; none: as the group rates has chosen, 4e-4 where it was not run",
+        group="optimisation",
+        above=0,
+    )
     trials: int = option(
-        8, help="trials of the search of rate, epochs and warm-up", group="optimisation", at_least=1
+        8, help="trials of each search of the rate and the epochs", group="optimisation", at_least=1
     )
     seeds: int = option(3, help="runs of each row of pairs", group="optimisation", unit="runs", at_least=1)
     bootstrap: int = option(1000, help="resamples of the intervals", group="evaluation", at_least=1)
@@ -57,6 +69,16 @@ class Scale(Options):
                 f"--batch {self.batch} is no multiple of twice --processes {self.processes}, and some rows "
                 "have half the batch; change one of them"
             )
+
+    @property
+    def pair_epochs(self) -> int:
+        """Return the epochs of training on pairs."""
+        return USUAL_EPOCHS if self.epochs is None else self.epochs
+
+    @property
+    def pair_rate(self) -> float:
+        """Return the highest learning rate of training on pairs."""
+        return USUAL_RATE if self.learning_rate is None else self.learning_rate
 
     @property
     def seed_list(self) -> Tuple[int, ...]:

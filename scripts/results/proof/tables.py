@@ -107,6 +107,59 @@ def options_table(results: Sequence[Result], plain: str) -> str:
     return render_table(heads, rows)
 
 
+def trials_table(results: Sequence[Result]) -> str:
+    """Return a row for each training of a search."""
+    shown = ("accuracy", "last_accuracy", "loss", "train_accuracy")
+    rows = [
+        [
+            result["name"],
+            f"{trial['learning_rate']:g}",
+            str(trial["epochs"]),
+            *(f"{trial[name]:.4f}" for name in shown),
+            command_of(result),
+        ]
+        for result in results
+        for trial in result["figures"]["trials"]
+    ]
+    heads = ["accuracy", "at the end", "log loss", "accuracy in training", "command"]
+    return render_table(["start", "rate", "epochs", *heads], rows)
+
+
+def sides_table(results: Sequence[Result], ours: str) -> str:
+    """Return a row for each side and precision: metrics, difference to ``ours``, time and speed."""
+    rows = []
+    for result in results:
+        figures, name = result["figures"], result["name"]
+        found = difference_of(result, name, ours)
+        rows.append(
+            [
+                result["title"],
+                str(len(figures["models"][name]["runs"])),
+                *(_mean(figures["models"][name], metric) for metric in METRICS),
+                _difference(found, "accuracy") if found else "",
+                f"{mean(figures['training_seconds']):.1f}",
+                f"{mean(figures['pairs_per_second']):.1f}",
+                f"{result['wall_seconds'] / 60:.1f}",
+                command_of(result),
+            ]
+        )
+    heads = [f"accuracy - {ours}", "seconds of a training", "pairs/s", "minutes", "command"]
+    return render_table(["side", "runs", *METRICS.values(), *heads], rows)
+
+
+def seeds_table(results: Sequence[Result]) -> str:
+    """Return a row for each training of each side."""
+    rows = []
+    for result in results:
+        figures = result["figures"]
+        timed = zip(figures["training_seconds"], figures["pairs_per_second"])
+        runs = figures["models"][result["name"]]["runs"]
+        for seed, run, (seconds, speed) in zip(result["seeds"], runs, timed):
+            cells = [f"{run[metric]:.4f}" for metric in METRICS]
+            rows.append([result["name"], str(seed), *cells, f"{seconds:.1f}", f"{speed:.1f}"])
+    return render_table(["run", "seed", *METRICS.values(), "seconds", "pairs/s"], rows)
+
+
 def difference_lines(result: Result) -> List[str]:
     """Return a line for each pair of models: how much, and between which values with 95 %."""
     return [

@@ -1,12 +1,14 @@
 """The experiments, a file for each group: its title, and a function of a Scale that returns its runs."""
 
-from proof.groups import forgetting, options, pretraining, scratch, starts
+from proof.groups import forgetting, options, peer, pretraining, rates, scratch, starts
 
 # In the order of the page.
 GROUPS = {
     "pretraining": pretraining,
+    "rates": rates,
     "starts": starts,
     "scratch": scratch,
     "options": options,
+    "peer": peer,
     "forgetting": forgetting,
 }

@@ -15,8 +15,8 @@ SEARCHED = ("learning_rate", "epochs", "warmup_rate")
 
 def runs(scale: Scale) -> List[Run]:
     """Return one run: a search for each start, and the best model of each on the test pairs."""
-    epochs = f"{scale.epochs},{2 * scale.epochs},{4 * scale.epochs}"
-    low, high = scale.learning_rate / 4, scale.learning_rate * 4
+    epochs = ",".join(str(times * scale.pair_epochs) for times in (1, 2, 4))
+    low, high = scale.pair_rate / 4, scale.pair_rate * 4
     space = f"learning_rate={low:g}..{high:g}:log epochs={epochs} warmup_rate=0.02,0.1,0.3"
     flags = training_flags("lcqmc", str(scale.large_rows), scale)
     for name in (*SEARCHED, "eval_freq"):

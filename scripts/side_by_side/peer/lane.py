@@ -1,6 +1,6 @@
 """A lane of the peer, transformers on torch, run by the peer's Python.
 
-python -m side_by_side.peer_lane SPEC.json
+python -m side_by_side.peer.lane SPEC.json
 
 SPEC.json says the task, the sizes of the model, the file of batches (.npz), the precision, and whether the
 peer has its best settings or its defaults. The best: batches of like length, bf16 by autocast, fused AdamW,

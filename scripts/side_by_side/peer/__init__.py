@@ -1,0 +1,1 @@
+"""The peer, transformers on torch: its Python, and what that runs."""

@@ -1,0 +1,176 @@
+"""Train a classifier of pairs by transformers' Trainer, and write its answers as `ernie-pair predict` does.
+
+ernie-pair convert --to hf --model_path pretrained --output_dir for_transformers
+python scripts/train_peer.py --peer_python peer/bin/python --model_path for_transformers \
+    --train_file train.tsv --dev_file dev.tsv --test_file test.tsv --output_dir output/peer \
+    --output_file predictions.tsv
+
+The flags have the names, the meaning and the defaults of `ernie-pair train`; what is not a flag is as this
+package has it too, see `scripts/side_by_side/peer/trainer.py`. A killed run goes on from the last epoch.
+"""
+
+import json
+import os
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Dict, Literal
+
+import numpy as np
+from side_by_side.peer.python import OF_TRAINER, environment_of_peer, open_peer
+
+from data_tools.base.cli import run_command
+from data_tools.base.errors import InputError
+from data_tools.base.options import Options, option, refuse_empty
+from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.json_file import read_json_object, write_json
+from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.results import Results, files_of, settings_of
+from ernie_pair.device.cpu_env import cpu_threads
+from ernie_pair.inference.softmax import decide
+from ernie_pair.model_files.labels import parse_label_map
+from ernie_pair.pair.data.pair_columns import Columns
+from ernie_pair.pair.data.pair_source import PairSource
+from ernie_pair.pair.evaluation.prediction_file import prediction_lines
+from ernie_pair.processes.child_command import ChildCommand
+from ernie_pair.processes.console import start_console
+from ernie_pair.processes.stop_signals import StopSignals
+from ernie_pair.processes.world import World
+
+LABELS = parse_label_map("0=0,1=1")
+PARTS = ("train", "dev", "test")
+SPEC, LOG, LOGITS = "spec.json", "peer.log", "logits.npy"
+FILES = ("model_path", *(f"{part}_file" for part in PARTS))
+# Of the flags, what decides no weight: where things lie.
+PLACES = ("peer_python", "output_dir", "output_file", *FILES)
+
+
+@dataclass(frozen=True)
+class TrainPeerConfig(Options):
+    """Train a classifier of pairs by transformers' Trainer on the CPU. Start it again to go on."""
+
+    EXAMPLE = (
+        "--peer_python peer/bin/python --model_path for_transformers --train_file train.tsv "
+        "--dev_file dev.tsv --test_file test.tsv --output_dir output/peer --output_file predictions.tsv"
+    )
+
+    peer_python: str = option(help="a Python that has torch, transformers and accelerate", group="other")
+    model_path: str = option(help="a folder of transformers; ernie-pair convert --to hf", group="model")
+    train_file: str = option(help="labelled pairs", group="data")
+    dev_file: str = option(help="labelled pairs that choose the best epoch", group="data")
+    test_file: str = option(help="pairs that are asked", group="data")
+    output_dir: str = option(help="checkpoints and logs go here", group="checkpoints")
+    output_file: str = option(help="the probabilities of the test pairs go here", group="data")
+    max_seq_len: int = option(128, help="tokens per pair", group="data", unit="tokens", at_least=8)
+    bucket: bool = option(True, help="batches of pairs of like length", group="data")
+    dropout: float = option(
+        0.1, help="of hidden states, attention and classifier", group="model", at_least=0, below=1
+    )
+    epochs: int = option(
+        3, help="passes over the training pairs", group="optimisation", unit="epochs", at_least=1
+    )
+    batch_size: int = option(64, help="pairs of a step", group="optimisation", unit="pairs", at_least=1)
+    learning_rate: float = option(5e-5, help="highest learning rate", group="optimisation", above=0)
+    warmup_rate: float = option(
+        0.1, help="share of the steps spent on warm-up", group="optimisation", at_least=0, below=1
+    )
+    weight_decay: float = option(
+        0.01, help="of every weight except biases and norms", group="optimisation", at_least=0
+    )
+    logging_freq: int = option(
+        10, help="steps between log lines", group="evaluation", unit="steps", at_least=1
+    )
+    seed: int = option(1234, help="of the head, the order and dropout", group="optimisation", at_least=0)
+    precision: Literal["fp32", "bf16"] = option(
+        "fp32", help="bf16: autocast, what Trainer calls bf16", group="precision"
+    )
+    overwrite: bool = option(False, help="replace other predictions that are there", group="data")
+
+    def __post_init__(self):
+        super().__post_init__()
+        refuse_empty(self, "peer_python", "output_dir", "output_file")
+
+
+def train_peer(config: TrainPeerConfig) -> None:
+    """Train and write the predictions, unless they are there.
+
+    Raises InputError for what cannot be used, or the error that the peer ends with.
+    """
+    start_console(World())
+    if not Path(config.model_path).is_dir():
+        raise InputError(
+            f"--model_path {config.model_path} is no folder; make one by ernie-pair convert --to hf"
+        )
+    results = Results(
+        command="train-peer",
+        outputs=[Path(config.output_file)],
+        inputs={flag: files_of(getattr(config, flag)) for flag in FILES},
+        settings=settings_of(config, *PLACES),
+        overwrite=config.overwrite,
+    )
+    if results.are_done():
+        return
+    open_peer(config.peer_python, OF_TRAINER)
+    spec = _write_spec(config)
+    _train(config, spec)
+    decisions = decide(np.load(Path(config.output_dir) / LOGITS))
+    with results.published() as (draft,):
+        lines = prediction_lines([decisions], LABELS.names, True, deque())
+        draft.write_text("".join(lines), encoding="utf-8")
+    print(f"wrote {config.output_file}: {len(decisions.classes)} rows")
+
+
+def _write_spec(config: TrainPeerConfig) -> Path:
+    """Write the rows and the spec of the peer, and return its path. Raises InputError for another one."""
+    folder = Path(config.output_dir)
+    sources = {part: _source(config, part) for part in PARTS}
+    spec: Dict[str, Any] = {name: value for name, value in asdict(config).items() if name not in PLACES}
+    del spec["overwrite"]
+    spec["model"], spec["threads"] = str(Path(config.model_path).resolve()), cpu_threads()
+    spec.update({f"sha256_of_{part}": source.sha256() for part, source in sources.items()})
+    spec["sha256_of_model"] = " ".join(map(sha256_of_file, files_of(config.model_path)))
+    path = folder / SPEC
+    if path.exists():
+        _refuse_other(path, spec)
+    make_folder(folder / "rows")
+    for part, source in sources.items():
+        with published(folder / "rows" / f"{part}.jsonl") as (draft,):
+            pairs = source.read()
+            rows = zip(pairs.left, pairs.right, pairs.known_labels.tolist())
+            draft.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    with published(path) as (draft,):
+        write_json(draft, spec)
+    return path
+
+
+def _source(config: TrainPeerConfig, part: str) -> PairSource:
+    flag = f"{part}_file"
+    return PairSource(flag, getattr(config, flag), part, LABELS, Columns())
+
+
+def _refuse_other(path: Path, spec: Dict[str, Any]) -> None:
+    before = read_json_object(path, "give another --output_dir, or remove the file")
+    for name, value in spec.items():
+        if name != "threads" and before.get(name) != value:
+            raise InputError(
+                f"{path}: {name} was {before.get(name)} and is now {value}; give another --output_dir"
+            )
+
+
+def _train(config: TrainPeerConfig, spec: Path) -> None:
+    """Let the peer's Python train; its lines go into peer.log."""
+    log = spec.with_name(LOG)
+    program = ("-m", "side_by_side.peer.trainer")
+    environment = environment_of_peer(cpu_threads())
+    python = os.path.abspath(config.peer_python) if os.sep in config.peer_python else config.peer_python
+    words, name = [str(spec)], "the peer's Trainer"
+    with StopSignals(), ChildCommand(words, name, log, environment, program, python) as child:
+        child.finish()
+
+
+def main() -> None:
+    run_command(train_peer, TrainPeerConfig)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""transformers' Trainer on our pretrained weights: the same steps as ours, and a run that goes on."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+from tiny_pair import write_model, write_pairs
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from ernie_pair.model_files.interchange import ToHuggingFaceConfig, convert_to_hugging_face  # noqa: E402
+from ernie_pair.model_files.source import open_model  # noqa: E402
+from ernie_pair.pair.config.pair_config import TrainConfig  # noqa: E402
+from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities  # noqa: E402
+from ernie_pair.pair.model.classifier import build_classifier  # noqa: E402
+from ernie_pair.pair.train.train_pair import train_pair  # noqa: E402
+
+ROWS = 16
+# A batch is an epoch, so that both sides have the same ones, whatever their order.
+SAME = {"batch_size": ROWS, "epochs": 5, "learning_rate": 1e-2, "dropout": 0, "warmup_rate": 0.4}
+SAME.update(max_seq_len=32, logging_freq=1, bucket=True)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A classifier of both libraries with the same weights, head included, and pairs."""
+    folder = tmp_path_factory.mktemp("start")
+    source = open_model(
+        str(write_model(folder / "new", initializer_range=0.2)), model_type="ernie", from_scratch=True
+    )
+    (folder / "ours").mkdir()
+    build_classifier(source, seed=7, dropout=0.0).write(folder / "ours", source.vocab_file, 32)
+    convert_to_hugging_face(ToHuggingFaceConfig(str(folder / "ours"), str(folder / "theirs")))
+    for number, part in enumerate(("train", "dev", "test")):
+        write_pairs(folder / f"{part}.tsv", ROWS, seed=number)
+    python = folder / "peer_python"  # the peer's libraries lie beside those of this Python
+    path = Path(torch.__file__).parents[1]
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{path}" exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return folder
+
+
+def train_there(start, out, **changes):
+    """Train by Trainer, and return the events of its log and the log probabilities of the test pairs."""
+    flags = {"peer_python": start / "peer_python", "model_path": start / "theirs", "output_dir": out}
+    flags.update({f"{part}_file": start / f"{part}.tsv" for part in ("train", "dev", "test")})
+    flags.update(output_file=out.with_suffix(".tsv"), **{**SAME, **changes})
+    command = [sys.executable, "scripts/train_peer.py", *(f"--{k}={v}" for k, v in flags.items())]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    log = out / "peer.log"
+    assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")[-2000:]
+    return events_in(out), read_log_probabilities(out.with_suffix(".tsv"), 2)
+
+
+def events_in(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_step_of_the_peer_is_ours(start, tmp_path):
+    there, _ = train_there(start, tmp_path / "there")
+    files = {"train_file": str(start / "train.tsv"), "dev_file": str(start / "dev.tsv")}
+    train_pair(
+        TrainConfig(
+            model_name_or_path=str(start / "ours"),
+            output_dir=str(tmp_path / "here"),
+            kernels="plain",
+            device="cpu",
+            **files,
+            **SAME,
+        )
+    )
+    for split, most in (("train", 1e-4), ("valid", 1e-4)):
+        here, other = (
+            {event["step"]: event["loss"] for event in events if event["split"] == split and "loss" in event}
+            for events in (events_in(tmp_path / "here"), there)
+        )
+        assert set(other) == {1, 2, 3, 4, 5} <= set(here)
+        found = np.array([(here[step], other[step]) for step in sorted(other)])
+        assert np.abs(found[:, 0] - found[:, 1]).max() < most, found
+        assert np.ptp(found[:, 0]) > 10 * most, "the weights have hardly moved"
+
+
+def test_a_killed_training_of_the_peer_goes_on(start, tmp_path):
+    """From its newest whole checkpoint, to the same answers."""
+    settings = {"batch_size": 4, "epochs": 3, "dropout": 0.1}
+    events, whole = train_there(start, tmp_path / "whole", **settings)
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    newest = max((tmp_path / "cut").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    assert newest.name == "checkpoint-12"
+    (newest / "trainer_state.json").write_text("{")
+    (tmp_path / "cut" / "logits.npy").unlink()
+    again, answers = train_there(start, tmp_path / "cut", **settings)
+    steps = [(event["split"], event["step"]) for event in events]
+    assert [(event["split"], event["step"]) for event in again] == steps
+    assert np.allclose(answers, whole, atol=1e-4)

@@ -1,0 +1,184 @@
+"""A training by the peer's Trainer: its rows, its log and its answers; the peer is a small script."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
+
+import numpy as np
+import pytest
+import train_peer
+from fake_peer import write_fake_peer
+from places import ROOT
+from proof.curves import pairs_in, read_curve, seconds_in
+from proof.groups import peer as peer_group
+from proof.scale import Scale
+from side_by_side.peer import trainer
+from side_by_side.peer.python import OF_PADDLE, environment_of_peer
+from tiny_pair import write_model, write_pairs
+from waiting import until
+
+from data_tools.base.errors import InputError
+from ernie_pair.engine.lr_schedule import learning_rate
+from ernie_pair.pair.config.pair_config import TrainConfig
+from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
+
+
+@pytest.fixture
+def config(tmp_path):
+    """The flags of a training on small files."""
+    files = {f"{part}_file": str(write_pairs(tmp_path / f"{part}.tsv", 10)) for part in train_peer.PARTS}
+    return train_peer.TrainPeerConfig(
+        peer_python=write_fake_peer(tmp_path),
+        model_path=str(write_model(tmp_path / "model")),
+        output_dir=str(tmp_path / "out"),
+        output_file=str(tmp_path / "predictions.tsv"),
+        batch_size=4,
+        **files,
+    )
+
+
+def calls(tmp_path):
+    path = tmp_path / "out" / "calls"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_answers_of_the_peer_are_a_file_of_predictions(tmp_path, config):
+    for _ in range(2):
+        train_peer.train_peer(config)
+    assert calls(tmp_path) == 1  # the second time there is nothing to do
+    found = np.exp(read_log_probabilities(tmp_path / "predictions.tsv", 2))
+    likelier = 1 / (1 + np.exp(-1))
+    assert np.allclose(found[:, 1], [likelier if row % 2 else 1 - likelier for row in range(10)], atol=1e-5)
+    spec = json.loads((tmp_path / "out/spec.json").read_text())
+    assert (spec["seed"], spec["dropout"], spec["bucket"]) == (1234, 0.1, True) and spec["threads"] > 0
+    assert pairs_in(tmp_path / "out/metrics.jsonl") == 30 and seconds_in(tmp_path / "out/metrics.jsonl") > 0
+
+
+def test_a_training_by_other_flags_is_refused(tmp_path, config):
+    train_peer.train_peer(config)
+    (tmp_path / "predictions.tsv").unlink()
+    with pytest.raises(InputError, match="spec.json: epochs was 3 and is now 4; give another output_dir"):
+        train_peer.train_peer(replace(config, epochs=4))
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="spec.json: sha256_of_model was .* give another"):
+        train_peer.train_peer(config)
+    assert calls(tmp_path) == 1
+
+
+def test_what_ends_the_peer_is_one_line(tmp_path, config):
+    with pytest.raises(Exception, match="which is a bug .the peer's Trainer; see .*peer.log: its traceback"):
+        train_peer.train_peer(replace(config, seed=13))
+    assert not (tmp_path / "predictions.tsv").exists()
+    faults = {"/nowhere/python": "No such file", "/bin/false": "torch, transformers and accelerate"}
+    for python, told in faults.items():
+        with pytest.raises(InputError, match=told):
+            train_peer.train_peer(replace(config, peer_python=python))
+    with pytest.raises(InputError, match="nowhere is no folder; make one by ernie-pair convert --to hf"):
+        train_peer.train_peer(replace(config, model_path="nowhere"))
+
+
+def test_a_stopped_training_stops_the_peer(tmp_path, config):
+    flags = {**asdict(config), "seed": 14}
+    command = [sys.executable, "scripts/train_peer.py", *(f"--{name}={flags[name]}" for name in flags)]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        pid = until(lambda: read_number(tmp_path / "out" / "pid"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def read_number(path):
+    return int(path.read_text() or 0) if path.exists() else 0
+
+
+def test_flags_of_the_peer_are_those_of_train():
+    """By name and default: what is not said is the same on both sides."""
+    ours = {item.name: item.default for item in fields(TrainConfig)}
+    ours["warmup_rate"] = TrainConfig.USUAL_RATE  # which None stands for
+    own = {"peer_python", "model_path", "test_file", "output_file", "overwrite"}
+    theirs = {item.name: item.default for item in fields(train_peer.TrainPeerConfig)}
+    assert {name: ours[name] for name in theirs if name not in own} == {
+        name: value for name, value in theirs.items() if name not in own
+    }
+
+
+def flags_in(words):
+    return dict(word[2:].split("=", 1) for word in words if word.startswith("--"))
+
+
+@pytest.mark.parametrize("ending", ["", "_bf16"])
+def test_both_sides_are_told_the_same(ending):
+    runs = {run.name: run for run in peer_group.runs(Scale())}
+    ours = [flags_in(words) for words in runs[f"ours{ending}"].commands if "train" in words]
+    theirs = [
+        flags_in(words)
+        for words in runs[f"transformers{ending}"].commands
+        if words[0] == "scripts/train_peer.py"
+    ]
+    assert len(ours) == len(theirs) == Scale().seeds
+    places = {"model_name_or_path", "model_path", "peer_python", "test_file", "output_dir", "output_file"}
+    for one, other in zip(ours, theirs):
+        assert set(one) - set(other) - places == set(peer_group.OF_OURS)
+        shared = set(one) & set(other) - places
+        assert {name: one[name] for name in shared} == {name: other[name] for name in shared}
+        assert {"seed", "learning_rate", "epochs", "dropout", "precision", "train_file"} <= shared
+
+
+def test_rates_of_the_peer_are_ours():
+    for total, warmup in ((9, 0), (9, 3), (1, 0)):
+        for step in range(1, total + 1):
+            expected = learning_rate(step, max_lr=1, min_lr=0, warmup_steps=warmup, decay_steps=total + 1)
+            assert trainer.rate_share(step, total, warmup) == pytest.approx(expected)
+
+
+def test_a_log_counts_no_evaluation(tmp_path, monkeypatch):
+    clock = iter([0.0, 2.0, 4.0, 100.0, 101.0, 105.0])
+    monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(clock))
+    path = tmp_path / "metrics.jsonl"
+    log = trainer.TrainingLog(path, num_rows=6, batch_size=4)
+    log.start_clock()
+    log.end_step(1)
+    log.tell_training(loss=0.5)
+    log.end_step(2)
+    log.tell_evaluation(accuracy=0.5, loss=0.6)
+    log.start_clock()
+    log.end_step(3)
+    log.end_step(4)
+    log.tell_training(loss=0.25)
+    log.tell_training()
+    assert (pairs_in(path), seconds_in(path)) == (12, pytest.approx(2 + 2 + 1 + 4))
+    assert read_curve(path)["valid"] == [{"step": 2, "loss": 0.6, "accuracy": 0.5}]
+    assert [point["step"] for point in read_curve(path)["train"]] == [1, 4]
+
+
+def test_a_log_goes_on_from_a_checkpoint(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [{"split": "train", "step": step, "consumed_samples": 3 * step} for step in (1, 2, 3)]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"split": "tr')
+    log = trainer.TrainingLog(path, num_rows=6, batch_size=3, done=2)
+    log.start_clock()
+    log.end_step(3)
+    log.tell_training(loss=1.0)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [event["step"] for event in events] == [1, 2, 3]
+    assert events[-1]["consumed_samples"] == 9 and events[-1]["samples_per_second"] > 0
+
+
+def test_half_a_checkpoint_is_not_gone_on_from(tmp_path):
+    assert trainer.newest_checkpoint(tmp_path) == ("", 0)
+    for step, state in ((5, "{}"), (10, "{}"), (15, '{"step": '), (20, None)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if state is not None:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    assert trainer.newest_checkpoint(tmp_path) == (str(tmp_path / "checkpoint-10"), 10)
+
+
+def test_settings_of_paddle_do_not_reach_the_peer(monkeypatch):
+    for name in OF_PADDLE:
+        monkeypatch.setenv(name, "1")
+    environment = environment_of_peer(3)
+    assert not set(OF_PADDLE) & set(environment) and environment["OMP_NUM_THREADS"] == "3"
