@@ -101,7 +101,7 @@ class OptionalBuild(build_ext):
 class WholeSdist(sdist):
     """Beside the packages: the tests and what they read, so that who packages it anew can run them."""
 
-    FOLDERS = ("tests", "scripts", ".ci")
+    FOLDERS = ("tests", "scripts", "docs", ".ci")
     FILES = ("*.md", "constraints.txt", ".editorconfig", ".gitignore", ".pre-commit-config.yaml")
 
     def make_distribution(self):
