@@ -10,7 +10,8 @@ from ernie_pair.report.page import Made, Table, render_page, shown_cell
 
 TEMPLATE = Path(__file__).with_name("plot.html")
 CSS_LINES = {"-": "solid", "--": "dashed", ":": "dotted"}
-MOST_CHARTS, MOST_RESULTS = 9, 5
+MOST_CHARTS, MOST_RESULTS = 9, 4
+MINUTES = 16  # characters of 2026-01-31 12:00
 SPEED = "samples_per_second"
 BEST_NOTE = "valid: the best of the curve, and its step in brackets; train and test: the last value."
 SAME_NOTE = "The others are equal in all runs, as far as the runs say."
@@ -48,7 +49,9 @@ def results_of(runs: Sequence[Run], metrics: Sequence[str]) -> Table:
     for number, run in enumerate(runs):
         cells = [_cell(found, number, split, metric) for split, metric in columns]
         speed = last_of(run, "train", SPEED)
-        rows.append([run.name, run.started, run.step, *cells, None if speed is None else f"{speed:,.1f}"])
+        rows.append(
+            [run.name, run.started[:MINUTES], run.step, *cells, None if speed is None else f"{speed:,.1f}"]
+        )
     return Table("Results", heads, rows, BEST_NOTE)
 
 

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
-from browser import PICTURES, Browser, Look, start_chromium
-from package_command import command
+from browser import PICTURES, Browser, start_chromium
 from places import ROOT
 from ports import free_port
 
 pytestmark = pytest.mark.browser
 
 LARGEST = 200_000  # bytes, so that a clone stays small
+SCRATCH = (("scratch", "pair_scratch"),)
 NAMES = ("board", "plot", "report", "compare", "try_it")
 
 
@@ -44,15 +44,29 @@ def browser():
     driver.quit()
 
 
+def words_of(words):
+    return [sys.executable, "-m", "ernie_pair", *map(str, words)]
+
+
+def place_of(line):
+    """Where commands run, so that pages name files as the README does, output/quickstart/..."""
+    return {"cwd": line.parents[1], "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+
+
 @contextlib.contextmanager
-def started(*words):
+def started(line, *words):
     """Run a command that serves; it is stopped at the end."""
-    process = subprocess.Popen([sys.executable, "-m", "ernie_pair", *map(str, words)], cwd=ROOT)
+    process = subprocess.Popen(words_of(words), **place_of(line))
     try:
         yield
     finally:
         process.terminate()
         process.wait(timeout=60)
+
+
+def run(line, *words):
+    """Run a command to its end; the paths below ``line`` are relative."""
+    subprocess.run(words_of(words), check=True, timeout=300, **place_of(line))
 
 
 def answers(browser, address, seconds=60):
@@ -65,19 +79,20 @@ def answers(browser, address, seconds=60):
         time.sleep(0.5)
 
 
-def told(done):
-    assert done.code == 0, done.told
+def below(line):
+    """Return ``line`` as the commands name it."""
+    return Path(*line.parts[-2:])
 
 
 def test_picture_of_the_page_of_runs(line, browser, tmp_path):
-    told(command("plot", line / "pair", line / "pair_scratch", "--output", tmp_path / "runs.html"))
+    run(line, "plot", below(line) / "pair", below(line) / "pair_scratch", "--output", tmp_path / "runs.html")
     browser.open(tmp_path / "runs.html")
     browser.picture("plot", height=900)
 
 
 def test_picture_of_the_board(line, browser):
     port = free_port()
-    with started("board", line / "pair", line / "pair_scratch", "--port", port):
+    with started(line, "board", below(line) / "pair", below(line) / "pair_scratch", "--port", port):
         answers(browser, f"http://127.0.0.1:{port}/app/scalar")
         browser.wait("return document.querySelectorAll('canvas').length >= 4")
         time.sleep(3)  # the curves are drawn one after the other
@@ -85,23 +100,27 @@ def test_picture_of_the_board(line, browser):
 
 
 def test_picture_of_the_report(line, browser, tmp_path):
-    files = ["--input_file", line / "sample" / "pairs" / "test.tsv", "--output_file", tmp_path / "test.json"]
-    told(command("evaluate", "--model_path", line / "pair" / "best", *files, "--report", tmp_path / "report"))
+    model, test = below(line) / "pair" / "best", below(line) / "sample" / "pairs" / "test.tsv"
+    files = ["--input_file", test, "--output_file", tmp_path / "test.json", "--report", tmp_path / "report"]
+    run(line, "evaluate", "--model_path", model, *files)
     browser.open(tmp_path / "report" / "report.html")
     assert re.search(r"Date\s+20\d\d-", browser.text())
     browser.picture("report", height=1100)
 
 
-def test_pictures_of_models_and_of_the_service(line, browser, tmp_path):
-    models = f"'pretrained={line / 'pair' / 'best'}' 'scratch={line / 'pair_scratch' / 'best'}'"
-    test = line / "sample" / "pairs" / "test.tsv"
-    flags = ["--int8", "last", "--output_dir", tmp_path / "compared"]
-    told(command("compare-models", "--models", models, "--input_file", test, *flags))
-    browser.open(tmp_path / "compared" / "models.html", Look((1280, 420)))
+def test_picture_of_models_compared(line, browser, tmp_path):
+    best = {name: below(line) / folder / "best" for name, folder in (("pretrained", "pair"), *SCRATCH)}
+    models = " ".join(f"'{name}={path}'" for name, path in best.items())
+    test = below(line) / "sample" / "pairs" / "test.tsv"
+    run(line, "compare-models", "--models", models, "--input_file", test, "--output_dir", tmp_path / "made")
+    browser.open(tmp_path / "made" / "models.html")
     browser.picture("compare", height=420)
+
+
+def test_picture_of_the_service(line, browser, tmp_path):
     exported, port = tmp_path / "exported", free_port()
-    told(command("export", "--model_path", line / "pair" / "best", "--output_dir", exported))
-    with started("serve", "--model", exported, "--port", port):
+    run(line, "export", "--model_path", below(line) / "pair" / "best", "--output_dir", exported)
+    with started(line, "serve", "--model", exported, "--port", port):
         answers(browser, f"http://127.0.0.1:{port}/?a=碎屏险能不能退呢&b=请问已经买了的碎屏险可以退吗")
         browser.wait("return !document.getElementById('answer').hidden")
         browser.picture("try_it", height=980)
