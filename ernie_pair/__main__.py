@@ -127,13 +127,13 @@ COMMANDS = {
         "ernie_pair.dashboard.board",
         "board",
         "BoardConfig",
-        "open VisualDL on the curves of several runs",
+        "Show the curves of several runs in VisualDL",
     ),
     "plot": (
         "ernie_pair.dashboard.plot_runs",
         "plot",
         "PlotConfig",
-        "draw curves of runs as a picture, or a page that compares them",
+        "Draw the curves of runs as a picture, or as a page that compares them",
     ),
     "show-checkpoint": (
         "ernie_pair.checkpoint.show_checkpoint",
@@ -315,23 +315,17 @@ COMPLETION = ("completion", "Print a completion script for bash or zsh")
 
 # What a person wants to do, and the commands for it, in the order in which they are needed.
 GROUPS = {
-    "first steps": (*("quickstart", "make-sample"),),
-    "data": (
-        *("text-to-json", "audit-text", "build-vocab", "create-corpus", "prepare", "build-ngrams"),
-        *("inspect-data", "audit-pairs", "mine", "pseudo-label"),
-    ),
-    "pretraining": (
-        *("new-model", "pretrain", "convert", "fill-mask", "evaluate-mlm", "show-checkpoint"),
-        *("diff-checkpoints", "average-checkpoints"),
-    ),
-    "sentence pairs": (*("train", "distill", "predict", "cross-validate", "search-params"),),
-    "evaluation": (*("evaluate", "compare-starts", "compare-models", "robustness"),),
-    "embeddings and search": (
-        *("train-embedding", "embed", "evaluate-embedding", "export-embedding", "index", "search"),
-    ),
-    "deployment": (*("export", "ensemble", "run", "serve"),),
-    "several processes": (*("launch", "config"),),
-    "environment": (*("doctor", "check", "check-gpu", "link-cuda", "completion", "help"),),
+    "first steps": "quickstart make-sample",
+    "data": "text-to-json audit-text build-vocab create-corpus prepare build-ngrams inspect-data audit-pairs "
+    "mine pseudo-label",
+    "pretraining": "new-model pretrain convert fill-mask evaluate-mlm",
+    "sentence pairs": "train distill predict cross-validate search-params",
+    "evaluation": "evaluate compare-starts compare-models robustness",
+    "embeddings and search": "train-embedding embed evaluate-embedding export-embedding index search",
+    "runs and checkpoints": "board plot show-checkpoint diff-checkpoints average-checkpoints",
+    "deployment": "export ensemble run serve",
+    "several processes": "launch config",
+    "environment": "doctor check check-gpu link-cuda completion help",
 }
 
 

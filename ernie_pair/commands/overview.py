@@ -11,10 +11,10 @@ from ernie_pair.commands.other_names import OTHER_NAMES
 Entry = Tuple[str, str, str, str]
 
 
-def overview(groups: Mapping[str, Sequence[str]], purposes: Dict[str, str]) -> str:
+def overview(groups: Mapping[str, str], purposes: Dict[str, str]) -> str:
     """Return what `ernie-pair --help` prints: a line for each command, by subject.
 
-    A form of a command, `convert --to hf`, stands behind the command.
+    ``groups``: {subject: names of commands}. A form of a command, `convert --to hf`, stands behind it.
     """
     width = max(map(len, purposes)) + 2
     lines = [
@@ -24,7 +24,9 @@ def overview(groups: Mapping[str, Sequence[str]], purposes: Dict[str, str]) -> s
     ]
     for title, names in groups.items():
         lines += ["", f"{title}:"]
-        shown = [one for name in names for one in purposes if one.startswith(f"{name} ") or one == name]
+        shown = [
+            one for name in names.split() for one in purposes if one.startswith(f"{name} ") or one == name
+        ]
         lines += [f"  {one.ljust(width)}{purposes[one]}" for one in shown]
     return "\n".join(lines)
 
