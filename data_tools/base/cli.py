@@ -1,5 +1,7 @@
 """A class of options is a command line: flags, YAML file, help, one-line errors."""
 
+import os
+import select
 import sys
 from pathlib import Path
 from typing import Callable, Dict, Optional, Sequence, Type, TypeVar
@@ -13,6 +15,7 @@ from data_tools.base.options import Given, Options, hints_of, read_given
 Config = TypeVar("Config", bound=Options)
 LONGEST_MESSAGE = 600  # characters of an error line
 _MESSAGE_END = 200  # of these: its cure
+READER_GONE = 141  # as of a process that SIGPIPE has ended
 
 
 def parse_config(
@@ -41,6 +44,7 @@ def build_config(config_class: Type[Config], given: Dict[str, Given]) -> Config:
 def leave_with_help(config_classes: Sequence[Type[Options]], program: str) -> None:
     """Print the help and end the process."""
     sys.stdout.write(help_text(config_classes, program))
+    sys.stdout.flush()
     sys.exit(0)
 
 
@@ -61,7 +65,9 @@ def run_command(command: Callable[[Config], None], config_class: Type[Config], a
 def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     """Run ``action``; report what a person can fix as one line and return the exit code."""
     try:
-        return action() or 0
+        code = action() or 0
+        sys.stdout.flush()
+        return code
     except ErniePairError as error:
         return _report(error.message, error.exit_code)
     except ModuleNotFoundError as error:
@@ -70,6 +76,8 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
             raise
         return _report(missing.message, missing.exit_code)
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _reader_has_gone():
+            return READER_GONE
         return _report(describe_os_error(error), MachineError.exit_code)
     except MemoryError:
         return _report("out of memory; take less at a time, or a larger machine", MachineError.exit_code)
@@ -78,6 +86,20 @@ def exit_code_of(action: Callable[[], Optional[int]]) -> int:
     except Stopped as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.exit_code
+
+
+def _reader_has_gone() -> bool:
+    """Return whether nobody reads the standard output any more, as behind `| head`; its rest is then lost."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # of a notebook or a test
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    has_gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if has_gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return has_gone
 
 
 def _report(message, code: int) -> int:
