@@ -47,7 +47,7 @@ def clone(tmp_path):
     (folder / "scripts" / "runs.sh").write_text(
         'set -eu\n. "$(dirname "$0")/environment.sh"\nexec "$PY" runs\n'
     )
-    for name in (*MADE_FROM, "data_tools/helpers.cpp"):
+    for name in (*MADE_FROM, "data_tools/helpers.cpp", "scripts/install_chromium.sh"):
         (folder / name).write_text("")
     write_program(folder / ".venv" / "bin" / "python", SAYS)
     return folder

@@ -42,11 +42,11 @@ class ChildCommand:
         log: Optional[Path] = None,
         environment: Optional[Dict[str, str]] = None,
         program: Sequence[str] = ("-m", "ernie_pair"),
-        python: str = sys.executable,
+        python: Optional[str] = None,
     ):
         self._where = f"{name}; see {log}" if log else f"{name}; its lines stand above"
         self._log, self._before = log, log.stat().st_size if log and log.is_file() else 0
-        command = [python, *program, *words]
+        command = [python or sys.executable, *program, *words]
         if log is None:
             self._process = subprocess.Popen(command, env=environment)
             return

@@ -83,7 +83,7 @@ def test_repeated_kills_change_nothing(tmp_path, name, kills, max_steps):
         assert set(before[-2:]) <= set(published(output)) or len(published(output)) >= 3
         assert "error:" not in said and "Traceback" not in said, said
         if "resumed" in said:
-            assert f"step_{before[-1]:08d}: step {before[-1]}," in said
+            assert f"step_{before[-1]:08d}: " in said
     last = start(half, settings, "cut")
     assert last.communicate()[1] and last.returncode == 0
     assert_same_end(output, tmp_path / "whole")

@@ -120,8 +120,9 @@ def compare_starts(config: CompareConfig) -> None:
     runs = Runs(output_dir, config.train_config, train, config.seeds, len(names), symmetric)
     if not runs.is_begun():
         refuse_existing([output_dir / TEST], config.overwrite)
+    runs.plan(starts, pairs)
     keep_config(output_dir, "compare-starts", config)
-    runs.make(starts, pairs)
+    runs.make(starts)
     logits = {start.name: [runs.logits(start, seed, len(pairs)) for seed in runs.seeds] for start in starts}
     comparison = compare(logits, pairs.known_labels, list(runs.seeds), config.bootstrap)
     domain = None if corpus is None else _domain_losses(starts, corpus, config, train)

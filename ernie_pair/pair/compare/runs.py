@@ -68,9 +68,12 @@ class Runs:
         self.num_classes, self.symmetric = num_classes, symmetric
         self.seeds = range(train.seed, train.seed + seeds)
 
-    def make(self, starts: List[Candidate], test: Pairs) -> None:
-        """Train and predict what is not there yet. Raises an ErniePairError as a run that fails does."""
+    def plan(self, starts: List[Candidate], test: Pairs) -> None:
+        """Keep what is to be made. Raises InputError when the folder holds other runs, or another's files."""
         self._keep_plan(self._plan(starts, test), test)
+
+    def make(self, starts: List[Candidate]) -> None:
+        """Train and predict what is not there yet. Raises an ErniePairError as a run that fails does."""
         wanted = [(start, seed) for seed in self.seeds for start in starts]
         folders = [self.folder(*run) for run in wanted]
         named = [f"{folder}; see {_log_of(folder)}" for folder in folders]

@@ -46,7 +46,7 @@ def test_a_run_goes_on_in_the_phase_that_it_was_in(world, whole, step):
     shutil.copytree(whole, cut, symlinks=True)
     for number in range(step + 1, 7):
         shutil.rmtree(cut / "checkpoints" / f"step_{number:08d}")
-    assert f"step {step}, {8 * step} samples seen" in pretrain(world, cut, num_workers=1)
+    assert f"step_{step:08d}: {8 * step} samples seen" in pretrain(world, cut, num_workers=1)
     assert events(cut) == events(whole)
     for name in ("static_vars.safetensors", "optimizer-00000-of-00001.safetensors"):
         assert (cut / "model_last" / name).read_bytes() == (whole / "model_last" / name).read_bytes()

@@ -360,8 +360,8 @@ def test_openapi_says_what_is_asked_and_what_is_answered():
         assert str(refused.status_code) in route["responses"] and set(refused.json()) == {"error"}
 
 
-def test_the_readme_shows_the_line_that_the_service_says():
+def test_the_page_shows_the_line_that_the_service_says():
     from ernie_pair.server.documentation import curl_line
 
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert curl_line("127.0.0.1:8000") in readme
+    page = (ROOT / "docs" / "en" / "ship.md").read_text(encoding="utf-8")
+    assert curl_line("127.0.0.1:8000") in page

@@ -20,9 +20,9 @@ SETTINGS = {
 }
 
 
-def loop_of_the_readme():
+def loop_of_the_page():
     """The statements between opening the parts and the evaluation."""
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "en" / "fine-tune.md").read_text(encoding="utf-8")
     (block,) = [b for b in re.findall(r"```python\n(.*?)```", page, re.S) if "open_parts" in b]
     imports = block.split("\n\n")[0]
     return (
@@ -55,7 +55,7 @@ def test_a_loop_of_ones_own_gives_the_weights_of_the_trainer(tmp_path, make, cha
     last = read_weights(tmp_path / "run" / "model_last" / "model.safetensors")
     trainer = make("loop", **changes)
     before = {name: value.numpy() for name, value in trainer.model.named_parameters()}
-    exec(loop_of_the_readme(), {"trainer": trainer})
+    exec(loop_of_the_page(), {"trainer": trainer})
     after = {name: value.numpy() for name, value in trainer.model.named_parameters()}
     assert after.keys() == last.keys() and any(not np.array_equal(after[n], before[n]) for n in after)
     for name, value in after.items():
