@@ -17,7 +17,8 @@ from ernie_pair.run_config.kept_config import find_config, latest_of
 
 LARGEST = 1 << 22  # bytes of a manifest
 DEPTH = 3  # folders below a named one in which runs are looked for
-PASSED = ("checkpoints", "vdl", "cache", "log", "earlier-")
+PASSED = ("checkpoints", "vdl", "cache", "log")  # folders of a run that hold none
+ASIDE = "earlier-"  # begins the name of what --fresh_start set aside
 Event = Dict[str, Any]
 
 
@@ -66,7 +67,8 @@ def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
         yield folder
     elif depth and not (folder / EVENTS).is_file():
         for inner in sorted(folder.iterdir()):
-            if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith(PASSED):
+            is_passed = inner.name in PASSED or inner.name.startswith(ASIDE)
+            if inner.is_dir() and not inner.is_symlink() and not is_passed:
                 yield from _runs_in(inner, depth - 1)
 
 

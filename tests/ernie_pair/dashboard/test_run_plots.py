@@ -66,6 +66,13 @@ def test_runs_below_a_folder_are_found_and_named_shortly(runs):
     assert [run.name for run in open_runs([str(runs[0]), str(runs[0].parent)])] == ["a", "b"]  # each once
 
 
+def test_only_the_folders_of_a_run_are_passed_over(tmp_path):
+    names = ("cache_on", "checkpoints2", "log_odds", "vdl-try")
+    for name in (*names, "cache", "checkpoints", "log", "vdl", "earlier-20240501-120000-abcd"):
+        write_pair_run(tmp_path / name, steps=5)
+    assert [run.name for run in open_runs([str(tmp_path)])] == list(names)
+
+
 def test_names_take_as_many_parts_as_tell_them_apart(tmp_path):
     assert short_names([tmp_path / "x" / "out", tmp_path / "y" / "out"]) == ["x/out", "y/out"]
     assert short_names([tmp_path / "a\n%b"]) == ["a__b"]
