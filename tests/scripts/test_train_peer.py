@@ -68,6 +68,17 @@ def test_a_training_by_other_flags_is_refused(tmp_path, config):
     assert calls(tmp_path) == 1
 
 
+def test_a_training_goes_on_where_its_folder_was_moved(tmp_path, config):
+    train_peer.train_peer(config)
+    (tmp_path / "predictions.tsv").unlink()
+    (tmp_path / "model").rename(tmp_path / "moved")
+    (tmp_path / "out").rename(tmp_path / "out_moved")
+    places = {"model_path": str(tmp_path / "moved"), "output_dir": str(tmp_path / "out_moved")}
+    train_peer.train_peer(replace(config, **places))
+    spec = json.loads((tmp_path / "out_moved/spec.json").read_text())
+    assert (tmp_path / "predictions.tsv").is_file() and spec["model"] == places["model_path"]
+
+
 def test_what_ends_the_peer_is_one_line(tmp_path, config):
     with pytest.raises(Exception, match="which is a bug .the peer's Trainer; see .*peer.log: its traceback"):
         train_peer.train_peer(replace(config, seed=13))
