@@ -172,11 +172,13 @@ def _refuse_other_number(item: Field, value: List) -> None:
 
 
 def _refuse_dash(item: Field, value: object) -> None:
-    """Raise InputError for `-` as the name of a file where it is none of the standard streams."""
+    """Raise InputError for `-` where it is none of the standard streams, or one among files."""
     streams = item.metadata["stdin"] or item.metadata["stdout"]
+    name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
+    if isinstance(value, list) and len(value) > 1 and DASH in value and streams:
+        raise InputError(f"{name} -: standard input stands alone; leave it out, or all others")
     if value == DASH and place_word(item.name) and not streams:
         place = "folder" if place_word(item.name) == "FOLDER" else "file"
-        name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
         raise InputError(f"{name} -: it is no standard stream; name a {place}")
 
 

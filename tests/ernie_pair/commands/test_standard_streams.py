@@ -224,6 +224,13 @@ def test_a_pair_of_one_text_is_one_error_line(words, capsys):
     assert capsys.readouterr().err == "error: --pair: expected 2 arguments; correct it\n"
 
 
+@pytest.mark.parametrize("words", ["- a.txt", "a.txt -", "- -"])
+def test_a_dash_among_files_is_one_error_line(words, capsys):
+    assert exit_code_of(lambda: _run(["audit-text", *words.split()])) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: INPUT -: standard input stands alone") and told.count("\n") == 1
+
+
 def test_processes_cannot_share_the_input(monkeypatch):
     monkeypatch.setenv("PADDLE_TRAINERS_NUM", "2")
     with pytest.raises(InputError, match="several processes cannot share standard input; give a file"):
