@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -177,6 +178,15 @@ def test_a_log_goes_on_from_a_checkpoint(tmp_path):
     events = [json.loads(line) for line in path.read_text().splitlines()]
     assert [event["step"] for event in events] == [1, 2, 3]
     assert events[-1]["consumed_samples"] == 9 and events[-1]["samples_per_second"] > 0
+
+
+def test_the_best_model_is_found_where_it_was_moved(tmp_path):
+    library = SimpleNamespace(TrainerCallback=object)
+    callback = trainer._logging_callback(library, trainer.TrainingLog(tmp_path / "metrics.jsonl", 6, 3))
+    for before, after in (("/before/checkpoint-2", str(tmp_path / "checkpoint-2")), (None, None)):
+        state = SimpleNamespace(best_model_checkpoint=before)
+        callback.on_train_begin(SimpleNamespace(output_dir=str(tmp_path)), state, None)
+        assert state.best_model_checkpoint == after
 
 
 def test_half_a_checkpoint_is_not_gone_on_from(tmp_path):
