@@ -40,6 +40,7 @@ from ernie_pair.processes.world import World
 LABELS = parse_label_map("0=0,1=1")
 PARTS = ("train", "dev", "test")
 SPEC, LOG, LOGITS = "spec.json", "peer.log", "logits.npy"
+NOT_COMPARED = ("model", "threads")  # of a spec: the model is known by its sha256
 FILES = ("model_path", *(f"{part}_file" for part in PARTS))
 # Of the flags, what decides no weight: where things lie.
 PLACES = ("peer_python", "output_dir", "output_file", *FILES)
@@ -151,7 +152,7 @@ def _source(config: TrainPeerConfig, part: str) -> PairSource:
 def _refuse_other(path: Path, spec: Dict[str, Any]) -> None:
     before = read_json_object(path, "give another --output_dir, or remove the file")
     for name, value in spec.items():
-        if name != "threads" and before.get(name) != value:
+        if name not in NOT_COMPARED and before.get(name) != value:
             raise InputError(
                 f"{path}: {name} was {before.get(name)} and is now {value}; give another --output_dir"
             )

@@ -21,7 +21,8 @@ class SplitWords(NamedTuple):
 class _Splitter(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise InputError: all that this parser can miss is words of a flag that takes several."""
-        raise InputError(f"{message.replace('argument ', '').replace('argument(s)', 'words')}; correct it")
+        fault = message.replace("argument ", "").replace("argument(s)", "words")
+        raise InputError(f"{fault}; correct it, or put texts that begin with - into a file for --input_file")
 
 
 def flag_names(config_class: Type[Options]) -> List[str]:

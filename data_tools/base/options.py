@@ -172,11 +172,13 @@ def _refuse_other_number(item: Field, value: List) -> None:
 
 
 def _refuse_dash(item: Field, value: object) -> None:
-    """Raise InputError for `-` as the name of a file where it is none of the standard streams."""
+    """Raise InputError for `-` where it is none of the standard streams, or one among files."""
     streams = item.metadata["stdin"] or item.metadata["stdout"]
+    name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
+    if isinstance(value, list) and len(value) > 1 and DASH in value and streams:
+        raise InputError(f"{name} -: standard input stands alone; leave it out, or all others")
     if value == DASH and place_word(item.name) and not streams:
         place = "folder" if place_word(item.name) == "FOLDER" else "file"
-        name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
         raise InputError(f"{name} -: it is no standard stream; name a {place}")
 
 
@@ -209,7 +211,7 @@ def _hints_of(config_class: Hashable) -> Dict[str, Any]:
     hints = get_type_hints(config_class)
     for item in fields(config_class):  # type: ignore[arg-type]  # a dataclass, which can be hashed
         if item.metadata.get("choices"):
-            may_be_none = _without_none(hints[item.name])[1]
+            may_be_none = without_none(hints[item.name])[1]
             hints[item.name] = Literal[item.metadata["choices"]]
             hints[item.name] = Optional[hints[item.name]] if may_be_none else hints[item.name]
     return hints
@@ -220,15 +222,14 @@ def read_given(given: Given, hint) -> object:
 
     The one reader of flags, of files of flags and of the file of `ernie-pair launch`.
     """
-    several, _ = _without_none(hint)
-    if get_origin(several) is list:
+    inner, may_be_none = without_none(hint)
+    if may_be_none and isinstance(given.text, str) and given.text.lower() in NOTHING:
+        return None
+    if get_origin(inner) is list:
         texts = [given.text] if isinstance(given.text, str) else given.text
-        return [read_given(Given(text, given.where), get_args(several)[0]) for text in texts]
+        return [read_given(Given(text, given.where), get_args(inner)[0]) for text in texts]
     text = given.text if isinstance(given.text, str) else given.text[0]
     refuse_long_value(given.where, text)
-    inner, may_be_none = _without_none(hint)
-    if may_be_none and text.lower() in NOTHING:
-        return None
     return checked(_parsed(text, inner), inner, given.where)
 
 
@@ -248,7 +249,7 @@ def checked(value, hint, where: str) -> object:
 
     A whole number is a number, a path is a text, and a tuple is a list.
     """
-    kind, may_be_none = _without_none(hint)
+    kind, may_be_none = without_none(hint)
     if value is None and may_be_none:
         return None
     if get_origin(kind) is list and isinstance(value, (list, tuple)) and value:
@@ -272,7 +273,7 @@ def checked(value, hint, where: str) -> object:
 
 def kind_of(hint) -> str:
     """Return what an option of a type takes, in words."""
-    kind, _ = _without_none(hint)
+    kind, _ = without_none(hint)
     if get_origin(kind) is Union:
         number, words = get_args(kind)
         return " or ".join([_KINDS[number], *get_args(words)])
@@ -296,7 +297,7 @@ def refuse_empty(config: Options, *names: str) -> None:
             raise InputError(f"--{name} is empty; name the file or folder to write to")
 
 
-def _without_none(hint) -> Tuple[object, bool]:
+def without_none(hint) -> Tuple[object, bool]:
     """Return (the type, may the value be None as well?) of an option.
 
     The type of a number or a word, Union[int, Literal["auto"]], stays one.

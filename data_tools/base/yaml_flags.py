@@ -19,7 +19,7 @@ from typing import (
 import yaml
 
 from data_tools.base.errors import InputError
-from data_tools.base.options import Given
+from data_tools.base.options import Given, without_none
 from data_tools.base.regular_file import FileRefusedError, read_regular
 from data_tools.flags.nearest import advice_on, meant_flags
 
@@ -99,12 +99,11 @@ def _given_in(entry: Entry, hints: Dict[str, object]) -> Given:
     name, value, where = entry
     if name not in hints:
         raise InputError(f"{where}: {name[:40]} is no flag; {nearest([name], hints)}")
-    if get_origin(hints[name]) is list and isinstance(value, yaml.SequenceNode) and value.value:
-        texts = [
-            _given_in(Entry(name, item, where), {name: get_args(hints[name])[0]}).text for item in value.value
-        ]
+    kind, may_be_none = without_none(hints[name])
+    if get_origin(kind) is list and isinstance(value, yaml.SequenceNode) and value.value:
+        texts = [_given_in(Entry(name, item, where), {name: get_args(kind)[0]}).text for item in value.value]
         return Given([str(text) for text in texts], f"{where}: {name}")
-    is_empty = value.tag.endswith(":null") and type(None) not in get_args(hints[name])
+    is_empty = value.tag.endswith(":null") and not may_be_none
     if is_empty or not isinstance(value, yaml.ScalarNode) or value.tag not in PLAIN_TAGS:
         raise InputError(f"{where}: {name} has no single value; give it one, or remove the line")
     return Given(value.value, f"{where}: {name}")

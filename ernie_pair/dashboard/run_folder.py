@@ -4,20 +4,21 @@ import itertools
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
 
-import yaml
-
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.regular_file import FileRefusedError, read_regular
 from data_tools.files.json_file import JsonError, parse_json_object
+from data_tools.files.results import MAKER
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_note import read_run
 from ernie_pair.checkpoint.used_folder import CHECKPOINTS, EVENTS
 from ernie_pair.engine.run_log import read_all_events
+from ernie_pair.run_config.config_yaml import read_own_config
+from ernie_pair.run_config.kept_config import find_config, latest_of
 
-CONFIG = "config.yaml"  # of a run: its resolved flags
-LARGEST = 1 << 22  # bytes of a file of flags or a manifest
+LARGEST = 1 << 22  # bytes of a manifest
 DEPTH = 3  # folders below a named one in which runs are looked for
-PASSED = ("checkpoints", "vdl", "cache", "log", "earlier-")
+PASSED = ("checkpoints", "vdl", "cache", "log")  # folders of a run that hold none
+ASIDE = "earlier-"  # begins the name of what --fresh_start set aside
 Event = Dict[str, Any]
 
 
@@ -66,7 +67,8 @@ def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
         yield folder
     elif depth and not (folder / EVENTS).is_file():
         for inner in sorted(folder.iterdir()):
-            if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith(PASSED):
+            is_passed = inner.name in PASSED or inner.name.startswith(ASIDE)
+            if inner.is_dir() and not inner.is_symlink() and not is_passed:
                 yield from _runs_in(inner, depth - 1)
 
 
@@ -84,13 +86,15 @@ def _printable(name: str) -> str:
 
 
 def flags_of(folder: Path) -> Dict[str, object]:
-    """Return the flags of a run: of its config.yaml, otherwise those its newest checkpoint is known by."""
-    try:
-        found = yaml.safe_load(read_regular(folder / CONFIG, LARGEST).decode("utf-8"))
-        if isinstance(found, dict):
-            return _single_values(found)
-    except (FileRefusedError, OSError, UnicodeDecodeError, yaml.YAMLError):
-        pass
+    """Return the flags of the last start of a run: of its config.yaml, whatever number that has.
+
+    Without one they are those that its newest checkpoint is known by.
+    """
+    note = _note_of(folder)
+    known_by = {"made_by": MAKER, **({"run_id": note["run_id"]} if note else {})}
+    found = read_own_config(find_config(folder, known_by))
+    if found is not None:
+        return _single_values(latest_of(found)[0])
     for manifest in sorted(folder.glob(f"{CHECKPOINTS}/step_*/{MANIFEST}"), reverse=True):
         try:
             content = parse_json_object(read_regular(manifest, LARGEST))
@@ -115,7 +119,12 @@ def _single_values(mapping: Dict[Any, Any]) -> Dict[str, object]:
 
 
 def _started(folder: Path) -> str:
+    return str(_note_of(folder).get("started", "")).replace("T", " ")
+
+
+def _note_of(folder: Path) -> Dict[str, Any]:
+    """Return run.json of a folder; {} where there is none, or what has its name is none."""
     try:
-        return str(read_run(folder).get("started", "")).replace("T", " ")
+        return read_run(folder)
     except (CheckpointError, OSError):
-        return ""
+        return {}

@@ -15,6 +15,7 @@ from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError, MachineError, message_of
 from data_tools.base.installation import version_of
 from data_tools.files.keyed_cache import KeyedCache, user_cache
+from data_tools.files.nothing_kept import nothing_kept
 from ernie_pair.device.cpu_cores import cpu_quota, listed_cores, share_of
 from ernie_pair.device.cpu_env import asked_threads
 from ernie_pair.device.cpu_level import processor_name
@@ -47,7 +48,7 @@ def choose_processes(
             "--processes auto finds no number of processes that these flags allow on this machine's cores; "
             "give a number, --processes 1 for example, to see why"
         )
-    with StopSignals():  # what is timed ends with this process
+    with StopSignals(), nothing_kept(config.dry_run):  # what is timed ends with this process
         choice = _choose(config, candidates)
     sys.stderr.write(f"--processes auto: {choice.reason}\n")
     chosen = next(one for one in candidates if one.launch.processes == choice.processes)

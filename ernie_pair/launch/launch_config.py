@@ -22,7 +22,14 @@ from typing import Any, Dict, List, Literal, Optional, Sequence, Tuple, Type, Un
 
 from data_tools.base.cli import build_config, leave_with_help
 from data_tools.base.errors import InputError
-from data_tools.base.flag_words import flag_names, flags_given, given_by, split_words
+from data_tools.base.flag_words import (
+    SplitWords,
+    flag_names,
+    flags_given,
+    flags_of_several,
+    given_by,
+    split_words,
+)
 from data_tools.base.options import Given, Options, hints_of, option, read_given
 from data_tools.base.yaml_flags import Entry, launch_file, read_entries
 from ernie_pair.embedding.train.embedding_config import TrainEmbeddingConfig
@@ -148,7 +155,7 @@ def read_launch(
     if not first or first.startswith("-"):
         raise InputError(f"give a file or one of {', '.join(CONFIGS)} first: ernie-pair launch FILE [flags]")
     block, beside = _entries_of(first)
-    split = split_words(words[1:], _names_of(LaunchConfig, *CONFIGS.values()))
+    split = _split(words[1:], LaunchConfig, *CONFIGS.values())
     of_file = {**read_entries(block, hints_of(LaunchConfig)), "file": Given(first, "FILE")}
     launch = build_config(LaunchConfig, {**of_file, **_command_of(first), **flags_given(split, LaunchConfig)})
     _refuse_two_commands(first, launch.command)
@@ -156,7 +163,7 @@ def read_launch(
     config, given = _read_started(launch, beside, words[1:], sizes or {})
     usual = os.path.join(getattr(config, "output_dir", ""), "log")
     log_dir = launch.log_dir or (dry_log_dir() if getattr(config, "dry_run", False) else usual)
-    return replace(launch, log_dir=log_dir), [f"--{name}={value.text}" for name, value in given.items()]
+    return replace(launch, log_dir=log_dir), [word for name in given for word in _words_of(name, given[name])]
 
 
 def _read_started(
@@ -164,7 +171,7 @@ def _read_started(
 ) -> Tuple[Any, Dict[str, Given]]:
     """Return the options of what is started, and what was given of them. Raises InputError."""
     started = CONFIGS[launch.command]
-    split = split_words(words, _names_of(LaunchConfig, started))
+    split = _split(words, LaunchConfig, started)
     given = {**read_entries(beside, hints_of(started)), **given_by(split, started)}
     given.update({name: Given(str(value), "--processes auto") for name, value in sizes.items()})
     layout = replace(launch, processes=_fewest(given)) if launch.is_auto else launch
@@ -224,5 +231,14 @@ def shown(words: Sequence[str]) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def _names_of(*config_classes: type) -> List[str]:
-    return [name for config_class in config_classes for name in flag_names(config_class)]
+def _words_of(name: str, given: Given) -> List[str]:
+    return [f"--{name}={given.text}"] if isinstance(given.text, str) else [f"--{name}", *given.text]
+
+
+def _split(words: Sequence[str], *config_classes: Type[Options]) -> SplitWords:
+    """Split words at the flags of several classes. Raises InputError for a flag of none of them."""
+    names = [name for config_class in config_classes for name in flag_names(config_class)]
+    several: Dict[str, int] = {}
+    for config_class in config_classes:
+        several.update(flags_of_several(config_class))
+    return split_words(words, names, several)

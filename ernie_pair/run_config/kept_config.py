@@ -5,7 +5,7 @@ import logging
 import os
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Tuple
 
 from data_tools.base.options import Options
 from data_tools.base.yaml_flags import ABOUT
@@ -66,33 +66,41 @@ def _fields(config: Options):
     return config.__dataclass_fields__.items()
 
 
-def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Path:
-    """Return the file of this run in ``folder``, or where it is to be."""
+def find_config(folder: Path, known_by: Mapping[str, object]) -> Path:
+    """Return the config.yaml in ``folder`` that says ``known_by`` of itself, or where it is to be."""
     first, ending = os.path.splitext(CONFIG_YAML)
     numbered = (f"{first}-{number}{ending}" for number in itertools.count(2))
-    for name in itertools.chain([CONFIG_YAML], numbered):
-        path = folder / name
-        if not os.path.lexists(path) or _is_of(path, command, known_by):
-            break
+    paths = (folder / name for name in itertools.chain([CONFIG_YAML], numbered))
+    return next(path for path in paths if not os.path.lexists(path) or _is_of(path, known_by))
+
+
+def latest_of(content: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Return the flags and the versions of the last start that the ``content`` of a config.yaml tells of."""
+    flags = {name: value for name, value in content.items() if name != ABOUT}
+    with_versions = dict(content[ABOUT].get("versions") or {})
+    for change in _changes_in(content[ABOUT]):
+        flags.update({name: pair[1] for name, pair in change.get("flags", {}).items()})
+        with_versions.update({name: pair[1] for name, pair in change.get("versions", {}).items()})
+    return flags, with_versions
+
+
+def _place_in(folder: Path, command: str, known_by: Mapping[str, object]) -> Path:
+    """Return the file of this run in ``folder``, or where it is to be."""
+    path = find_config(folder, {"command": command, **known_by})
     if path.name != CONFIG_YAML and not os.path.lexists(path):
         logger.warning("%s is not of this run and stays; its flags go to %s", folder / CONFIG_YAML, path.name)
     return path
 
 
-def _is_of(path: Path, command: str, known_by: Mapping[str, object]) -> bool:
-    about = (read_own_config(path) or {}).get(ABOUT, {})
-    return {"command": command, **known_by}.items() <= about.items()
+def _is_of(path: Path, known_by: Mapping[str, object]) -> bool:
+    return known_by.items() <= (read_own_config(path) or {}).get(ABOUT, {}).items()
 
 
 def _change(
     there: Dict[str, Any], flags: Dict[str, Any], about: Dict[str, Any], defaults: Dict[str, Any]
 ) -> Dict[str, Any]:
     """Return what this start does otherwise than the one before it; {} for nothing."""
-    before = {name: value for name, value in there.items() if name != ABOUT}
-    with_versions = dict(there[ABOUT].get("versions") or {})
-    for change in _changes_in(there[ABOUT]):
-        before.update({name: pair[1] for name, pair in change.get("flags", {}).items()})
-        with_versions.update({name: pair[1] for name, pair in change.get("versions", {}).items()})
+    before, with_versions = latest_of(there)
     known = {**as_read({name: defaults[name] for name in flags if name not in before}), **before}
     differ = {
         name: [known.get(name), value]

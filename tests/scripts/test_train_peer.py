@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import asdict, fields, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,6 +67,17 @@ def test_a_training_by_other_flags_is_refused(tmp_path, config):
     with pytest.raises(InputError, match="spec.json: sha256_of_model was .* give another"):
         train_peer.train_peer(config)
     assert calls(tmp_path) == 1
+
+
+def test_a_training_goes_on_where_its_folder_was_moved(tmp_path, config):
+    train_peer.train_peer(config)
+    (tmp_path / "predictions.tsv").unlink()
+    (tmp_path / "model").rename(tmp_path / "moved")
+    (tmp_path / "out").rename(tmp_path / "out_moved")
+    places = {"model_path": str(tmp_path / "moved"), "output_dir": str(tmp_path / "out_moved")}
+    train_peer.train_peer(replace(config, **places))
+    spec = json.loads((tmp_path / "out_moved/spec.json").read_text())
+    assert (tmp_path / "predictions.tsv").is_file() and spec["model"] == places["model_path"]
 
 
 def test_what_ends_the_peer_is_one_line(tmp_path, config):
@@ -166,6 +178,15 @@ def test_a_log_goes_on_from_a_checkpoint(tmp_path):
     events = [json.loads(line) for line in path.read_text().splitlines()]
     assert [event["step"] for event in events] == [1, 2, 3]
     assert events[-1]["consumed_samples"] == 9 and events[-1]["samples_per_second"] > 0
+
+
+def test_the_best_model_is_found_where_it_was_moved(tmp_path):
+    library = SimpleNamespace(TrainerCallback=object)
+    callback = trainer._logging_callback(library, trainer.TrainingLog(tmp_path / "metrics.jsonl", 6, 3))
+    for before, after in (("/before/checkpoint-2", str(tmp_path / "checkpoint-2")), (None, None)):
+        state = SimpleNamespace(best_model_checkpoint=before)
+        callback.on_train_begin(SimpleNamespace(output_dir=str(tmp_path)), state, None)
+        assert state.best_model_checkpoint == after
 
 
 def test_half_a_checkpoint_is_not_gone_on_from(tmp_path):

@@ -1,11 +1,13 @@
 """Output folders of runs that nobody trained, with all that a run logs."""
 
-import json
 import math
 
+from data_tools.files.results import MAKER
+from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.checkpoint.train_state import TrainState
 from ernie_pair.engine.run_log import RunLog
 from ernie_pair.engine.step_work import StepWork
+from ernie_pair.run_config.config_yaml import text_of_config
 
 
 def write_pair_run(folder, slope=1.0, steps=40, **flags):
@@ -27,5 +29,5 @@ def write_pair_run(folder, slope=1.0, steps=40, **flags):
 
 def write_flags(folder, flags):
     """Write the flags of a run into its config.yaml."""
-    lines = (f"{name}: {json.dumps(value)}\n" for name, value in flags.items())
-    (folder / "config.yaml").write_text("".join(lines), encoding="utf-8")
+    about = {"made_by": MAKER, "command": "train", "run_id": run_id_of(folder)}
+    (folder / "config.yaml").write_text(text_of_config(flags, about), encoding="utf-8")

@@ -210,9 +210,14 @@ def _accuracy(predicted):
 
 
 def _logging_callback(transformers, log):
-    """Return the callback that writes what Trainer tells into ``log``."""
+    """Return the callback that writes what Trainer tells into ``log``, and finds the best model again."""
 
     class Callback(transformers.TrainerCallback):
+        def on_train_begin(self, args, state, control, **others):
+            if state.best_model_checkpoint:  # a whole path: the folder may have been moved since
+                best = os.path.basename(state.best_model_checkpoint)
+                state.best_model_checkpoint = os.path.join(args.output_dir, best)
+
         def on_epoch_begin(self, args, state, control, **others):
             log.start_clock()
 

@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import List, Literal, Optional
 
 import pytest
 
@@ -51,6 +51,19 @@ def test_a_missing_positional_or_one_too_many_is_named(words, message):
 
 def test_false_is_false():
     assert parse_config(Config, "--input_dir a --use_amp False".split()).use_amp is False
+
+
+@dataclass(frozen=True)
+class Asking(Options):
+    """Ask for two texts, or for none."""
+
+    pair: Optional[List[str]] = option(None, help="two texts", values=2)
+
+
+@pytest.mark.parametrize("value, pair", [("[a, 7]", ["a", "7"]), ("null", None), ("", None)])
+def test_a_list_that_may_be_none_is_read_from_a_file(tmp_path, value, pair):
+    (tmp_path / "asking.yaml").write_text(f"pair: {value}\n")
+    assert parse_config(Asking, [f"--config={tmp_path}/asking.yaml"]).pair == pair
 
 
 def test_flags_win_over_the_yaml_file(tmp_path):

@@ -218,10 +218,18 @@ def test_a_pair_stands_alone(make, message):
         make()
 
 
-@pytest.mark.parametrize("words", ["--pair a", "--pair", "--pair a --scores true"])
+@pytest.mark.parametrize("words", ["--pair a", "--pair", "--pair a --scores true", "--pair -5 -3"])
 def test_a_pair_of_one_text_is_one_error_line(words, capsys):
     assert exit_code_of(lambda: _run(["run", "--model", "x", *words.split()])) == 2
-    assert capsys.readouterr().err == "error: --pair: expected 2 arguments; correct it\n"
+    cure = "correct it, or put texts that begin with - into a file for --input_file"
+    assert capsys.readouterr().err == f"error: --pair: expected 2 arguments; {cure}\n"
+
+
+@pytest.mark.parametrize("words", ["- a.txt", "a.txt -", "- -"])
+def test_a_dash_among_files_is_one_error_line(words, capsys):
+    assert exit_code_of(lambda: _run(["audit-text", *words.split()])) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: INPUT -: standard input stands alone") and told.count("\n") == 1
 
 
 def test_processes_cannot_share_the_input(monkeypatch):

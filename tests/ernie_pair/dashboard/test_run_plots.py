@@ -9,11 +9,13 @@ from package_command import command
 from tiny_pair import train_config
 
 from data_tools.base.errors import InputError
+from ernie_pair.checkpoint.run_note import run_id_of
 from ernie_pair.dashboard.curves import best_of, chosen_metrics, curves_of, metrics_of
 from ernie_pair.dashboard.plot_page import flag_table, results_of
 from ernie_pair.dashboard.plot_runs import PlotConfig, plot
 from ernie_pair.dashboard.run_folder import flags_of, open_runs, short_names
 from ernie_pair.pair.train.train_pair import train_pair
+from ernie_pair.run_config.kept_config import keep_config
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,13 @@ def test_runs_below_a_folder_are_found_and_named_shortly(runs):
     assert [run.name for run in open_runs([str(runs[0]), str(runs[0].parent)])] == ["a", "b"]  # each once
 
 
+def test_only_the_folders_of_a_run_are_passed_over(tmp_path):
+    names = ("cache_on", "checkpoints2", "log_odds", "vdl-try")
+    for name in (*names, "cache", "checkpoints", "log", "vdl", "earlier-20240501-120000-abcd"):
+        write_pair_run(tmp_path / name, steps=5)
+    assert [run.name for run in open_runs([str(tmp_path)])] == list(names)
+
+
 def test_names_take_as_many_parts_as_tell_them_apart(tmp_path):
     assert short_names([tmp_path / "x" / "out", tmp_path / "y" / "out"]) == ["x/out", "y/out"]
     assert short_names([tmp_path / "a\n%b"]) == ["a__b"]
@@ -79,6 +88,26 @@ def test_a_run_of_another_version_is_known_by_its_checkpoint(tmp_path):
     assert flags_of(tmp_path) == {"seed": 4}
     (tmp_path / "config.yaml").write_text("{")
     assert flags_of(tmp_path) == {"seed": 3, "processes": 2}
+
+
+def start(folder, **flags):
+    """Keep the flags of a start, as training does."""
+    keep_config(folder, "train", train_config(folder, **flags), known_by={"run_id": run_id_of(folder)})
+
+
+def test_flags_of_a_person_beside_the_run_are_not_its_own(tmp_path):
+    (tmp_path / "config.yaml").write_text("seed: 1\n")
+    assert flags_of(tmp_path) == {}
+    start(tmp_path, seed=2)
+    assert (tmp_path / "config-2.yaml").is_file() and flags_of(tmp_path)["seed"] == 2
+
+
+def test_flags_are_those_of_the_last_start(tmp_path):
+    for seed in (2, 3, 4):
+        start(tmp_path, seed=seed)
+    assert flags_of(tmp_path)["seed"] == 4
+    (tmp_path / "run.json").unlink()  # what was copied without it still shows its flags
+    assert flags_of(tmp_path)["seed"] == 4
 
 
 def test_one_run_shows_all_its_flags(runs):

@@ -143,6 +143,14 @@ def test_a_choice_is_kept_for_such_runs_alone(fastest, folder, capsys):
     assert len(asked) == 4
 
 
+@pytest.mark.parametrize("command, flags", [("train", PAIRS), ("pretrain", CORPUS)])
+def test_a_dry_run_keeps_no_choice(fastest, folder, command, flags):
+    asked = fastest(2)
+    assert chosen(command, *flags, "--dry_run=true")[0] == 2 and not (folder / "kept").exists()
+    chosen(command, *flags)
+    assert chosen(command, *flags, "--dry_run=true")[0] == 2 and len(asked) == 2  # one that is kept is taken
+
+
 @pytest.mark.parametrize(
     "flag",
     [

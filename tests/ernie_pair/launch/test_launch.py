@@ -20,6 +20,7 @@ from ernie_pair.launch.launch import launch
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.launch.launcher_words import environment_of, launcher_words
 from ernie_pair.launch.wizard import QuestionsConfig, write_launch_file
+from ernie_pair.pair.config.ask_config import PredictConfig
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 
@@ -101,6 +102,14 @@ def test_evaluation_and_prediction_are_started_too(folder):
         words = started("ask.yaml")
         assert words[3] == "log" and words[8:10] == ["ernie_pair", command] and "--model_path=model" in words
         assert started("ask.yaml", "--command", "predict", "--processes=1")[3] == "predict"
+
+
+def test_a_pair_of_texts_is_started_as_two_words(folder):
+    words = ["--model_path", "model", "--device", "cpu", "--processes", "2"]
+    given = read_launch(["predict", "--pair", "今天 天气", "b=c", *words])[1]
+    assert parse_config(PredictConfig, given).pair == ["今天 天气", "b=c"]
+    (folder / "ask.yaml").write_text(yaml.safe_dump({"launch": {"command": "predict"}, "pair": ["a", "7"]}))
+    assert parse_config(PredictConfig, read_launch(["ask.yaml", *words])[1]).pair == ["a", "7"]
 
 
 PRETRAIN = ["--model_name_or_path=model", "--input_dir=data", "--output_dir=out"]
