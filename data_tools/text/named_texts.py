@@ -20,7 +20,7 @@ from data_tools.text.text_files import read_lines
 
 PACKED = (".gz", ".zst")
 PLAIN = (".txt", ".txt.gz", ".txt.zst")
-HEADER = ("id", "text")
+HEADER = ({"id", "编号", "序号"}, {"text", "文本", "句子", "问题", "标题", "内容"})
 
 
 class NamedText(NamedTuple):
@@ -83,7 +83,7 @@ def read_texts(
     for number, line in enumerate(read_lines(path, advance), start=1):
         try:
             name, text = parse(decoded(str(path), number, line, rules), number)
-            if (name, text) == HEADER and number == 1:
+            if number == 1 and name in HEADER[0] and text in HEADER[1]:
                 continue
             _refuse_empty(name, text)
         except (BadLineError, InputError) as error:

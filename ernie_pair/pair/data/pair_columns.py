@@ -5,6 +5,7 @@ A header, or the keys of the first JSON line, may call them as the known sets do
     text_a text_b label    query title label    sentence1 sentence2 label
     id qid1 qid2 question1 question2 is_duplicate                                            (QQP)
     Quality #1_ID #2_ID #1_String #2_String              (MRPC, with spaces for the underscores)
+    文本1 文本2 标签    句子一 句子二 标签    问题A 问题B 标签
 
 --text_a, --text_b and --label name columns that are called otherwise. Without a header the order is
 text, text, label.
@@ -16,11 +17,27 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from data_tools.base.errors import InputError
 
 LEFT, RIGHT, LABEL = ROLES = ("sentence1", "sentence2", "label")
+TEXTS = ("文本", "句子", "问题", "问句", "语句")  # with a number or letter behind
 NAMES = {
-    LEFT: (LEFT, "text_a", "query", "question1", "#1 string", "premise", "sentence_a", "text1", "s1"),
-    RIGHT: (RIGHT, "text_b", "title", "question2", "#2 string", "hypothesis", "sentence_b", "text2", "s2"),
-    LABEL: (LABEL, "labels", "quality", "is_duplicate", "gold_label"),
+    LEFT: (LEFT, "text_a", "query", "question1", "#1 string", "premise", "sentence_a", "text1", "s1", "q1")
+    + tuple(text + number for text in TEXTS for number in "1一a"),
+    RIGHT: (
+        RIGHT,
+        "text_b",
+        "title",
+        "question2",
+        "#2 string",
+        "hypothesis",
+        "sentence_b",
+        "text2",
+        "s2",
+        "q2",
+    )
+    + tuple(text + number for text in TEXTS for number in "2二b"),
+    LABEL: (LABEL, "labels", "quality", "is_duplicate", "gold_label", "标签", "类别"),
 }
+# A first line of nothing but these is a header, though not which text is meant.
+ALSO_NAMES = {"question", "answer", "text", "sentence", "query", "title", "答案", "标题", "查询", *TEXTS}
 FIRST_TEXT_HELP = "the column of the first text; empty: a known name, or the first column"
 SECOND_TEXT_HELP = "the column of the second text"
 PASSED_OVER = ("id", "index", "idx", "#1 id", "#2 id", "qid", "qid1", "qid2", "pairid", "origin")
@@ -67,7 +84,7 @@ def layout_of(where: str, first: List[str], columns: Columns) -> Layout:
         if others - set(PASSED_OVER) and not named_texts:
             raise _not_understood(where, cells)
         return Layout(places[LEFT], places[RIGHT], places.get(LABEL), len(cells), True, query)
-    if any(columns.by_role.values()) or columns.query or any(map(_names_a_column, cells)):
+    if any(columns.by_role.values()) or columns.query or _is_header(cells):
         raise _not_understood(where, cells)
     if len(cells) not in (2, 3):
         raise InputError(
@@ -117,13 +134,22 @@ def _flag(role: str) -> str:
     return dict(zip(ROLES, ("--text_a", "--text_b", "--label")))[role]
 
 
+def _is_header(cells: List[str]) -> bool:
+    """Return whether no row of texts, or of two texts and a label, has these cells."""
+    names_a_label = len(cells) == 3 and cells[2].lower() in NAMES[LABEL]
+    texts = [cell.lower() for cell in (cells[:2] if names_a_label else cells)]
+    return names_a_label or any(map(_names_a_column, cells)) or ALSO_NAMES.issuperset(texts)
+
+
 def _names_a_column(cell: str) -> bool:
     """Return whether a cell is a name that no text consists of: `query` may be a text, `text_a` hardly."""
     return not cell.isalpha() and any(cell.lower() in names for names in NAMES.values())
 
 
 def _not_understood(where: str, cells: List[str]) -> InputError:
+    names = cells if len(cells) in (2, 3) else ["..."] * 3
+    flags = " ".join(f"{_flag(role)} {cell or '...'}" for role, cell in zip(ROLES, names))
     return InputError(
         f"{where}: the header {', '.join(cells)} is not understood; write text_a, text_b, label, or name "
-        "its columns with --text_a, --text_b and --label"
+        f"its columns: {flags}"
     )

@@ -109,6 +109,10 @@ def test_empty_lists_are_passed_over_until_all_are_found(tmp_path, embedder, cap
 
 FORMS = {
     "texts.txt": (lambda rows: [text for _, text in rows], lambda place: str(place)),
+    "chinese.tsv": (
+        lambda rows: ["编号\t问题", *("\t".join(row) for row in rows)],
+        lambda place: f"t{place}",
+    ),
     "texts.tsv": (lambda rows: ["id\ttext", *("\t".join(row) for row in rows)], lambda place: f"t{place}"),
     "texts.jsonl": (
         lambda rows: [json.dumps({"text": text, "id": name, "more": [1]}) for name, text in rows],

@@ -40,6 +40,8 @@ LAYOUTS = {
     "text file": ("a.txt", "", "{a}\t{b}\t{c}"),
     "csv": ("a.csv", "", "{a},{b},{c}"),
     "csv with a header": ("a.csv", "label,title,query", "{c},{b},{a}"),
+    "csv with a Chinese header": ("a.csv", "问题一,问题二,标签", "{a},{b},{c}"),
+    "a Chinese header": ("a.tsv", "类别\t文本B\t文本A", "{c}\t{b}\t{a}"),
     "AFQMC": ("a.json", None, '{{"sentence1": "{a}", "sentence2": "{b}", "label": "{c}"}}'),
     "JSON of LCQMC": ("a.jsonl", None, '{{"label": {c}, "title": "{b}", "id": 3, "query": "{a}"}}'),
 }
@@ -109,6 +111,9 @@ def test_one_column_may_be_named_where_the_others_are_known(tmp_path):
             {"text_a": "a", "text_b": "b"},
             ":1: b is missing .found: a.; .* text_b",
         ),
+        ("a.tsv", "question\tanswer\n左\t右\n", {}, "name its columns: text_a question text_b answer$"),
+        ("a.csv", "问题,答案\n左,右\n", {}, "the header 问题, 答案 is not understood"),
+        ("a.tsv", "甲\t乙\tlabel\n左\t右\t1\n", {}, "text_a 甲 text_b 乙 label label$"),
         ("a.csv", "左, 上,右,1\n", {}, r":1: 4 column\(s\) instead of 3"),
         ("a.csv", "左,右,1\n左, 上,右,1\n", {}, r":2: 4 column\(s\) .* one comma .* with commas in quotes"),
         (
