@@ -13,15 +13,16 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, Optional, Set
+from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from data_tools.base.errors import InputError
 from data_tools.base.regular_file import read_regular
+from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.atomic_files import make_folder, to_disk
 from data_tools.files.json_file import is_texts, parse_json_object
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.own_names import BAD, FILLING, TRASH, own_entries, own_name
-from data_tools.files.results import MAKER
+from data_tools.files.results import MAKER, files_of
 
 MADE, README = ".made.json", "README.md"
 LARGEST_NOTE = 1 << 20
@@ -72,6 +73,15 @@ def read_made(folder: Path) -> Optional[Dict[str, Any]]:
         return None
     is_ours = note.get("made_by") == MAKER and note.get("name") == folder.name
     return note if is_ours and is_texts(note.get("files")) else None
+
+
+def content_of(given: str) -> List[Path]:
+    """Return `files_of`, but of a folder none that only tells of it: README.md and config.yaml.
+
+    The second names a moment: the same made again differs in it.
+    """
+    is_folder = Path(given).is_dir()
+    return [path for path in files_of(given) if not (is_folder and path.name in (README, CONFIG_YAML))]
 
 
 def is_as_made(folder: Path) -> bool:
