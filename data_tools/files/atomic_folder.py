@@ -21,6 +21,7 @@ from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.atomic_files import make_folder, to_disk
 from data_tools.files.json_file import is_texts, parse_json_object
 from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.own_config import read_own_config
 from data_tools.files.own_names import BAD, FILLING, TRASH, own_entries, own_name
 from data_tools.files.results import MAKER, files_of
 
@@ -87,29 +88,36 @@ def content_of(given: str) -> List[Path]:
 def is_as_made(folder: Path) -> bool:
     """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later.
 
-    A README.md that was changed came later.
+    A README.md that was changed came later, and so did a person's config.yaml.
     """
     note = read_made(folder)
     if note is None:
         return False
     found = _names_in(folder)
-    return found <= {MADE}.union(note["files"]) and not (README in found and not _is_own_readme(folder))
+    return found <= {MADE}.union(note["files"]) and not _of_a_person(folder)
 
 
 def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
     """Raise InputError when ``folder`` is a file, or holds what is none of the ``written`` files.
 
     ``written``: names in the folder, a/b for what lies deeper, each folder on the way a name too.
-    A README.md that a person wrote or changed is none of them.
+    A README.md that a person wrote or changed is none of them, nor is a person's config.yaml.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--{flag} {folder} is a file; give a folder")
     found = _names_in(folder) if folder.is_dir() else set()
-    others = found - {*written, MADE}
-    if README in found and not _is_own_readme(folder):
-        others.add(README)
+    others = (found - {*written, MADE}) | _of_a_person(folder)
     if others:
         raise InputError(f"--{flag} {folder} holds {min(others)}, which would be lost; give another folder")
+
+
+def _of_a_person(folder: Path) -> Set[str]:
+    """Return the files of ``folder`` that have a name of ours and are not ours."""
+    is_own = {
+        README: _is_own_readme(folder),
+        CONFIG_YAML: read_own_config(folder / CONFIG_YAML) is not None,
+    }
+    return {name for name, is_ours in is_own.items() if not is_ours and os.path.lexists(folder / name)}
 
 
 def _is_own_readme(folder: Path) -> bool:

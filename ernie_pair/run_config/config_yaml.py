@@ -12,13 +12,12 @@ about:
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, TypeVar
+from typing import Any, Callable, Dict, TypeVar
 
 import yaml
 
 from data_tools.base.options import Options
-from data_tools.base.regular_file import read_regular
-from data_tools.base.yaml_flags import ABOUT, CONFIG_YAML, MOST_BYTES
+from data_tools.base.yaml_flags import ABOUT, CONFIG_YAML
 from data_tools.files.results import MAKER
 from ernie_pair.run_config.facts import facts_now
 
@@ -67,16 +66,6 @@ def with_config(fill: Callable[[Path], Result], command: str, config: Options) -
         return filled
 
     return fill_and_tell
-
-
-def read_own_config(path: Path) -> Optional[Dict[str, Any]]:
-    """Return the content of a config.yaml of this package; None for a file that is none."""
-    try:
-        content = yaml.safe_load(read_regular(path, MOST_BYTES, follow=False))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return None
-    about = content.get(ABOUT) if isinstance(content, dict) else None
-    return content if isinstance(about, dict) and about.get("made_by") == MAKER else None
 
 
 def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:

@@ -10,13 +10,13 @@ from typing import Any, Dict, List, Mapping
 from data_tools.base.options import Options
 from data_tools.base.yaml_flags import ABOUT
 from data_tools.files.atomic_files import published
+from data_tools.files.own_config import read_own_config
 from ernie_pair.run_config.config_yaml import (
     CONFIG_YAML,
     OF_ONE_START,
     about_now,
     as_read,
     flags_of,
-    read_own_config,
     text_of_config,
 )
 from ernie_pair.run_config.facts import versions

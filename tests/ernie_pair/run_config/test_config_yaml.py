@@ -11,13 +11,14 @@ import yaml
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
+from data_tools.files.own_config import read_own_config
 from ernie_pair import TrainConfig, load_config
 from ernie_pair.device.doctor import DoctorConfig
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.model_files.average_checkpoints import AverageConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.run_config import facts
-from ernie_pair.run_config.config_yaml import CONFIG_YAML, read_own_config, write_config
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, write_config
 from ernie_pair.run_config.git_state import git_state
 from ernie_pair.run_config.kept_config import keep_config, replace_config
 

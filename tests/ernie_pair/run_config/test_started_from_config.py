@@ -12,11 +12,12 @@ from places import ROOT
 from run_files import files_of
 from tiny_pair import train_config
 
+from data_tools.files.own_config import read_own_config
 from ernie_pair import PairConfig, PairTrainer, TrainConfig, load_config
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.convert.convert import ConvertConfig
-from ernie_pair.run_config.config_yaml import CONFIG_YAML, read_own_config
+from ernie_pair.run_config.config_yaml import CONFIG_YAML
 
 PYTHON = """
 import sys
