@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+from dataclasses import MISSING
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Dict, List, Mapping
@@ -93,7 +94,9 @@ def _change(
     for change in _changes_in(there[ABOUT]):
         before.update({name: pair[1] for name, pair in change.get("flags", {}).items()})
         with_versions.update({name: pair[1] for name, pair in change.get("versions", {}).items()})
-    known = {**as_read({name: defaults[name] for name in flags if name not in before}), **before}
+    absent = {name: defaults[name] for name in flags if name not in before}
+    usual = {name: value for name, value in absent.items() if value is not MISSING}
+    known = {**as_read(usual), **before}
     differ = {
         name: [known.get(name), value]
         for name, value in flags.items()

@@ -1,5 +1,6 @@
 """config.yaml as text: what it says, how it is read again, and what a later start adds to it."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -162,6 +163,13 @@ def test_a_changed_flag_is_added_once(tmp_path):
     assert keep(tmp_path, config(seed=3), step=6).read_bytes() == before
     keep(tmp_path, config(), step=8)
     assert [one["step"] for one in read_own_config(path)["about"]["changes"]] == [4, 8]
+
+
+def test_a_needed_flag_that_was_deleted_is_a_change(tmp_path):
+    path = keep(tmp_path, config())
+    path.write_text(re.sub("(?m)^output_dir: .*\n", "", path.read_text()))
+    (change,) = read_own_config(keep(tmp_path, config(), step=2))["about"]["changes"]
+    assert change["flags"] == {"output_dir": [None, config().output_dir]}
 
 
 def test_a_changed_version_is_added(tmp_path, monkeypatch):
