@@ -19,6 +19,7 @@ import yaml
 from data_tools.base.options import Options
 from data_tools.base.yaml_flags import ABOUT, CONFIG_YAML
 from data_tools.files.results import MAKER
+from data_tools.files.standard_streams import as_asked
 from ernie_pair.run_config.facts import facts_now
 
 # They are of one start and say nothing of the next: read from a file, they would set a run aside once more.
@@ -29,8 +30,8 @@ Result = TypeVar("Result")
 
 
 def flags_of(config: Options) -> Dict[str, Any]:
-    """Return every flag with its value, those of one start with their defaults."""
-    values = {item.name: getattr(config, item.name) for item in fields(config)}
+    """Return every flag with its value as it was given, those of one start with their defaults."""
+    values = {item.name: as_asked(getattr(config, item.name)) for item in fields(config)}
     return {
         item.name: item.default if item.name in OF_ONE_START else values[item.name] for item in fields(config)
     }
