@@ -23,9 +23,10 @@ from data_tools.base.cli import run_command
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.files.atomic_files import make_folder, published
+from data_tools.files.atomic_folder import content_of
 from data_tools.files.json_file import read_json_object, write_json
 from data_tools.files.npy_stream import sha256_of_file
-from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.results import Results, settings_of
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.softmax import decide
 from ernie_pair.model_files.labels import parse_label_map
@@ -105,7 +106,7 @@ def train_peer(config: TrainPeerConfig) -> None:
     results = Results(
         command="train-peer",
         outputs=[Path(config.output_file)],
-        inputs={flag: files_of(getattr(config, flag)) for flag in FILES},
+        inputs={flag: content_of(getattr(config, flag)) for flag in FILES},
         settings=settings_of(config, *PLACES),
         overwrite=config.overwrite,
     )
@@ -129,7 +130,7 @@ def _write_spec(config: TrainPeerConfig) -> Path:
     del spec["overwrite"]
     spec["model"], spec["threads"] = str(Path(config.model_path).resolve()), cpu_threads()
     spec.update({f"sha256_of_{part}": source.sha256() for part, source in sources.items()})
-    spec["sha256_of_model"] = " ".join(map(sha256_of_file, files_of(config.model_path)))
+    spec["sha256_of_model"] = " ".join(map(sha256_of_file, content_of(config.model_path)))
     path = folder / SPEC
     if path.exists():
         _refuse_other(path, spec)

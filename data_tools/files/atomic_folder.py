@@ -13,15 +13,17 @@ import re
 import secrets
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Collection, Dict, Optional, Set
+from typing import Any, Callable, Collection, Dict, List, Optional, Set
 
 from data_tools.base.errors import InputError
 from data_tools.base.regular_file import read_regular
+from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.atomic_files import make_folder, to_disk
 from data_tools.files.json_file import is_texts, parse_json_object
 from data_tools.files.npy_stream import sha256_of_file
+from data_tools.files.own_config import read_own_config
 from data_tools.files.own_names import BAD, FILLING, TRASH, own_entries, own_name
-from data_tools.files.results import MAKER
+from data_tools.files.results import MAKER, files_of
 
 MADE, README = ".made.json", "README.md"
 LARGEST_NOTE = 1 << 20
@@ -74,32 +76,48 @@ def read_made(folder: Path) -> Optional[Dict[str, Any]]:
     return note if is_ours and is_texts(note.get("files")) else None
 
 
+def content_of(given: str) -> List[Path]:
+    """Return `files_of`, but of a folder none that only tells of it: README.md and config.yaml.
+
+    The second names a moment: the same made again differs in it.
+    """
+    is_folder = Path(given).is_dir()
+    return [path for path in files_of(given) if not (is_folder and path.name in (README, CONFIG_YAML))]
+
+
 def is_as_made(folder: Path) -> bool:
     """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later.
 
-    A README.md that was changed came later.
+    A README.md that was changed came later, and so did a person's config.yaml.
     """
     note = read_made(folder)
     if note is None:
         return False
     found = _names_in(folder)
-    return found <= {MADE}.union(note["files"]) and not (README in found and not _is_own_readme(folder))
+    return found <= {MADE}.union(note["files"]) and not _of_a_person(folder)
 
 
 def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
     """Raise InputError when ``folder`` is a file, or holds what is none of the ``written`` files.
 
     ``written``: names in the folder, a/b for what lies deeper, each folder on the way a name too.
-    A README.md that a person wrote or changed is none of them.
+    A README.md that a person wrote or changed is none of them, nor is a person's config.yaml.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--{flag} {folder} is a file; give a folder")
     found = _names_in(folder) if folder.is_dir() else set()
-    others = found - {*written, MADE}
-    if README in found and not _is_own_readme(folder):
-        others.add(README)
+    others = (found - {*written, MADE}) | _of_a_person(folder)
     if others:
         raise InputError(f"--{flag} {folder} holds {min(others)}, which would be lost; give another folder")
+
+
+def _of_a_person(folder: Path) -> Set[str]:
+    """Return the files of ``folder`` that have a name of ours and are not ours."""
+    is_own = {
+        README: _is_own_readme(folder),
+        CONFIG_YAML: read_own_config(folder / CONFIG_YAML) is not None,
+    }
+    return {name for name, is_ours in is_own.items() if not is_ours and os.path.lexists(folder / name)}
 
 
 def _is_own_readme(folder: Path) -> bool:

@@ -24,6 +24,17 @@ _PROCESSES = "PADDLE_TRAINERS_NUM"  # of a run, as Paddle's launcher tells each 
 Answer = TypeVar("Answer")
 
 
+class StandIn(str):
+    """The path of a file that stands for `-` while a command runs: no name to be written down."""
+
+
+def as_asked(value: Any) -> Any:
+    """Return the value of an option as it was given: `-` for what stands for it, in a list too."""
+    if isinstance(value, list):
+        return [as_asked(one) for one in value]
+    return DASH if isinstance(value, StandIn) else value
+
+
 def with_standard_streams(command: Callable[..., Answer]) -> Callable[..., Answer]:
     """Let a command take `-`, and a --pair, for the files of the options that say so."""
 
@@ -47,12 +58,12 @@ def _with_files(config: Options, stack: ExitStack) -> Options:
     for these, stream in ((read, "standard input"), (written, "standard output")):
         if len(these) > 1:
             raise InputError(f"--{these[0].name} and --{these[1].name} are both {stream}; give one a file")
-    changes: Dict[str, Any] = {item.name: STANDARD_OUTPUT for item in written}
+    changes: Dict[str, Any] = {item.name: StandIn(STANDARD_OUTPUT) for item in written}
     pair = getattr(config, "pair", None)
     if read or pair:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ernie-pair-")))
         for item in read:
-            path = str(_keep_input(folder, item.name, item.metadata["stdin"]))
+            path = StandIn(_keep_input(folder, item.name, item.metadata["stdin"]))
             changes[item.name] = path if getattr(config, item.name) == DASH else [path]
         if pair:
             changes.update(pair=None, input_file=str(_write_pair(folder, pair, config)))

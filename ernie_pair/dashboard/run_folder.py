@@ -7,12 +7,12 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.regular_file import FileRefusedError, read_regular
 from data_tools.files.json_file import JsonError, parse_json_object
+from data_tools.files.own_config import read_own_config
 from data_tools.files.results import MAKER
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.checkpoint.run_note import read_run
 from ernie_pair.checkpoint.used_folder import CHECKPOINTS, EVENTS
 from ernie_pair.engine.run_log import read_all_events
-from ernie_pair.run_config.config_yaml import read_own_config
 from ernie_pair.run_config.kept_config import find_config, latest_of
 
 LARGEST = 1 << 22  # bytes of a manifest

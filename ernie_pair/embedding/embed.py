@@ -13,7 +13,7 @@ import numpy as np
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.progress import CountProgress
-from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import with_standard_streams
@@ -164,7 +164,7 @@ def _settings(config: EmbedConfig) -> dict:
 
 def _results(config: EmbedConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
-        "model_path": [path for path in files_of(config.model_path) if path.name != README],
+        "model_path": content_of(config.model_path),
         "input_file": files_of(config.input_file),
     }
     names = [VECTORS_FILE, VECTORS_JSON, *([SCALES_FILE] if config.dtype == "int8" else [])]

@@ -14,9 +14,9 @@ from paddle import nn
 
 from data_tools.base.errors import CheckpointError, InputError
 from data_tools.base.optional_import import import_optional
-from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
-from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.results import Results, settings_of
 from data_tools.text.wordpiece import WordPiece
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.device.device import quiet_libraries, start_device
@@ -93,9 +93,7 @@ def export_embedding(config: ExportEmbeddingConfig) -> None:
 
 
 def _results(config: ExportEmbeddingConfig, output_dir: Path) -> Results:
-    inputs: Dict[str, Sequence[Path]] = {
-        "model_path": [path for path in files_of(config.model_path) if path.name != README]
-    }
+    inputs: Dict[str, Sequence[Path]] = {"model_path": content_of(config.model_path)}
     outputs = [output_dir / name for name in (*EXPORTED, EMBEDDING, README)]
     settings = settings_of(config, "model_path", "output_dir")
     return Results("export-embedding", outputs, inputs, settings, config.overwrite, record=output_dir / MADE)

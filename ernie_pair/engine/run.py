@@ -24,6 +24,7 @@ from typing import (
 )
 
 import numpy as np
+import yaml
 
 from data_tools.base.errors import InputError
 from data_tools.base.options import names_in
@@ -241,8 +242,9 @@ class _Run:
         place = settings.output_dir, settings.command, settings.flags
         try:
             keep_config(*place, state.step, known_by=known_by, layout=settings.topology)
-        except OSError as error:  # the run is worth more
-            logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, error.strerror)
+        except (OSError, yaml.YAMLError) as error:  # the run is worth more
+            reason = getattr(error, "strerror", None) or error
+            logger.warning("%s: config.yaml is not written (%s)", settings.output_dir, reason)
 
     def _steps(self, consumed_samples: int) -> ContextManager[Iterable[List]]:
         steps, place = self.data.updates(consumed_samples), self.settings.place

@@ -12,14 +12,14 @@ about:
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, TypeVar
+from typing import Any, Callable, Dict, TypeVar
 
 import yaml
 
 from data_tools.base.options import Options
-from data_tools.base.regular_file import read_regular
-from data_tools.base.yaml_flags import ABOUT, CONFIG_YAML, MOST_BYTES
+from data_tools.base.yaml_flags import ABOUT, CONFIG_YAML
 from data_tools.files.results import MAKER
+from data_tools.files.standard_streams import as_asked
 from ernie_pair.run_config.facts import facts_now
 
 # They are of one start and say nothing of the next: read from a file, they would set a run aside once more.
@@ -30,8 +30,8 @@ Result = TypeVar("Result")
 
 
 def flags_of(config: Options) -> Dict[str, Any]:
-    """Return every flag with its value, those of one start with their defaults."""
-    values = {item.name: getattr(config, item.name) for item in fields(config)}
+    """Return every flag with its value as it was given, those of one start with their defaults."""
+    values = {item.name: as_asked(getattr(config, item.name)) for item in fields(config)}
     return {
         item.name: item.default if item.name in OF_ONE_START else values[item.name] for item in fields(config)
     }
@@ -67,16 +67,6 @@ def with_config(fill: Callable[[Path], Result], command: str, config: Options) -
         return filled
 
     return fill_and_tell
-
-
-def read_own_config(path: Path) -> Optional[Dict[str, Any]]:
-    """Return the content of a config.yaml of this package; None for a file that is none."""
-    try:
-        content = yaml.safe_load(read_regular(path, MOST_BYTES, follow=False))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        return None
-    about = content.get(ABOUT) if isinstance(content, dict) else None
-    return content if isinstance(about, dict) and about.get("made_by") == MAKER else None
 
 
 def as_read(flags: Dict[str, Any]) -> Dict[str, Any]:

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+from dataclasses import MISSING
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Tuple
@@ -10,13 +11,13 @@ from typing import Any, Dict, List, Mapping, Tuple
 from data_tools.base.options import Options
 from data_tools.base.yaml_flags import ABOUT
 from data_tools.files.atomic_files import published
+from data_tools.files.own_config import read_own_config
 from ernie_pair.run_config.config_yaml import (
     CONFIG_YAML,
     OF_ONE_START,
     about_now,
     as_read,
     flags_of,
-    read_own_config,
     text_of_config,
 )
 from ernie_pair.run_config.facts import versions
@@ -101,7 +102,9 @@ def _change(
 ) -> Dict[str, Any]:
     """Return what this start does otherwise than the one before it; {} for nothing."""
     before, with_versions = latest_of(there)
-    known = {**as_read({name: defaults[name] for name in flags if name not in before}), **before}
+    absent = {name: defaults[name] for name in flags if name not in before}
+    usual = {name: value for name, value in absent.items() if value is not MISSING}
+    known = {**as_read(usual), **before}
     differ = {
         name: [known.get(name), value]
         for name, value in flags.items()

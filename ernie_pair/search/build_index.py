@@ -16,7 +16,7 @@ import numpy as np
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.progress import CountProgress, Progress
-from data_tools.files.atomic_folder import MADE, README, publish_folder, refuse_loss
+from data_tools.files.atomic_folder import MADE, content_of, publish_folder, refuse_loss
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.named_texts import LeftOut, read_texts, refuse_repeated_ids
@@ -156,8 +156,8 @@ def make_index(config: IndexConfig) -> None:
 def _results(config: IndexConfig, output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
         "texts_file": files_of(config.texts_file),
-        "model_path": [path for path in files_of(config.model_path) if path.name != README],
-        "vectors": files_of(config.vectors),
+        "model_path": content_of(config.model_path),
+        "vectors": content_of(config.vectors),
     }
     settings = settings_of(config, *inputs, "output_dir", "batch_size")
     outputs = [output_dir / name for name in WRITTEN]

@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, Literal, Optional, Sequence, TextIO
 from data_tools.base.errors import InputError
 from data_tools.base.options import Options, option
 from data_tools.base.progress import CountProgress
-from data_tools.files.atomic_folder import README
+from data_tools.files.atomic_folder import content_of
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import with_standard_streams
 from data_tools.text.named_texts import NamedText, read_texts
@@ -138,8 +138,7 @@ def _results(config: SearchConfig) -> Optional[Results]:
     if not config.queries_file:
         return None
     inputs: Dict[str, Sequence[Path]] = {
-        name: [path for path in files_of(getattr(config, name)) if path.name != README]
-        for name in ("model_path", "reranker", "queries_file")
+        name: content_of(getattr(config, name)) for name in ("model_path", "reranker", "queries_file")
     }
     inputs["index"] = files_of(os.path.join(config.index, INDEX_MANIFEST))  # which has the hash of each file
     settings = settings_of(config, *inputs, "answers_file")

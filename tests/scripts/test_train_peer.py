@@ -22,6 +22,7 @@ from tiny_pair import write_model, write_pairs
 from waiting import until
 
 from data_tools.base.errors import InputError
+from data_tools.base.yaml_flags import CONFIG_YAML
 from ernie_pair.engine.lr_schedule import learning_rate
 from ernie_pair.pair.config.pair_config import TrainConfig
 from ernie_pair.pair.evaluation.prediction_file import read_log_probabilities
@@ -47,7 +48,8 @@ def calls(tmp_path):
 
 
 def test_answers_of_the_peer_are_a_file_of_predictions(tmp_path, config):
-    for _ in range(2):
+    for moment in "ab":
+        (tmp_path / "model" / CONFIG_YAML).write_text(moment)
         train_peer.train_peer(config)
     assert calls(tmp_path) == 1  # the second time there is nothing to do
     found = np.exp(read_log_probabilities(tmp_path / "predictions.tsv", 2))
@@ -63,10 +65,13 @@ def test_a_training_by_other_flags_is_refused(tmp_path, config):
     (tmp_path / "predictions.tsv").unlink()
     with pytest.raises(InputError, match="spec.json: epochs was 3 and is now 4; give another output_dir"):
         train_peer.train_peer(replace(config, epochs=4))
+    (tmp_path / "model" / CONFIG_YAML).write_text("of a moment")
+    train_peer.train_peer(config)
+    (tmp_path / "predictions.tsv").unlink()
     (tmp_path / "model" / "config.json").write_text("{}")
     with pytest.raises(InputError, match="spec.json: sha256_of_model was .* give another"):
         train_peer.train_peer(config)
-    assert calls(tmp_path) == 1
+    assert calls(tmp_path) == 2
 
 
 def test_a_training_goes_on_where_its_folder_was_moved(tmp_path, config):

@@ -6,7 +6,7 @@ from typing import Dict, List, NamedTuple, Sequence
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
 from data_tools.files.results import Results, files_of, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_asked, with_standard_streams
 from ernie_pair.device.cpu_env import cpu_threads
 from ernie_pair.inference.predictor import PairPredictor
 from ernie_pair.model_files.labels import Labels, refuse_no_classes
@@ -59,9 +59,9 @@ def compare_models(config: CompareModelsConfig) -> None:
     columns = [column for model in models for column in _columns_of(config, model, model is models[-1])]
     threads = config.threads or cpu_threads()
     table = compare(columns, pairs, config.alone, config.bootstrap, config.seed)
-    about = {"input_file": config.input_file, "sha256": pairs.sha256, "rows": len(pairs), "threads": threads}
+    about = {"input_file": as_asked(config.input_file), "sha256": pairs.sha256, "rows": len(pairs)}
     with results.published() as drafts:
-        text = write_table(drafts, {**about, "models": table})
+        text = write_table(drafts, {**about, "threads": threads, "models": table})
     replace_config(Path(config.output_dir), "compare-models", config)
     print(text, end="")
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Tuple
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import write_json
 from data_tools.files.results import Results
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import StandIn, as_asked, with_standard_streams
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.model_files.labels import CLASSIFICATION, RANKING
 from ernie_pair.model_files.source import model_folder_of
@@ -175,6 +175,8 @@ def _changed(trained: InferenceModel, answers: Answers, asked: Perturbing) -> Be
 def _read(trained: InferenceModel, config: EvaluateConfig) -> Tuple[Pairs, Optional[Pairs], Optional[Pairs]]:
     """Read the pairs to judge, to fit the temperature on and to choose thresholds on; None: those judged."""
     pairs = trained.read(config.input_file)
+    if isinstance(config.input_file, StandIn):  # what is written down names no file that will be gone
+        pairs = Pairs(**{**pairs._asdict(), "path": as_asked(config.input_file)})
     calibrating = tuning = None
     if config.calibrate_on:
         calibrating = tuning = trained.read(config.calibrate_on)

@@ -5,6 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from data_tools.files.standard_streams import as_asked
 from ernie_pair.inference.softmax import probabilities
 from ernie_pair.model_files.temperature import Calibration
 from ernie_pair.pair.config.ask_config import EvaluateConfig
@@ -125,7 +126,7 @@ def evaluation_of(answers: Answers, config: EvaluateConfig) -> Dict[str, object]
     sections = {
         "rows": len(labels),
         "model": config.model_path,
-        "input_file": config.input_file,
+        "input_file": as_asked(config.input_file),
         "input_sha256": answers.pairs.sha256,
         "classes": list(answers.names),
         "symmetric": answers.symmetric,

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Sequence
 import numpy as np
 
 from data_tools.files.json_file import write_json
+from data_tools.files.standard_streams import as_asked
 from ernie_pair.inference.softmax import are_names
 from ernie_pair.model_files.model_card import changed_flags
 from ernie_pair.pair.config.ask_config import EvaluateConfig
@@ -55,7 +56,8 @@ def write_report(
 def made_of(config: EvaluateConfig) -> Made:
     """Return what the page says of how it was made: the flags that were given, and the model's card."""
     defaults = {item.name: item.default for item in fields(config)}
-    return Made(changed_flags(asdict(config), defaults), read_card(Path(config.model_path)))
+    flags = {name: as_asked(value) for name, value in asdict(config).items()}
+    return Made(changed_flags(flags, defaults), read_card(Path(config.model_path)))
 
 
 def worst_rows(answers: Answers, most: int) -> List[Dict[str, object]]:

@@ -13,9 +13,8 @@ import numpy as np
 
 from data_tools.base.errors import InputError, MachineError
 from data_tools.base.progress import CountProgress
-from data_tools.files.atomic_folder import README
+from data_tools.files.atomic_folder import content_of
 from data_tools.files.npy_stream import sha256_of_file
-from data_tools.files.results import files_of
 from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.inference.ray_flags import refuse_unseen
 from ernie_pair.inference.scores import scores_of
@@ -106,9 +105,8 @@ def _opened(config: PredictConfig) -> InferenceModel:
 
 
 def _hash_of(folder: Path) -> str:
-    """Return a hash of all files of a model, whatever is said of it in README.md."""
-    files = [path for path in files_of(str(folder)) if path.name != README]
-    return hashlib.sha256("".join(map(sha256_of_file, files)).encode()).hexdigest()
+    """Return a hash of all files of a model but those that only tell of it."""
+    return hashlib.sha256("".join(map(sha256_of_file, content_of(str(folder)))).encode()).hexdigest()
 
 
 def _logits_by_ray(

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Dict, Sequence
 
 from data_tools.base.errors import InputError
-from data_tools.files.atomic_folder import README
-from data_tools.files.results import Results, files_of, settings_of
+from data_tools.files.atomic_folder import content_of
+from data_tools.files.results import Results, settings_of
 from ernie_pair.pair.data.rejected import rejected_beside
 
 INPUTS = ("model_path", "model", "input_file", "calibrate_on", "tune_on", "dev_file", "test_file")
@@ -23,12 +23,12 @@ def refuse_unusable(path: Path) -> None:
 def results_of(command: str, config, more: Sequence[Path] = (), but: str = "") -> Results:
     """Return the output_file of ``config``, and ``more``, as results of its model and its files of pairs.
 
-    ``but``: a file in the model's folder that is no input; its model card is none either. Raises InputError
-    when no file can be written there.
+    ``but``: a file in the model's folder that is no input; what only tells of the model is none either.
+    Raises InputError when no file can be written there.
     """
     refuse_unusable(Path(config.output_file))
     inputs: Dict[str, Sequence[Path]] = {
-        name: [path for path in files_of(getattr(config, name)) if path.name not in (but, README)]
+        name: [path for path in content_of(getattr(config, name)) if path.name != but]
         for name in INPUTS
         if hasattr(config, name)
     }

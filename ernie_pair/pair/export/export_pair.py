@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from data_tools.base.optional_import import import_optional
-from data_tools.files.atomic_folder import MADE, README, publish_folder, read_made, refuse_loss
+from data_tools.files.atomic_folder import MADE, README, content_of, publish_folder, read_made, refuse_loss
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.text.wordpiece import WordPiece
@@ -134,7 +134,7 @@ def publish_export(
 
 def _results(config: ExportFlags, command: str, models: Dict[str, List[Path]], output_dir: Path) -> Results:
     inputs: Dict[str, Sequence[Path]] = {
-        flag: [path for folder in folders for path in files_of(str(folder)) if path.name != README]
+        flag: [path for folder in folders for path in content_of(str(folder))]
         for flag, folders in models.items()
     }
     left_out = [*models, "output_dir"]

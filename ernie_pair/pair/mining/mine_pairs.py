@@ -14,6 +14,7 @@ from typing import Dict, Iterator, List, Sequence, Set
 import numpy as np
 
 from data_tools.base.errors import InputError
+from data_tools.files.atomic_folder import content_of
 from data_tools.files.results import Results, files_of, settings_of
 from data_tools.files.standard_streams import with_standard_streams
 from ernie_pair.model_files.labels import Labels, parse_label_map
@@ -105,7 +106,7 @@ def _read(config: MineConfig, labels: Labels) -> Dict[str, Pairs]:
 def _results(config: MineConfig) -> Results:
     folder = str(model_folder_of(Path(config.embedding_model))) if config.embedding_model else ""
     inputs: Dict[str, Sequence[Path]] = {place: files_of(getattr(config, place)) for place in PLACES[:3]}
-    inputs["embedding_model"] = files_of(folder)
+    inputs["embedding_model"] = content_of(folder)
     sets = {place: getattr(config, place) for place in PLACES[:3] if not inputs[place]}
     settings = {**settings_of(config, *PLACES, "output_file"), **sets}
     also = [Path(f"{config.output_file}.{split}{ENDING}") for split in ("train", "dev", "test")]

@@ -4,7 +4,17 @@ import os
 
 import pytest
 
-from data_tools.files.atomic_folder import clear_leftovers, point_link, rename_for_good, set_aside
+from data_tools.base.errors import InputError
+from data_tools.base.yaml_flags import CONFIG_YAML
+from data_tools.files.atomic_folder import (
+    clear_leftovers,
+    is_as_made,
+    point_link,
+    publish_folder,
+    refuse_loss,
+    rename_for_good,
+    set_aside,
+)
 from data_tools.files.own_names import own_name
 
 
@@ -49,3 +59,39 @@ def test_a_link_of_ours_is_moved_and_another_one_is_set_aside(tmp_path):
     assert point_link(link, "step_3", ours) and os.readlink(link) == "step_3"
     (aside,) = tmp_path.glob(".bad-last-*")
     assert os.readlink(aside) == "elsewhere"
+
+
+OURS = "seed: 1\nabout: {made_by: ernie-pair, command: embed}\n"
+
+
+def write_ours(draft):
+    (draft / CONFIG_YAML).write_text(OURS)
+
+
+def test_a_config_of_ours_may_be_replaced(tmp_path):
+    publish_folder(tmp_path / "out", write_ours)
+    refuse_loss(tmp_path / "out", [CONFIG_YAML])
+    assert is_as_made(tmp_path / "out")
+    with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
+        refuse_loss(tmp_path / "out", [])
+
+
+@pytest.mark.parametrize(
+    "content", ["seed: 1\n", "about: {made_by: me}\n", "about: ernie-pair\n", "a: [\n", ""]
+)
+def test_a_config_of_a_person_is_never_lost(tmp_path, content, caplog):
+    publish_folder(tmp_path / "out", write_ours)
+    (tmp_path / "out" / CONFIG_YAML).write_text(content)
+    with pytest.raises(InputError, match="holds config.yaml, which would be lost; give another folder"):
+        refuse_loss(tmp_path / "out", [CONFIG_YAML])
+    publish_folder(tmp_path / "out", write_ours)
+    (aside,) = tmp_path.glob(".bad-out-*")
+    assert (aside / CONFIG_YAML).read_text() == content and "was not made by this command" in caplog.text
+
+
+def test_a_link_to_a_config_of_ours_is_a_persons(tmp_path):
+    (tmp_path / "ours.yaml").write_text(OURS)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / CONFIG_YAML).symlink_to(tmp_path / "ours.yaml")
+    with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
+        refuse_loss(tmp_path / "out", [CONFIG_YAML])

@@ -18,13 +18,17 @@ from tiny_ship import random_texts, ship, write_trained
 from data_tools.base.cli import exit_code_of
 from data_tools.base.errors import InputError
 from data_tools.base.options import DASH
+from data_tools.base.yaml_flags import CONFIG_YAML
 from data_tools.files.standard_streams import with_standard_streams
 from data_tools.flags.places import place_word
 from data_tools.trans_to_json import TransConfig, trans_to_json
+from ernie_pair import load_config
 from ernie_pair.__main__ import COMMANDS, _run
 from ernie_pair.commands.overview import config_class_of
+from ernie_pair.embedding.embed_config import EmbedConfig
 from ernie_pair.pair.config.ask_config import EvaluateConfig, PredictConfig
 from ernie_pair.pair.export.predict_exported import RunConfig
+from ernie_pair.search.build_index import IndexConfig
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +102,7 @@ def test_texts_are_indexed_searched_and_embedded_from_the_input(run_here, traine
     index = ["--output_dir", tmp_path / "index", "--model_path", "any", "--kind", "flat"]
     _, told, code = run_here("index", "--texts_file", "-", *index, given="\n".join(texts))
     assert code == 0, told
+    assert load_config(IndexConfig, tmp_path / "index" / CONFIG_YAML).texts_file == "-"
     search = ["search", "--index", tmp_path / "index", "--model_path", "any", "--top_k", "1"]
     rows = [json.dumps({"id": f"q{number}", "text": text}) for number, text in enumerate(texts[:3])]
     files = ["--queries_file", "-", "--answers_file", "-"]
@@ -110,6 +115,18 @@ def test_texts_are_indexed_searched_and_embedded_from_the_input(run_here, traine
     embed = ["embed", "--model_path", trained, "--output_dir", tmp_path / "vectors"]
     _, told, code = run_here(*embed, "--input_file", "-", given="\n".join(texts))
     assert code == 0 and len(np.load(tmp_path / "vectors" / "vectors.npy")) == 20, told
+    assert load_config(EmbedConfig, tmp_path / "vectors" / CONFIG_YAML).input_file == "-"
+
+
+def test_a_report_names_no_file_for_the_input(run_here, trained, tmp_path):
+    rows = "".join(f"{left}\t{right}\t{row % 2}\n" for row, (left, right) in enumerate(random_texts(8)))
+    words = ["--model_path", trained, "--bootstrap", "0", "--report", tmp_path / "report"]
+    files = ["--input_file", "-", "--output_file", tmp_path / "metrics.json"]
+    _, told, code = run_here("evaluate", *words, *files, given=rows)
+    assert code == 0, told
+    assert json.loads((tmp_path / "metrics.json").read_text())["input_file"] == "-"
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "input_file" in page and "/stdin." not in page
 
 
 @pytest.mark.parametrize("command", ["predict", "run"])

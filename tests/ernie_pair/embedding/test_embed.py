@@ -212,6 +212,15 @@ def test_foreign_files_are_not_lost(folder, tmp_path):
         embed(config_of(folder, tmp_path / "w"))
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_config_yaml_of_a_person_is_not_lost(folder, tmp_path, overwrite):
+    (tmp_path / "v").mkdir()
+    (tmp_path / "v" / CONFIG_YAML).write_text("seed: 1\n")
+    with pytest.raises(InputError, match="holds config.yaml, which would be lost"):
+        embed(config_of(folder, tmp_path / "v", overwrite=overwrite))
+    assert [path.read_text() for path in (tmp_path / "v").iterdir()] == ["seed: 1\n"]
+
+
 def test_vectors_of_another_model_are_refused(folder, tmp_path):
     embed(config_of(folder, tmp_path / "v"))
     found = open_vectors(tmp_path / "v")

@@ -1,5 +1,6 @@
 """config.yaml as text: what it says, how it is read again, and what a later start adds to it."""
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,13 +12,14 @@ import yaml
 
 from data_tools.base.cli import parse_config
 from data_tools.base.errors import InputError
+from data_tools.files.own_config import read_own_config
 from ernie_pair import TrainConfig, load_config
 from ernie_pair.device.doctor import DoctorConfig
 from ernie_pair.launch.launch_config import read_launch
 from ernie_pair.model_files.average_checkpoints import AverageConfig
 from ernie_pair.pretrain.config.pretrain_config import PretrainConfig
 from ernie_pair.run_config import facts
-from ernie_pair.run_config.config_yaml import CONFIG_YAML, read_own_config, write_config
+from ernie_pair.run_config.config_yaml import CONFIG_YAML, write_config
 from ernie_pair.run_config.git_state import git_state
 from ernie_pair.run_config.kept_config import keep_config, replace_config
 
@@ -161,6 +163,13 @@ def test_a_changed_flag_is_added_once(tmp_path):
     assert keep(tmp_path, config(seed=3), step=6).read_bytes() == before
     keep(tmp_path, config(), step=8)
     assert [one["step"] for one in read_own_config(path)["about"]["changes"]] == [4, 8]
+
+
+def test_a_needed_flag_that_was_deleted_is_a_change(tmp_path):
+    path = keep(tmp_path, config())
+    path.write_text(re.sub("(?m)^output_dir: .*\n", "", path.read_text()))
+    (change,) = read_own_config(keep(tmp_path, config(), step=2))["about"]["changes"]
+    assert change["flags"] == {"output_dir": [None, config().output_dir]}
 
 
 def test_a_changed_version_is_added(tmp_path, monkeypatch):

@@ -11,12 +11,14 @@ from package_command import command
 from places import ROOT
 from run_files import files_of
 from tiny_pair import train_config
+from yaml import YAMLError
 
+from data_tools.files.own_config import read_own_config
 from ernie_pair import PairConfig, PairTrainer, TrainConfig, load_config
 from ernie_pair.checkpoint.checkpoint_folder import MANIFEST
 from ernie_pair.pair.train.train_pair import train_pair
 from ernie_pair.pretrain.convert.convert import ConvertConfig
-from ernie_pair.run_config.config_yaml import CONFIG_YAML, read_own_config
+from ernie_pair.run_config.config_yaml import CONFIG_YAML
 
 PYTHON = """
 import sys
@@ -118,11 +120,13 @@ def test_a_fresh_start_sets_it_aside_with_the_run(tmp_path):
     assert (now.seed, now.fresh_start) == (1, False)
 
 
-def test_a_disk_that_refuses_it_does_not_end_the_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), YAMLError("cannot represent")])
+def test_what_refuses_it_does_not_end_the_run(tmp_path, monkeypatch, capsys, error):
     def refuse(*arguments, **named):
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr("ernie_pair.engine.run.keep_config", refuse)
     train_pair(train_config(tmp_path, **{**FLAGS, "max_steps": 2}))
     assert (tmp_path / "out" / "model_last" / MANIFEST).is_file()
-    assert "config.yaml is not written (No space left on device)" in capsys.readouterr().err
+    reason = getattr(error, "strerror", "cannot represent")
+    assert f"config.yaml is not written ({reason})" in capsys.readouterr().err

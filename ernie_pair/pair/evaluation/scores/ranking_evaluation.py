@@ -4,6 +4,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
+from data_tools.files.standard_streams import as_asked
 from ernie_pair.model_files.labels import RANKING
 from ernie_pair.pair.config.ask_config import EvaluateConfig
 from ernie_pair.pair.evaluation.scores.score_evaluation import ScoreAnswers
@@ -32,7 +33,7 @@ def ranking_evaluation_of(answers: ScoreAnswers, config: EvaluateConfig) -> Dict
         "queries": int(groups.max()) + 1,
         "ranked_queries": counted.num_queries,
         "model": config.model_path,
-        "input_file": config.input_file,
+        "input_file": as_asked(config.input_file),
         "input_sha256": answers.pairs.sha256,
         "symmetric": answers.symmetric,
         "first_ranks": _first_ranks(counted),

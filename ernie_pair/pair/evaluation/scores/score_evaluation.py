@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from data_tools.files.standard_streams import as_asked
 from ernie_pair.inference.scores import scores_of
 from ernie_pair.model_files.labels import REGRESSION
 from ernie_pair.pair.config.ask_config import EvaluateConfig
@@ -63,7 +64,7 @@ def score_evaluation_of(
         "target": REGRESSION,
         "rows": len(labels),
         "model": config.model_path,
-        "input_file": config.input_file,
+        "input_file": as_asked(config.input_file),
         "input_sha256": answers.pairs.sha256,
         "label_range": None if limits is None else list(limits),
         "symmetric": answers.symmetric,

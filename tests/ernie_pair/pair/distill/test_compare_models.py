@@ -1,5 +1,6 @@
 """The table of a teacher, a student and the student in int8."""
 
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -10,7 +11,8 @@ from tiny_distill import distill_config, write_teacher
 
 from data_tools.base.cli import exit_code_of, run_command
 from data_tools.base.errors import InputError
-from ernie_pair import PairPredictor, distill
+from data_tools.base.yaml_flags import CONFIG_YAML
+from ernie_pair import PairPredictor, distill, load_config
 from ernie_pair.model_files.model_folder import write_weights
 from ernie_pair.model_files.source import open_model
 from ernie_pair.pair.data.pair_file import read_pairs
@@ -125,6 +127,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, folder, monkeypatch,
     error = capfd.readouterr().err.splitlines()[-1]
     assert error.startswith("error: ") and reason in error
     assert not (tmp_path / "out").exists()
+
+
+def test_a_comparison_on_the_input_names_no_other_file(tmp_path, folder, monkeypatch):
+    rows = io.BytesIO((folder / "dev.tsv").read_bytes())
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(rows))
+    out = tmp_path / "table"
+    compare_models(config_of(folder, input_file="-", output_dir=str(out), bootstrap=10))
+    assert json.loads((out / "models.json").read_text())["input_file"] == "-"
+    assert load_config(CompareModelsConfig, out / CONFIG_YAML).input_file == "-"
+    written = [path for path in out.rglob("*") if path.suffix in (".yaml", ".md", ".html", ".json")]
+    assert not [path for path in written if "/ernie-pair-" in path.read_text(encoding="utf-8")]
 
 
 def test_int8_of_all_or_of_none(tmp_path, folder):

@@ -1,0 +1,20 @@
+"""Which config.yaml is one of this package, and which a person's: only the first may be lost or added to."""
+
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import yaml
+
+from data_tools.base.regular_file import read_regular
+from data_tools.base.yaml_flags import ABOUT, MOST_BYTES
+from data_tools.files.results import MAKER
+
+
+def read_own_config(path: Path) -> Optional[Dict[str, Any]]:
+    """Return the content of a config.yaml of this package; None for a file that is none."""
+    try:
+        content = yaml.safe_load(read_regular(path, MOST_BYTES, follow=False))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return None
+    about = content.get(ABOUT) if isinstance(content, dict) else None
+    return content if isinstance(about, dict) and about.get("made_by") == MAKER else None
