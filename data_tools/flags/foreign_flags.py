@@ -15,7 +15,8 @@ _TRAIN = ("train_file", "input_dir", "input_path", "input_file")
 _DEV = ("dev_file", "input_file", "test_file", "eval_file")
 _INPUT = ("input_file", "input_path", "texts_file", "queries_file", "text_file", "train_file")
 _HALF = ("use_amp true", "precision fp16")
-_BFLOAT16 = ("amp_dtype bfloat16", "precision bf16")
+# --amp_dtype auto is bfloat16 where a GPU has it, and nothing without --use_amp.
+_BFLOAT16 = ("use_amp true", "precision bf16")
 _LENGTH = ("max_seq_len",)
 _SHARDING = ("sharding", "sharding_degree")
 

@@ -39,12 +39,14 @@ def complete(
     ``purposes``: {command: what it does}; ``configs_of`` a command: the classes of its flags; ``launched``:
     the commands that launch starts. Raises InputError for another shell, and where shtab is missing.
     """
-    if any(word in ("-h", "--help") for word in words):
+    if not words or any(word in ("-h", "--help") for word in words):
         print(USAGE, end="")
         return
     if len(words) != 1 or words[0] not in SHELLS:
-        given = f", not {' '.join(words)[:40]}" if words else ""
-        raise InputError(f"completion takes {' or '.join(SHELLS)}{given}; write ernie-pair completion bash")
+        given = " ".join(words)[:40]
+        raise InputError(
+            f"completion takes {' or '.join(SHELLS)}, not {given}; write ernie-pair completion bash"
+        )
     shtab = import_optional("shtab", "completion")
     commands = {name: purpose for name, purpose in purposes.items() if " " not in name}
     parser = ArgumentParser("ernie-pair")

@@ -91,7 +91,8 @@ class AmpFlags(Options):
         if self.use_amp and device == "cpu" and self.amp_dtype != "float32":
             raise InputError(
                 f"--use_amp true --amp_dtype {self.amp_dtype} needs a GPU: Paddle has no half-precision CPU "
-                "kernels; use --use_amp false, or --amp_dtype float32 for the scaling of the loss alone"
+                "kernels; use --use_amp false (half products on a CPU: --precision bf16), or --amp_dtype "
+                "float32 for the scaling of the loss alone"
             )
 
     def refuse_on(self, card: Card) -> None:

@@ -50,7 +50,7 @@ def test_no_foreign_name_is_written_in_two_ways():
         (EmbedConfig, "--max_length", "--max_seq_len"),
         (TrainConfig, "--fp16", "--use_amp true"),
         (PredictConfig, "--fp16", "--precision fp16"),
-        (TrainConfig, "--bf16", "--amp_dtype bfloat16"),
+        (TrainConfig, "--bf16", "--use_amp true"),
         (TrainConfig, "--save_steps", "--checkpoint_steps"),
         (TrainConfig, "--logging_steps", "--logging_freq"),
         (TrainConfig, "--eval_steps", "--eval_freq"),
