@@ -1,4 +1,4 @@
-"""What the benchmarks of training have in common: a model of random weights, a table."""
+"""Shared by the benchmarks of training: a model of random weights, a table."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ class Row(NamedTuple):
 
 
 def deterministic_row(unit: str, device: str, deterministic: float, free: float) -> Row:
-    """Return what kernels that give the same bits in every run cost on ``device``, by the speeds of both."""
+    """Return the cost of deterministic kernels on ``device``, from the speeds with and without them."""
     compared = f"{free / deterministic:.2f} times --deterministic true"
     reason = "; a CPU has one kind of kernels" if device == "cpu" else ""
     return Row(f"--deterministic false: {unit}", f"{free:,.0f}", compared + reason)
@@ -29,7 +29,7 @@ def print_rows(rows: Iterable[Row]) -> None:
 
 
 def write_model(
-    folder: Path, vocab_file: str, model_type: str, hidden_size: int, layers: int, hidden_act: str = ""
+    folder: Path, vocab_file: str, model_type: str, hidden_size: int, layers: int, hidden_act: str = "auto"
 ) -> Path:
     """Write a model of the usual proportions: heads of 64 or 26 numbers, layers four times as wide inside."""
     new_model(
