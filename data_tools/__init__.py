@@ -2,4 +2,4 @@
 
 from data_tools.known_warnings import ignore_known_warnings
 
-ignore_known_warnings()  # of jieba, Paddle and others, before they are loaded; ernie_pair loads this first
+ignore_known_warnings()  # of jieba, Paddle and others, before their import; ernie_pair imports this first

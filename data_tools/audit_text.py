@@ -2,9 +2,9 @@
 
 ernie-pair audit-text raw/ --output audit --workers 8
 
-Reports repeats, near repeats, odd characters and mojibake, traditional script, languages and lengths of
-paragraphs: the lines of .txt files, and those within the texts of .jsonl files. Reads everything once, the
-candidates for near repeats once more. The same report for any number of workers.
+Reports duplicates, near duplicates, odd characters and mojibake, traditional script, languages and lengths of
+paragraphs: the lines of .txt files, and those within the texts of .jsonl files. Reads everything once, and
+the candidates for near duplicates once more. The report is the same for any number of workers.
 """
 
 import json
@@ -40,12 +40,12 @@ from data_tools.base.options import Options, option
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_called, with_standard_streams
 from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules
 from data_tools.text.text_files import TEXT_ENDINGS, LineBatch, each_once, line_batches, list_inputs
 
 JSON_FILE, PICTURE_FILE = "audit.json", "audit.png"
-TRADITIONAL = 20  # characters that are listed
+TRADITIONAL = 20  # characters listed
 _QUANTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
@@ -62,22 +62,23 @@ class AuditConfig(Options):
         stdin=(".txt", ".jsonl"),
     )
     output: str = option(
-        "", help=f"a folder for {JSON_FILE} and {PICTURE_FILE}; none: the terminal alone", group="data"
+        "", help=f"folder for {JSON_FILE} and {PICTURE_FILE}; empty: print to the terminal only", group="data"
     )
     json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
     near_threshold: float = option(
-        0.8, help="least Jaccard similarity of near repeats", group="data", at_least=0.3, at_most=1
+        0.8, help="minimum Jaccard similarity of near duplicates", group="data", at_least=0.3, at_most=1
     )
     shingle: int = option(
         5,
-        help="characters of a shingle; paragraphs are compared as sets of them",
+        help="characters per shingle; paragraphs are compared as sets of shingles",
         group="data",
         unit="characters",
         at_least=1,
     )
     near_limit: int = option(
         1_000_000,
-        help="most paragraphs to compare, then a sample of them; 0 leaves near repeats out",
+        help="maximum number of paragraphs to compare; a sample of them if there are more; 0: do not look "
+        "for near duplicates",
         group="data",
         unit="paragraphs",
         at_least=0,
@@ -88,16 +89,20 @@ class AuditConfig(Options):
         group="data",
     )
     max_line_bytes: int = option(
-        LONGEST_LINE, help="a longer line ends the run", group="data", unit="bytes", at_least=1
+        LONGEST_LINE,
+        help="a line longer than this ends the run with an error",
+        group="data",
+        unit="bytes",
+        at_least=1,
     )
     workers: int = option(
         1,
-        help="processes that read; the report is the same for any number",
+        help="reading processes; the report does not depend on their number",
         group="devices",
         unit="processes",
         at_least=1,
     )
-    overwrite: bool = option(False, help="replace another report in the folder", group="data")
+    overwrite: bool = option(False, help="replace an existing report in the folder", group="data")
 
     @property
     def line_rules(self) -> LineRules:
@@ -106,7 +111,7 @@ class AuditConfig(Options):
 
     @property
     def near_rules(self) -> NearRules:
-        """Return which paragraphs count as near repeats."""
+        """Return which paragraphs count as near duplicates."""
         return NearRules(self.near_threshold, self.shingle, self.near_limit)
 
 
@@ -130,14 +135,16 @@ def audit_text(config: AuditConfig) -> None:
         inputs={"input": inputs},
         settings=settings_of(config, "input", "output"),
         overwrite=config.overwrite,
+        positional=["input"],
     )
     are_there = config.output and results.are_done()
     audit = audit_of(inputs, config)
-    print("\n".join(report_lines(audit)))
+    print(as_called("\n".join(report_lines(audit))))
     if config.output and not are_there:
         with results.published() as (text, picture):
-            content = json.dumps(asdict(audit), ensure_ascii=False, indent=1)
-            text.write_text(content + "\n", encoding="utf-8")
+            content = as_called(json.dumps(asdict(audit), ensure_ascii=False, indent=1))
+            # a name that is not UTF-8: \udcff is its JSON
+            text.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")
             draw(picture, audit)
         print(f"wrote {folder / JSON_FILE} and {folder / PICTURE_FILE}")
 
@@ -151,7 +158,7 @@ def audit_of(inputs: List[Path], config: AuditConfig) -> TextAudit:
         survey = _survey(inputs, config, progress)
         is_empty = survey.is_empty
         if is_empty.all():
-            raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that holds some")
+            raise InputError(f"{', '.join(map(str, inputs[:3]))}: no text; give an input that contains some")
         firsts = firsts_of(survey.table)
         near = _compare(inputs, config, survey.table, firsts, progress) if config.near_limit else None
     exact, alike = _repeats(survey, firsts, near, config)
@@ -255,7 +262,7 @@ class _Near(NamedTuple):
 
 
 def _compare(inputs, config: AuditConfig, table: Table, firsts: Firsts, progress: Progress) -> _Near:
-    """Read the texts of a sample of the different paragraphs again, and group those alike."""
+    """Read the texts of a sample of the distinct paragraphs again, and group near duplicates."""
     rules = config.near_rules
     candidates = near_candidates(table, firsts, rules)
     sample = near_sample(table, candidates, rules.limit)

@@ -1,10 +1,10 @@
-"""Find the n-grams of a corpus that are one unit, as the lexicon of ERNIE-Gram's objective.
+"""Find the n-grams of a corpus that form a unit, as a lexicon for the ERNIE-Gram objective.
 
 python -m data_tools.build_ngrams --input_path data --vocab_file vocab.txt --output_path ngrams.txt
 
 All n-grams of 2, 3, ... tokens are counted, exactly and in bounded memory, and scored by a t-test or by
 pointwise mutual information (`data_tools/ngrams/ngram_scores.py` has the formulas); the best of each length
-make the lexicon, of which `pretrain --ngram_lexicon` masks n-grams. The same corpus gives the same bytes.
+form the lexicon whose n-grams `pretrain --ngram_lexicon` masks. The same corpus gives the same bytes.
 """
 
 import sys
@@ -24,7 +24,7 @@ from data_tools.corpus.format import Corpus
 from data_tools.corpus.megatron import find_corpus, open_corpus
 from data_tools.corpus.twin_vocab import vocabulary_of
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_called, with_standard_streams
 from data_tools.ngrams.ngram_counts import NgramCounts, Text, TextCounts, count_text
 from data_tools.ngrams.ngram_lexicon import SHORTEST, lexicon_lines
 from data_tools.ngrams.ngram_scores import NOTHING, Scored, Scorer, better_of
@@ -36,7 +36,7 @@ TOKENS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True)
 class NgramsConfig(Options):
-    """Write the n-grams of a corpus that are one unit, for ERNIE-Gram's objective in pretraining."""
+    """Write a lexicon of the n-grams in a corpus, for pretraining with the ERNIE-Gram objective."""
 
     EXAMPLE = "--input_path data --vocab_file vocab.txt --output_path ngrams.txt"
 
@@ -48,51 +48,52 @@ class NgramsConfig(Options):
     output_path: str = option(help="the lexicon to write, ngrams.txt", group="data", stdout=True)
     score: Literal["t", "pmi"] = option(
         "t",
-        help="t: the t-statistic of ERNIE-Gram's paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p is "
-        "the share of an n-gram in the N windows of its length, q the product of the shares of its tokens",
+        help="t: the t-statistic of the ERNIE-Gram paper, (p - q) / sqrt(p (1 - p) / N); pmi: ln(p / q). p "
+        "is the relative frequency of an n-gram among the N windows of its length, q the product of the "
+        "relative frequencies of its tokens",
         group="data",
     )
     sizes: str = option(
         "10000 10000",
-        help="the most n-grams of 2 tokens, of 3, and so on; as many lengths as numbers",
+        help="maximum number of n-grams of 2 tokens, of 3, and so on; one number per length",
         group="data",
     )
     min_count: int = option(
         5,
-        help="n-grams that stand in the corpus less often are left out",
+        help="drop n-grams that occur in the corpus fewer times than this",
         group="data",
         unit="times",
         at_least=1,
     )
     counts_in_memory: int = option(
         10_000_000,
-        help="n-grams of a length that are counted in memory; more wait on the disk (TMPDIR), for the same "
-        "bytes. A million takes about 50 MB",
+        help="n-grams of each length that are counted in memory; beyond that, counts go to disk (TMPDIR), "
+        "and the lexicon is the same byte for byte. A million takes about 50 MB",
         group="devices",
         unit="n-grams",
         at_least=1000,
     )
     workers: int = option(
         1,
-        help="processes that count; the lexicon is the same for any number",
+        help="counting processes; the lexicon does not depend on their number",
         group="devices",
         unit="processes",
         at_least=1,
     )
-    overwrite: bool = option(False, help="replace the lexicon", group="data")
+    overwrite: bool = option(False, help="replace an existing lexicon", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_path")
-        self.most_of_lengths  # noqa: B018 - raises where they are no numbers
+        self.most_of_lengths  # noqa: B018 - raises if they are not numbers
 
     @property
     def most_of_lengths(self) -> List[int]:
-        """Return the most n-grams of 2 tokens, of 3, and so on."""
+        """Return the maximum number of n-grams of 2 tokens, of 3, and so on."""
         words = self.sizes.replace(",", " ").split()
         if not words or not all(word.isdecimal() and 0 < int(word) < 2**31 for word in words):
             raise InputError(
-                f"--sizes {self.sizes!r}: not whole numbers above 0, of n-grams of 2 tokens, of 3, ...; "
+                f"--sizes {self.sizes!r}: not whole numbers above 0, for n-grams of 2 tokens, of 3, ...; "
                 'write it as in --sizes "10000 10000"'
             )
         return list(map(int, words))
@@ -102,7 +103,7 @@ class NgramsConfig(Options):
 def build_ngrams(config: NgramsConfig) -> None:
     """Write the lexicon that ``config`` asks for.
 
-    Raises InputError when the corpus cannot be used, is of another vocabulary, or has no n-gram often enough.
+    Raises InputError if the corpus cannot be used, is of another vocabulary, or has no frequent n-gram.
     """
     tokenizer = WordPiece.from_file(config.vocab_file)
     corpus = open_corpus(find_corpus(config.input_path, "--input_path"))
@@ -120,22 +121,22 @@ def build_ngrams(config: NgramsConfig) -> None:
     best = best_ngrams(corpus, tokenizer, config)
     if not any(len(scored.keys) for scored in best):
         raise InputError(
-            f"{corpus.prefix}: no n-gram stands there {config.min_count} times; lower --min_count, or give a "
+            f"{corpus.prefix}: no n-gram occurs in it {config.min_count} times; lower --min_count, or give a "
             "larger corpus"
         )
     about: Dict[str, object] = {name: settings[name] for name in ("score", "min_count", "sizes")}
     with results.published() as (draft,), open(draft, "w", encoding="utf-8", newline="\n") as file:
         file.writelines(lexicon_lines(best, tokenizer, about))
     counted = ", ".join(f"{len(s.keys)} of {n} tokens" for n, s in enumerate(best, start=SHORTEST))
-    sys.stderr.write(f"{config.output_path}: n-grams by {config.score}: {counted}\n")
+    sys.stderr.write(f"{as_called(config.output_path)}: n-grams by {config.score}: {counted}\n")
 
 
 def _refuse_long(config: NgramsConfig, tokenizer: WordPiece) -> None:
     longest = longest_countable(tokenizer.vocab_size)
     if len(config.most_of_lengths) + 1 > longest:
         raise InputError(
-            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; of a "
-            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give {longest - 1} numbers"
+            f"--sizes {config.sizes!r} asks for n-grams of {len(config.most_of_lengths) + 1} tokens; with a "
+            f"vocabulary of {tokenizer.vocab_size} they may have {longest}: give at most {longest - 1}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Make a vocab.txt from text, in the layout of ERNIE 1.0, or give one its '##' twins.
+"""Build a vocab.txt from text, in the layout of ERNIE 1.0, or add '##' twins to one.
 
 python -m data_tools.build_vocab --input_path data/baike.jsonl --output_path vocab.txt --vocab_size 18000
 python -m data_tools.build_vocab --add_twins_to ernie-3.0/vocab.txt --output_path twins.txt
@@ -6,8 +6,8 @@ python -m data_tools.build_vocab --add_twins_to ernie-3.0/vocab.txt --output_pat
 [PAD] [CLS] [SEP] [MASK], the characters by frequency, the pieces of Latin words and numbers, the '##'
 form of every Chinese character, letter and digit, [UNK]. The same text gives the same bytes.
 
-ERNIE 3.0 has no '##X' for a Chinese character X, so a corpus cannot mark its words. With the twins after the
-last token every id keeps its meaning. They are for the corpus alone: masking turns them into X again, in the
+ERNIE 3.0 has no '##X' for a Chinese character X, so a corpus cannot mark its words. The twins are appended,
+so that no id changes its meaning. They are for the corpus alone: masking turns them into X again, in the
 input and in the labels, and the model keeps its own vocab.txt and its size.
 """
 
@@ -23,13 +23,13 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
 from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.base.options import Options, option, refuse_empty
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.corpus.twin_vocab import with_twins
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_called, with_standard_streams
 from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, LineRules, decoded, json_text
 from data_tools.text.text_files import TEXT_ENDINGS, line_batches, list_inputs
 from data_tools.text.wordpiece import CONTINUATION, CONTROL_TOKENS, WordPiece, is_cjk, word_shapes
@@ -40,7 +40,7 @@ _OF_TEXT = ("vocab_size", "min_count", "json_key", "encoding_errors", "max_line_
 
 @dataclass(frozen=True)
 class VocabConfig(Options):
-    """Make a vocab.txt from text, or add '##' twins to one."""
+    """Build a vocab.txt from text, or add '##' twins to an existing one."""
 
     EXAMPLE = "--input_path baike.jsonl --output_path vocab.txt --vocab_size 18000"
 
@@ -52,21 +52,25 @@ class VocabConfig(Options):
     )
     add_twins_to: str = option(
         "",
-        help="in place of --input_path: a vocab.txt, to be written again with '##' twins at its end for the "
-        "Chinese characters that have none. Make corpora with it, so that their words are marked; the model "
-        "keeps its own vocab.txt, vocab_size and weights, for it never reads the twins",
+        help="instead of --input_path: a vocab.txt to copy, with '##' twins appended for the Chinese "
+        "characters that have none. Create corpora with the copy, so that their words are marked; the model "
+        "keeps its own vocab.txt, vocab_size and weights, because it never reads the twins",
         group="data",
     )
     output_path: str = option(help="the vocab.txt to write", group="data", stdout=True)
     vocab_size: int = option(
         18000,
-        help="the most tokens, control tokens included",
+        help="maximum number of tokens, including control tokens",
         group="data",
         unit="tokens",
         above=len(CONTROL_TOKENS),
     )
     min_count: int = option(
-        2, help="what stands in the text less often gets no token", group="data", unit="times", at_least=1
+        2,
+        help="characters and pieces that occur fewer times than this get no token",
+        group="data",
+        unit="times",
+        at_least=1,
     )
     json_key: str = option("text", help="the key of a document's text in .jsonl files", group="data")
     encoding_errors: Literal["strict", "replace"] = option(
@@ -75,16 +79,20 @@ class VocabConfig(Options):
         group="data",
     )
     max_line_bytes: int = option(
-        LONGEST_LINE, help="a longer line ends the run", group="data", unit="bytes", at_least=1
+        LONGEST_LINE,
+        help="a line longer than this ends the run with an error",
+        group="data",
+        unit="bytes",
+        at_least=1,
     )
     workers: int = option(
         1,
-        help="processes that count; the vocabulary is the same for any number",
+        help="counting processes; the vocabulary does not depend on their number",
         group="devices",
         unit="processes",
         at_least=1,
     )
-    overwrite: bool = option(False, help="replace the vocabulary", group="data")
+    overwrite: bool = option(False, help="replace an existing vocabulary", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -94,7 +102,7 @@ class VocabConfig(Options):
         idle = [name for name in _OF_TEXT if getattr(self, name) != getattr(VocabConfig, name)]
         if self.add_twins_to and idle:
             raise InputError(
-                f"--{idle[0]} is about text, and --add_twins_to reads none; leave one of them out"
+                f"--{idle[0]} is about text, which --add_twins_to does not read; leave one of them out"
             )
 
 
@@ -102,7 +110,7 @@ class VocabConfig(Options):
 def build_vocab(config: VocabConfig) -> None:
     """Write the vocab.txt that ``config`` asks for.
 
-    Raises InputError for whatever a person can fix.
+    Raises InputError for whatever the user can fix.
     """
     if config.add_twins_to:
         _add_twins(Path(config.add_twins_to), Path(config.output_path), config.overwrite)
@@ -121,8 +129,8 @@ def _add_twins(source: Path, output: Path, overwrite: bool) -> None:
         raise InputError(f"{source}: no Chinese character without a '##' twin; use it as it is")
     _write(results, tokens)
     sys.stderr.write(
-        f"{output}: the {tokenizer.vocab_size} tokens of {source} and {num_twins} '##' twins, for corpora "
-        f"only; the model keeps its vocab.txt and its {tokenizer.vocab_size} ids\n"
+        f"{as_called(str(output))}: the {tokenizer.vocab_size} tokens of {source} and {num_twins} '##' "
+        f"twins, for corpora only; the model keeps its vocab.txt and its {tokenizer.vocab_size} ids\n"
     )
 
 
@@ -135,14 +143,14 @@ def _vocabulary_of_text(config: VocabConfig) -> None:
         return
     shapes = _count_shapes(inputs, config)
     if not shapes:
-        raise InputError(f"{config.input_path}: no text; give an input that holds some")
+        raise InputError(f"{config.input_path}: no text; give an input that contains some")
     tokens = vocabulary_of(shapes, config.vocab_size, config.min_count)
     _write(results, tokens)
     known = set(tokens)
     num_words = sum(shapes.values())
     covered = sum(count for shape, count in shapes.items() if known.issuperset(_singles(shape)))
     sys.stderr.write(
-        f"{output}: {len(tokens)} tokens from {len(inputs)} files; they spell "
+        f"{as_called(str(output))}: {len(tokens)} tokens from {counted(len(inputs), 'file')}; they cover "
         f"{100 * covered / num_words:.2f} % of {num_words} characters and words\n"
     )
 
@@ -184,8 +192,8 @@ def _train_pieces(shapes: Dict[str, int], alphabet: List[str], room: int, min_co
     words = {shape: count for shape, count in sorted(shapes.items()) if len(shape) > 1 and spelled(shape)}
     if not words or room < 1:
         return []
-    # Given in advance, the alphabet has fixed ids; found in the words, it would have those of a
-    # hash table, and ties between pieces would fall differently in every process.
+    # Given in advance, the alphabet has fixed ids; collected from the words, it would have the order
+    # of a hash table, and ties between pieces would be broken differently in every process.
     trainer = WordPieceTrainer(
         vocab_size=room + len(alphabet),
         min_frequency=min_count,
@@ -228,13 +236,12 @@ def _count_shapes(inputs: List[Path], config: VocabConfig) -> Counter:
 
 def _count_batch(job) -> Counter:
     rules, batch = job
-    is_json = ".jsonl" in Path(batch.path).suffixes
     counts: Counter = Counter()
     for number, line in batch.numbered():
         if line.strip():
             read = (
                 json_text(batch.path, number, line, rules)
-                if is_json
+                if batch.is_json
                 else decoded(batch.path, number, line, rules)
             )
             counts.update(word_shapes(read))

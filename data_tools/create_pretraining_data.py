@@ -4,8 +4,8 @@ python -m data_tools.create_pretraining_data --input_path baike.jsonl --output_p
     --vocab_file vocab.txt --chinese --cn_whole_word_segment --workers 4
 
 Reads JSON lines, one document per line; writes PREFIX_ids.npy, PREFIX_idx.npz, PREFIX.manifest.json;
-with --user_lexicon PREFIX_marks.npy, with --on_bad_line skip PREFIX.rejected.jsonl. Killed, the same
-command goes on where it was.
+with --user_lexicon also PREFIX_marks.npy, with --on_bad_line skip also PREFIX.rejected.jsonl. After a kill,
+the same command continues where it stopped.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -40,9 +40,9 @@ from data_tools.corpus.shards import (
 from data_tools.corpus.writer import CorpusWriter
 from data_tools.files.npy_stream import sha256_of_file
 from data_tools.files.results import Results, settings_of
-from data_tools.files.standard_streams import with_standard_streams
+from data_tools.files.standard_streams import as_asked, as_called, with_standard_streams
 from data_tools.text.lines import LineRules
-from data_tools.text.text_files import list_inputs
+from data_tools.text.text_files import REJECTED, list_inputs
 from data_tools.text.wordpiece import WordPiece
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".zst")
@@ -52,7 +52,7 @@ TOOL = "data_tools.create_pretraining_data 3"
 def rules_of(config: CreateConfig) -> EncodingRules:
     """Return the encoding rules that the flags ask for.
 
-    Raises InputError when --model_name is no folder with a vocabulary.
+    Raises InputError if --model_name is not a folder with a vocabulary.
     """
     finds_words = config.cn_whole_word_segment and not config.cn_splited
     return EncodingRules(
@@ -81,7 +81,7 @@ def _vocabulary_file(config: CreateConfig) -> Path:
     if not (path := Path(config.model_name) / "vocab.txt").is_file():
         raise InputError(
             f"--model_name {config.model_name} is not a folder with a vocab.txt; download the model "
-            "first, or pass --vocab_file in its place"
+            "first, or pass --vocab_file instead"
         )
     return path
 
@@ -98,23 +98,26 @@ def _sentence_ends(config: CreateConfig) -> str:
 def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
     """Make the corpus of ``output_prefix`` from the documents of ``input_path``.
 
-    Raises InputError for whatever a person can fix; then nothing new is on the disk. Stopped by anything
-    else, it leaves PREFIX.shards/ for the next run. ``run_map(function, items, workers)`` is who makes the
-    shards, `ordered_map` or its like; the files are the same.
+    Raises InputError for whatever the user can fix; then nothing new is on the disk. Stopped by anything
+    else, it leaves PREFIX.shards/ for the next run. ``run_map(function, items, workers)`` makes the shards:
+    `ordered_map` or an equivalent; the files are the same.
     """
     started = time.monotonic()
     paths = corpus_paths(config.output_prefix)
-    rejects, folder = Path(f"{config.output_prefix}.rejected.jsonl"), Path(f"{config.output_prefix}.shards")
-    outputs = [*paths, marks_path(config.output_prefix), rejects]
+    rejects, folder = Path(f"{config.output_prefix}{REJECTED}"), Path(f"{config.output_prefix}.shards")
+    marks = marks_path(config.output_prefix)
+    outputs = [*paths, marks, rejects]
     inputs = list_inputs(config.input_path, ENDINGS, apart_from=outputs)
     rules = rules_of(config)
     results = _results(config, outputs, inputs, rules)
     if results.are_done():
         return
-    encoder_for.cache_clear()  # the vocabulary may be another one since the last call
+    encoder_for.cache_clear()  # the vocabulary may have changed since the last call
     tokenizer, lexicon = encoder_for(rules).tokenizer, encoder_for(rules).lexicon
     counts = {str(path): Counter(dict.fromkeys(COUNTED, 0)) for path in inputs}
     also = [rejects] if config.on_bad_line == "skip" else []
+    written = [*also, *([marks] if lexicon else [])]
+    outdated = [path for path in (marks, rejects) if path not in written and results.has_made(path)]
     with shard_folder(folder, _made_from(config, rules, tokenizer, inputs)) as made_from:
         skip, joining = config.on_bad_line == "skip", joining_of(config)
         make = ShardMaker(folder, rules, line_rules_of(config), skip, joining, made_from)
@@ -131,9 +134,10 @@ def create_pretraining_data(config: CreateConfig, run_map=ordered_map) -> None:
             _write(_counted(shards, counts, config.max_bad_lines), writer)
             total = _sum(counts.values())
             _refuse_a_wrong_vocabulary(total, rules.vocab_file)
+            _refuse_an_absent_separator(total, config)
             writer.about.update(_about(config, tokenizer, inputs, counts, total))
-        if not also:
-            rejects.unlink(missing_ok=True)  # of the corpus that was replaced
+        for path in outdated:  # of the corpus that was replaced
+            path.unlink(missing_ok=True)
     sys.stderr.write(_summary(config, total, inputs, time.monotonic() - started) + "\n")
 
 
@@ -149,7 +153,7 @@ def _results(config: CreateConfig, outputs: List[Path], inputs: List[Path], rule
 
 
 def _made_from(config: CreateConfig, rules: EncodingRules, tokenizer: WordPiece, inputs: List[Path]) -> dict:
-    """Return all that decides what is in the shards, but the lines themselves."""
+    """Return all that determines the shards except the lines themselves."""
     return {
         "tool": TOOL,
         "inputs": [[str(path), path.stat().st_size] for path in inputs],
@@ -168,7 +172,7 @@ def _lexicon_sha256(config: CreateConfig) -> str:
 
 
 def _shards(inputs: List[Path], config: CreateConfig, make_all) -> Generator[Shard, None, None]:
-    """Yield every shard of every file in order, with a progress bar when somebody watches."""
+    """Yield every shard of every file in order, with a progress bar on a terminal."""
     with Progress(inputs, config.log_interval) as progress:
         for path in make_all(shard_jobs(inputs, progress.read, config.max_line_bytes), config.workers):
             shard = read_shard(path)
@@ -207,11 +211,12 @@ def _write(shards: Iterable[Shard], writer: CorpusWriter) -> None:
 
 
 def _json_line(rejected: Rejected) -> str:
-    return json.dumps(rejected._asdict(), ensure_ascii=False) + "\n"
+    about = {**rejected._asdict(), "file": as_called(rejected.file)}
+    return json.dumps(about, ensure_ascii=False) + "\n"
 
 
 def _sum(counts: Iterable[Counter]) -> Counter:
-    """Return the sum of ``counts``; unlike ``+`` of Counters it keeps zeros, for a manifest says so."""
+    """Return the sum of ``counts``; unlike ``+`` of Counters it keeps zeros, for the manifest."""
     total: Counter = Counter()
     for counted in counts:
         total.update(counted)
@@ -226,9 +231,19 @@ def _refuse_a_wrong_vocabulary(total: Counter, vocab_file: str) -> None:
         )
 
 
+def _refuse_an_absent_separator(total: Counter, config: CreateConfig) -> None:
+    """Raise InputError if no line was split, so that each would be a single word."""
+    if config.cn_splited and total.get("separators") == 0:  # shards of an earlier version do not count them
+        raise InputError(
+            f"{config.input_path}: --cn_split_dimer {config.cn_split_dimer!r} occurs nowhere, so every line "
+            "would be one word; give the separator of the text, or leave --cn_splited out"
+        )
+
+
 def _about(config: CreateConfig, tokenizer: WordPiece, inputs, counts, total) -> dict:
     without_effect = ("workers", "log_interval", "overwrite", "max_bad_lines")
-    arguments = {name: value for name, value in asdict(config).items() if name not in without_effect}
+    names = [item.name for item in fields(config) if item.name not in without_effect]
+    arguments = {name: as_asked(getattr(config, name)) for name in names}
     files = [{"name": path.name, "bytes": path.stat().st_size, **counts[str(path)]} for path in inputs]
     return {
         "vocab_sha256": tokenizer.sha256,
@@ -252,7 +267,7 @@ def _summary(config: CreateConfig, total: Counter, inputs: List[Path], seconds: 
     if config.encoding_errors == "replace":
         notes["bytes replaced"] = total["replaced_bytes"]
     if config.join_documents != "none":
-        notes["joined to the one before"] = total["joined_documents"]
+        notes["joined to the previous one"] = total["joined_documents"]
     found = f", {total['lexicon_words']} words of the lexicon" if config.user_lexicon else ""
     return (
         f"{config.output_prefix}: {total['documents']} documents from {total['lines']} lines "

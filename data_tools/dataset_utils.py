@@ -1,12 +1,12 @@
-"""Masking: the one function to read, or to replace, when the masks should be others.
+"""Masking: the one function to read or to replace for a different masking.
 
-Ids come as the corpus stores them: inside a word of several characters, the second character and
-the ones after it carry their `##` twin. The twins say where words go on; the model never sees them
-on Chinese characters, neither in its input nor as a label.
+Ids come as the corpus stores them: in a word of several characters, the second and later ones are
+the ids of their `##` twins. The twins mark where words continue; the model never sees those of
+Chinese characters, neither in its input nor as a label.
 
 Words are of ERNIE's three levels (Sun et al., "ERNIE: Enhanced representation through knowledge
-integration", 2019): character, phrase, entity. A lexicon's marks say of which level a word is and what it
-weighs; without one a word of one token is a character, a longer one a phrase.
+integration", 2019): character, phrase, entity. A lexicon's marks give the level and the weight of a
+word; without a lexicon a word of one token is a character, a longer one a phrase.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ try:
 except ImportError:
     compiled_hide_words = None  # type: ignore[assignment]  # not compiled: its Python twin is used
 
-MASK_BELOW, RANDOM_BELOW = 0.8, 0.8 + 0.1  # of a uniform draw; above them the token stays as it is
+MASK_BELOW, RANDOM_BELOW = 0.8, 0.8 + 0.1  # of a uniform draw; above both the token is kept
 GEOMETRIC_STOP = 0.2
 LEVELS = ("character", "phrase", "entity")
 CHARACTER, PHRASE = 0, 1
@@ -34,10 +34,10 @@ class MaskingRule:
     ``base_ids``: int64 [V], the base id that the model sees for each id (the character of a `##` twin, else
     itself). ``goes_on``: bool [V], whether an id continues the word before it. ``random_ids``: int64 [R],
     the ids that a random replacement may draw. ``masked_lm_prob``: the share of the tokens to mask, [CLS]
-    and [SEP] counted. n-grams of 1..``max_ngrams`` words are drawn with p(n) ~ 1/n, reversed by
-    ``favor_longer_ngram``; with ``geometric`` an n-gram goes on after each word with p = 0.8. Without
-    ``whole_word_mask`` each token is a word. A word is drawn with a chance that its weight decides:
-    ``level_weights`` of its level, times, where mark k > 0 stands on its first token, ``mark_weights[k]``;
+    and [SEP] included. n-grams of 1..``max_ngrams`` words are drawn with p(n) ~ 1/n, reversed by
+    ``favor_longer_ngram``; with ``geometric`` an n-gram continues after each word with p = 0.8. Without
+    ``whole_word_mask`` each token is a word. The probability of drawing a word depends on its weight:
+    ``level_weights`` of its level, multiplied, if its first token has a mark k > 0, by ``mark_weights[k]``;
     its level is then ``mark_levels[k]`` (int64 and float64 [marks + 1]).
     """
 
@@ -58,9 +58,9 @@ class MaskingRule:
 
     @cached_property
     def ngram_borders(self) -> np.ndarray:
-        """Return float64 [max_ngrams - 1], the cumulated chances of the lengths of an n-gram.
+        """Return float64 [max_ngrams - 1], the cumulative probabilities of the n-gram lengths.
 
-        A uniform draw makes an n-gram of 1 + the number of borders that are not above it.
+        A uniform draw gives an n-gram of 1 + the number of borders that are not above it.
         """
         lengths = np.arange(1, self.max_ngrams + 1)
         if self.geometric:
@@ -81,11 +81,11 @@ class MaskedTokens(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """All the chance in a sample's masks, for each of S tokens whether it will be used or not.
+    """All random draws of a sample's masks, for each of S tokens whether they are used or not.
 
-    ``order``: int64 [S], the tokens shuffled: the turn in which words are looked at. ``uniform``:
-    float64 [3, S]: the n-gram's length for a first word, then for each token what is shown in its
-    place, and which random id.
+    ``order``: int64 [S], the tokens shuffled: the order in which words are considered. ``uniform``:
+    float64 [3, S]: the length of the n-gram that begins with a word, then for each token what is
+    shown in its place, and which random id.
     """
 
     order: np.ndarray
@@ -98,8 +98,8 @@ def create_masked_lm_predictions(
     """Hide whole words until ``rule.masked_lm_prob`` of the tokens are hidden, at least one.
 
     ``tokens``: int64 [S], corpus ids with [CLS] and [SEP] in place. ``marks``: uint8 [S], the lexicon's, or
-    None. A hidden token becomes [MASK] 80% of the time, a random id 10%, itself 10%, each token on its own
-    (Devlin et al., "BERT", 2019, section 3.1). n-grams never cross a [SEP].
+    None. A hidden token becomes [MASK] 80% of the time, a random id 10%, itself 10%, independently of
+    the others (Devlin et al., "BERT", 2019, section 3.1). n-grams never cross a [SEP].
     """
     draws = Draws(draw_order(tokens, rule, rng, marks), rng.random((3, len(tokens))))
     budget = max(1, round(rule.masked_lm_prob * len(tokens)))
@@ -110,16 +110,16 @@ def create_masked_lm_predictions(
 def draw_order(
     tokens: np.ndarray, rule: MaskingRule, rng: np.random.Generator, marks: Optional[np.ndarray]
 ) -> np.ndarray:
-    """Draw the order in which words are looked at: int64 [S], the tokens at which they begin.
+    """Draw the order in which words are considered: int64 [S], the tokens at which they begin.
 
     A heavier word tends to come earlier: a random order without replacement in which each next word is
-    drawn with a chance proportional to its weight (Efraimidis and Spirakis, "Weighted random sampling with
+    drawn with probability proportional to its weight (Efraimidis and Spirakis, "Weighted random sampling with
     a reservoir", 2006: ascending -log(u) / w). Words of weight 0 come after all the others.
     """
     levels_alike = len(set(rule.level_weights)) == 1
     if levels_alike and (marks is None or (rule.mark_weights == 1).all()):
         return rng.permutation(len(tokens))
-    waits = rng.standard_exponential(len(tokens))  # it is -log(u)
+    waits = rng.standard_exponential(len(tokens))  # distributed as -log(u)
     turns = np.full(len(tokens), np.inf)
     with np.errstate(over="ignore"):
         weights = word_weights(tokens, rule, marks)
@@ -141,7 +141,7 @@ def word_weights(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarr
 def word_levels(tokens: np.ndarray, rule: MaskingRule, marks: Optional[np.ndarray]) -> tuple:
     """Return (starts, ends, levels, weights) of the W words in ``tokens``: three int64 [W], float64 [W].
 
-    ``tokens``: int64 [S]; ``marks``: uint8 [S] or None. A level is a place in LEVELS; a weight is the
+    ``tokens``: int64 [S]; ``marks``: uint8 [S] or None. A level is an index into LEVELS; a weight is the
     word's own, without that of its level.
     """
     starts, ends, _ = word_spans(tokens, rule)
@@ -191,7 +191,7 @@ def hide_words_fast(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget:
 def _choose_positions(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budget: int) -> np.ndarray:
     """Return the positions to hide, int64 [M] ascending.
 
-    Words come in the drawn order, each the head of an n-gram, while the budget lasts.
+    Words come in the drawn order, each the first of an n-gram, as long as the budget lasts.
     """
     starts, ends, last_word = word_spans(tokens, rule)
     if not len(starts):
@@ -210,8 +210,8 @@ def _choose_positions(tokens: np.ndarray, rule: MaskingRule, draws: Draws, budge
 def word_spans(tokens: np.ndarray, rule: MaskingRule) -> tuple:
     """Return (starts, ends, last word of the segment) of the W words in ``tokens``, each int64 [W].
 
-    ``tokens``: int64 [S]; [CLS] and [SEP] are in no word. A continuation id that stands first in its
-    segment, its word cut away, begins a word.
+    ``tokens``: int64 [S]; [CLS] and [SEP] are in no word. A continuation id that is the first of its
+    segment, because its word was cut, begins a word.
     """
     special = (tokens == rule.cls_id) | (tokens == rule.sep_id)
     inside = ~special
@@ -229,9 +229,9 @@ def word_spans(tokens: np.ndarray, rule: MaskingRule) -> tuple:
 def choose_words(
     starts: List[int], ends: List[int], last_word: List[int], order: List[int], sizes: List[int], budget: int
 ) -> List[int]:
-    """Choose words in ``order``, each with the ``sizes`` - 1 words after it that fit; return their numbers.
+    """Choose words in ``order``, each with the ``sizes`` - 1 words after it that fit; return their indices.
 
-    ``sizes`` goes with ``order``; the others go by the number of a word. An n-gram stops at its segment's
+    ``sizes`` is aligned with ``order``; the others are indexed by word. An n-gram stops at its segment's
     ``last_word``, at a word already taken, and where the budget of tokens ends. When not even one word
     fits, the shortest in ``order`` is taken.
     """

@@ -21,7 +21,7 @@ class Sample(NamedTuple):
 
     ``input_ids``, ``token_type_ids``: int64 [S]; ``masked_positions``, ``masked_labels``: int64 [M];
     ``sop_label``: 0 in order, 1 swapped, -1 no label. ``ngram_labels``: int64 [M], the numbers of the n-grams
-    that are masked by one symbol, -1 where ``masked_labels`` has a token (and that has -1 elsewhere); None
+    that are masked by one symbol, -1 where ``masked_labels`` has a token (which is -1 elsewhere); None
     without a lexicon of n-grams.
     """
 
@@ -49,7 +49,7 @@ class Text(NamedTuple):
 class ErnieDataset:
     """Masked samples over the rows of a sample map; any rank or worker may ask for any of them.
 
-    With ``ngrams`` those of the lexicon are masked by one symbol each, and ``masking_fn`` is not asked.
+    With ``ngrams`` those of the lexicon are masked by one symbol each, and ``masking_fn`` is not called.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ErnieDataset:
         return Sample(masked.ids, text.token_type_ids, masked.positions, masked.labels, text.sop_label)
 
     def lengths(self, indices: np.ndarray) -> np.ndarray:
-        """Return the tokens of the samples ``indices`` [N] with their control tokens: int64 [N]."""
+        """Return the token counts of the samples ``indices`` [N], control tokens included: int64 [N]."""
         first, end, target = np.asarray(self._rows[indices], np.int64).T
         tokens = np.minimum(self.corpus.starts[end] - self.corpus.starts[first], target)
         has_two = (end - first > 1) & self.binary_head
@@ -126,7 +126,7 @@ def join_segments(a: np.ndarray, b: Optional[np.ndarray], cls_id: int, sep_id: i
 
 
 def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
-    """Return ``rule`` with what the marks of ``corpus`` mean; each corpus of a blend has its own."""
+    """Return ``rule`` with the meanings of the marks of ``corpus``; each corpus of a blend has its own."""
     if corpus.marks is None:
         return rule
     levels = [LEVELS.index(mark["kind"]) for mark in corpus.lexicon_marks]
@@ -135,9 +135,9 @@ def _rule_of(corpus: Corpus, rule: MaskingRule) -> MaskingRule:
 
 
 def masking_rule(tokenizer: WordPiece, **settings) -> MaskingRule:
-    """Return the masking rule for a vocabulary; ``settings`` are the choices of MaskingRule.
+    """Return the masking rule for a vocabulary; ``settings``: other fields of MaskingRule.
 
-    Random replacements never draw special, unused or `##` tokens: none of them stands in real input. Raises
+    Random replacements never draw special, unused or `##` tokens: none of them occurs in real input. Raises
     InputError when no other token is left.
     """
     ordinary = [

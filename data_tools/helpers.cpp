@@ -1,4 +1,4 @@
-// The hot loops of data_tools. Each function gives the very answer of its Python twin.
+// The hot loops of data_tools. Each function gives exactly the result of its Python twin.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kShortest = 2;                             // sample_map.SHORTEST
 constexpr double kMaskBelow = 0.8, kRandomBelow = 0.8 + 0.1;  // dataset_utils.MASK_BELOW, RANDOM_BELOW
-constexpr int64_t kLongestPeriod = 1000000;                  // blend.LONGEST_PERIOD
+constexpr int64_t kLongestPeriod = 1000000;                  // mixture.LONGEST_PERIOD
 
 template <typename Item>
 using Array = py::array_t<Item, py::array::c_style>;
@@ -166,7 +166,7 @@ py::tuple hide_words(const Array<int64_t>& tokens, const Array<int64_t>& order, 
   return py::make_tuple(ids, positions, labels);
 }
 
-// Twin of blend.turns.
+// Twin of mixture.turns.
 py::array_t<uint16_t> turns(const Array<int64_t>& parts) {
   const py::ssize_t corpora = parts.size();
   const int64_t* part = parts.data();

@@ -1,8 +1,8 @@
-"""Remarks of other libraries that a user can do nothing about, kept off the console: each one by its text."""
+"""Warnings of other libraries that a user cannot act on, kept off the console, each by its text."""
 
 import warnings
 
-# The beginning of the remark, as a regular expression; who makes it, and when.
+# The beginning of the warning, as a regular expression; what issues it, and when.
 KNOWN = (
     r"Setuptools is replacing distutils",  # Paddle imports distutils before setuptools, at every start
     r"pkg_resources is deprecated as an API",  # jieba, when it is imported
@@ -16,6 +16,6 @@ KNOWN = (
 
 
 def ignore_known_warnings() -> None:
-    """Add a filter for each remark in KNOWN; every other warning is shown as before."""
+    """Add a filter for each warning in KNOWN; every other warning is shown as before."""
     for beginning in KNOWN:
         warnings.filterwarnings("ignore", message=beginning)

@@ -1,4 +1,4 @@
-"""Write the embedded sample: documents for pretraining, labelled sentence pairs for fine-tuning.
+"""Write the built-in sample: documents for pretraining, labelled sentence pairs for fine-tuning.
 
 Both are made from the phrase tables of ``sample_text.py`` and speak the same language, so that
 pretraining on the one helps with the other. The same flags give the same bytes on every Python.
@@ -25,7 +25,7 @@ MOST_DOCUMENTS = 100_000
 
 @dataclass(frozen=True)
 class SampleConfig(Options):
-    """Write the embedded sample: a Chinese corpus and a data set of Chinese sentence pairs."""
+    """Write the built-in sample: a Chinese corpus and a data set of Chinese sentence pairs."""
 
     EXAMPLE = "--output_dir sample"
 
@@ -41,12 +41,12 @@ class SampleConfig(Options):
     )
     pairs: int = option(
         3600,
-        help="sentence pairs; dev and test get a ninth each",
+        help="sentence pairs; dev and test each get a ninth of them",
         group="data",
         unit="pairs",
         at_least=SMALLEST_DATA_SET,
     )
-    overwrite: bool = option(False, help="replace another sample that is there", group="data")
+    overwrite: bool = option(False, help="replace an existing sample", group="data")
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,7 +58,7 @@ class SampleConfig(Options):
 def make_sample(config: SampleConfig) -> None:
     """Write corpus.txt and pairs/{train,dev,test}.tsv below ``config.output_dir``.
 
-    Raises InputError when the tables cannot give so many pairs, and when another sample is there.
+    Raises InputError if the tables cannot give so many pairs, or if another sample exists.
     """
     names = ("corpus.txt", "pairs/train.tsv", "pairs/dev.tsv", "pairs/test.tsv")
     results = Results(

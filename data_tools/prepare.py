@@ -1,9 +1,9 @@
-"""The data tool that makes corpora, with a choice of who runs it: this machine, or Ray on one or on many.
+"""Create corpora on this machine, or by Ray on one or several machines.
 
 ernie-pair prepare --engine ray --workers 64 --ray_address head:6379 --input_path baike.jsonl ...
 
-A cluster reads and writes by the same paths as this machine: what --output_prefix, the vocabulary and the
-lexicon lie in must be mounted everywhere. The input is read here only.
+A cluster uses the same paths as this machine: the folders of --output_prefix, the vocabulary and the lexicon
+must be mounted everywhere. The input is read here only.
 """
 
 import re
@@ -25,20 +25,20 @@ from data_tools.files.standard_streams import with_standard_streams
 
 @dataclass(frozen=True)
 class PrepareConfig(CreateConfig):
-    """Turn JSON lines into the token ids that pretraining reads, by processes or by Ray."""
+    """Turn JSON lines into the token ids that pretraining reads, in processes or on Ray."""
 
     EXAMPLE = f"{CreateConfig.EXAMPLE} --engine ray"
 
     engine: Literal["local", "ray"] = option(
         "local",
-        help="--workers are processes of this machine, or tasks of Ray; the files are the same",
+        help="run --workers as processes on this machine or as Ray tasks; the files are the same",
         group="devices",
     )
     ray_address: str = option(
         "",
-        help="HOST:PORT of a Ray cluster that this machine is part of; all its machines have this package "
-        "and see the folders of --output_prefix, the vocabulary and --user_lexicon (a shared file system). "
-        "Empty: Ray is started on this machine for this run",
+        help="HOST:PORT of a Ray cluster that this machine belongs to; every machine of it needs this "
+        "package and access to the folders of --output_prefix, the vocabulary and --user_lexicon (a shared "
+        "file system). Empty: start Ray on this machine for this run",
         group="devices",
     )
 
@@ -47,14 +47,14 @@ class PrepareConfig(CreateConfig):
         if self.ray_address:
             yield self.engine != "ray", "--ray_address needs --engine ray; add it"
             is_address = re.fullmatch(r"[^\s:/]+:\d+", self.ray_address)
-            yield not is_address, f"--ray_address {self.ray_address} is not HOST:PORT; give head:6379 or so"
+            yield not is_address, f"--ray_address {self.ray_address} is not HOST:PORT; give e.g. head:6379"
 
 
 @with_standard_streams
 def prepare(config: PrepareConfig) -> None:
     """Make a corpus as `create_pretraining_data` does, on the engine that ``config`` names.
 
-    Raises InputError for whatever a person can fix, MachineError when Ray or a machine of it fails.
+    Raises InputError for whatever the user can fix, MachineError if Ray or a machine of it fails.
     """
     given = CreateConfig(**{item.name: getattr(config, item.name) for item in fields(CreateConfig)})
     if config.engine == "ray":
@@ -69,7 +69,7 @@ def _by_ray(make: ShardMaker, jobs: Iterable[ShardJob], workers: int, address: s
 
 
 def _with_full_paths(make: ShardMaker) -> ShardMaker:
-    """Return ``make`` with absolute paths, for a process that stands in another folder."""
+    """Return ``make`` with absolute paths, for a process with another working folder."""
     rules, lexicon = make.rules, make.rules.lexicon
     return replace(
         make,
@@ -86,7 +86,7 @@ def _with_full_paths(make: ShardMaker) -> ShardMaker:
 class SharedMaker:
     """A ShardMaker for any machine.
 
-    Raises MachineError on a machine that does not see what it needs.
+    Raises MachineError on a machine that cannot see what it needs.
     """
 
     make: ShardMaker

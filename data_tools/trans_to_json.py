@@ -2,8 +2,8 @@
 
 python -m data_tools.trans_to_json --input_path raw/ --output_path data/baike
 
-In the raw text a line is a sentence or a paragraph, and an empty line stands between documents.
-Writes OUTPUT.jsonl, its documents in an order that the seed decides.
+In the raw text a line is a sentence or a paragraph, and an empty line separates documents.
+Writes OUTPUT.jsonl, its documents in an order that depends on the seed.
 """
 
 import json
@@ -21,15 +21,15 @@ from typing import Iterator, List, Literal, NamedTuple, Tuple
 import numpy as np
 
 from data_tools.base.cli import run_command
-from data_tools.base.errors import InputError
-from data_tools.base.options import DASH, Options, option, refuse_empty
+from data_tools.base.errors import InputError, counted
+from data_tools.base.options import DASH, Options, option, refuse_empty, refuse_no_name
 from data_tools.base.process_pool import ordered_map
 from data_tools.base.progress import Progress
 from data_tools.files.atomic_files import make_folder
 from data_tools.files.file_lock import locked
-from data_tools.files.own_names import own_entries, own_name
+from data_tools.files.own_names import own_entries, own_name, shortened
 from data_tools.files.results import Results, followed, is_stream, settings_of
-from data_tools.files.standard_streams import STANDARD_OUTPUT, with_standard_streams
+from data_tools.files.standard_streams import STANDARD_OUTPUT, as_called, with_standard_streams
 from data_tools.text.lines import BAD_BYTES_HELP, LONGEST_LINE, STRICT, LineRules, decoded, num_invalid_bytes
 from data_tools.text.text_files import list_inputs, read_lines
 
@@ -49,12 +49,16 @@ class TransConfig(Options):
         group="data",
         stdin=(".txt",),
     )
-    output_path: str = option(help="OUTPUT of OUTPUT.jsonl", group="data", stdout=True)
+    output_path: str = option(
+        help="path of the output without .jsonl: OUTPUT writes OUTPUT.jsonl", group="data", stdout=True
+    )
     json_key: str = option("text", help="the key of a document's text", group="data")
-    doc_spliter: str = option("", help="the line between two documents; nothing: an empty line", group="data")
+    doc_spliter: str = option(
+        "", help="the line that separates two documents; empty: an empty line", group="data"
+    )
     min_doc_length: int = option(
         10,
-        help="characters; shorter documents are left out and counted",
+        help="minimum characters per document; shorter ones are dropped and counted",
         group="data",
         unit="characters",
         at_least=0,
@@ -65,28 +69,37 @@ class TransConfig(Options):
         group="data",
     )
     max_line_bytes: int = option(
-        LONGEST_LINE, help="a longer line or document ends the run", group="data", unit="bytes", at_least=1
+        LONGEST_LINE,
+        help="a line or document longer than this ends the run with an error",
+        group="data",
+        unit="bytes",
+        at_least=1,
     )
     workers: int = option(
         1,
-        help="processes, a file each; the output is the same for any number",
+        help="processes, one file each; the output does not depend on their number",
         group="devices",
         unit="processes",
         at_least=1,
     )
     log_interval: int = option(
-        0, help="documents between two lines of progress; 0: none", group="data", unit="documents", at_least=0
+        0,
+        help="documents between progress lines; 0: no progress lines",
+        group="data",
+        unit="documents",
+        at_least=0,
     )
     no_merge: bool = option(
-        False, help="one OUTPUT_NAME.jsonl for each input, in place of OUTPUT.jsonl", group="data"
+        False, help="write one OUTPUT_NAME.jsonl per input file instead of OUTPUT.jsonl", group="data"
     )
     no_shuffle: bool = option(False, help="keep the order of the input", group="data")
     seed: int = option(42, help="decides the order of the documents", group="data", at_least=0)
-    overwrite: bool = option(False, help="replace the output", group="data")
+    overwrite: bool = option(False, help="replace existing output", group="data")
 
     def __post_init__(self):
         super().__post_init__()
         refuse_empty(self, "output_path")
+        refuse_no_name(self, "output_path")
         if self.no_merge and self.output_path in (DASH, STANDARD_OUTPUT):
             raise InputError(
                 "--no_merge true writes several files, and --output_path - is one; leave one out"
@@ -99,7 +112,7 @@ class TransConfig(Options):
 
 
 class RawDocument(NamedTuple):
-    """One document: its lines without the space around them, and how many of its bytes were replaced."""
+    """One document: its lines, stripped, and how many of its bytes were replaced."""
 
     lines: List[str]
     num_replaced: int
@@ -118,7 +131,7 @@ class Part(NamedTuple):
 def trans_to_json(config: TransConfig) -> None:
     """Write the documents of ``input_path`` as JSON lines.
 
-    Raises InputError for whatever a person can fix; then nothing new is on the disk.
+    Raises InputError for whatever the user can fix; then nothing new is on the disk.
     """
     started = time.monotonic()
     is_streamed = config.output_path == STANDARD_OUTPUT
@@ -134,7 +147,8 @@ def trans_to_json(config: TransConfig) -> None:
         num_documents = sum(len(part.begins) for part in parts)
         if not num_documents:
             raise InputError(
-                f"{config.input_path}: no document has {config.min_doc_length} characters; see --help"
+                f"{config.input_path}: no document has {config.min_doc_length} characters; lower "
+                "--min_doc_length, or give longer texts"
             )
         groups = [[part] for part in parts] if config.no_merge else [parts]
         with results.published() as drafts:
@@ -145,13 +159,14 @@ def trans_to_json(config: TransConfig) -> None:
     num_replaced = sum(part.num_replaced for part in parts)
     replaced = f", {num_replaced} bytes replaced" if config.line_rules.replaces else ""
     sys.stderr.write(
-        f"{config.output_path}: {num_documents} documents from {len(inputs)} files ({num_short} shorter than "
-        f"{config.min_doc_length} characters left out{replaced}) in {time.monotonic() - started:.1f} s\n"
+        f"{as_called(config.output_path)}: {counted(num_documents, 'document')} from "
+        f"{counted(len(inputs), 'file')} ({num_short} shorter than {config.min_doc_length} characters left "
+        f"out{replaced}) in {time.monotonic() - started:.1f} s\n"
     )
 
 
 def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterator[RawDocument]:
-    """Yield the documents of a raw text; empty lines are no part of any.
+    """Yield the documents of a raw text; empty lines are not part of any.
 
     Raises InputError with file:line for a line that is not UTF-8, and for a line or a document that is too
     long.
@@ -170,7 +185,7 @@ def documents_of(path: Path, splitter: str, rules: LineRules = STRICT) -> Iterat
             size += len(content)
         if size > rules.max_bytes:
             raise InputError(
-                f"{path}:{number}: here the document grows above {rules.max_bytes} bytes; part it by "
+                f"{path}:{number}: here the document grows above {rules.max_bytes} bytes; split it with "
                 "empty lines, or raise --max_line_bytes"
             )
     if lines:
@@ -189,17 +204,17 @@ def _names(inputs: List[Path], config: TransConfig) -> List[Path]:
 
 @contextmanager
 def _working_folder(merged: Path) -> Iterator[Path]:
-    """Make a folder next to the output, for this run alone; clear those of killed runs away first.
+    """Make a folder next to the output, for this run alone; remove those of killed runs first.
 
-    A stream has none next to it: its folder is one for temporary files.
+    For a stream it is in the folder for temporary files.
     """
     if is_stream(followed(merged)):
         with TemporaryDirectory(prefix="ernie-pair-") as temporary:
             yield Path(temporary)
         return
     make_folder(merged.parent)
-    stem = f".{merged.name}.parts"
-    for leftover in own_entries(merged.parent, f"{stem}-"):
+    stem = f".{shortened(merged.name)}.parts"
+    for leftover in own_entries(merged.parent, lambda found: found == stem):
         with locked(leftover / LOCK, seconds=0):
             shutil.rmtree(leftover)
     folder = merged.with_name(own_name(stem))

@@ -1,4 +1,4 @@
-"""Which paragraphs repeat an earlier one, exactly after normalisation or nearly."""
+"""Find paragraphs that duplicate an earlier one, exactly (after normalisation) or nearly."""
 
 from dataclasses import dataclass
 from typing import Dict, Iterator, List, NamedTuple, Sequence, Union
@@ -8,16 +8,16 @@ import numpy as np
 from data_tools.audit.near_duplicates import Member, NearRules
 from data_tools.audit.paragraphs import TextPlace
 
-GROUPS = 5  # that a report lists
-MEMBERS = 3  # of a listed group of near repeats
+GROUPS = 5  # listed in a report
+MEMBERS = 3  # shown of each listed group of near duplicates
 
 
 class Table(NamedTuple):
-    """All paragraphs in order, a row each.
+    """All paragraphs in order, one row each.
 
     ``fingerprints`` uint64 of the normalised text, ``lengths`` uint32 in characters, ``compared``
-    uint32: those left after normalisation; ``lines``, ``parts`` uint32: its place in the file.
-    ``paths`` and ``begins``, int64[batches + 1]: the file of each batch of rows, and its first row.
+    uint32: those left after normalisation; ``lines``, ``parts`` uint32: the place in the file.
+    ``paths`` and ``begins``, int64 [batches + 1]: the file of each batch of rows, and its first row.
     """
 
     fingerprints: np.ndarray
@@ -29,14 +29,14 @@ class Table(NamedTuple):
     begins: np.ndarray
 
     def place(self, row: int) -> TextPlace:
-        """Return where paragraph ``row`` stands: file, line, part."""
+        """Return the place of paragraph ``row``: file, line, part."""
         batch = int(np.searchsorted(self.begins, row, side="right")) - 1
         return TextPlace(self.paths[batch], int(self.lines[row]), int(self.parts[row]))
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A paragraph that stands ``times`` in the text, first ``at`` file:line."""
+    """A paragraph that occurs ``times`` times in the text, first ``at`` file:line."""
 
     times: int
     at: str
@@ -45,10 +45,10 @@ class Repeated:
 
 @dataclass(frozen=True)
 class ExactRepeats:
-    """The exact repeats: ``paragraphs`` repeat an earlier one, with so many ``characters``.
+    """The exact duplicates: ``paragraphs`` duplicate an earlier one, ``characters`` of them in all.
 
-    ``without_text``: paragraphs with nothing to compare but punctuation. ``sizes``: {least: how many groups
-    of paragraphs have that size up to less than twice it}.
+    ``without_text``: paragraphs of punctuation only, which are not compared. ``sizes``: {n: groups of n to
+    2 n - 1 paragraphs}.
     """
 
     paragraphs: int
@@ -61,7 +61,7 @@ class ExactRepeats:
 
 @dataclass(frozen=True)
 class NearMember:
-    """A near repeat of the first paragraph of its group; ``similarity``: its Jaccard similarity to that."""
+    """A near duplicate of the first paragraph of its group; ``similarity``: their Jaccard similarity."""
 
     at: str
     similarity: float
@@ -70,7 +70,7 @@ class NearMember:
 
 @dataclass(frozen=True)
 class NearGroup:
-    """A group of ``size`` paragraphs that are nearly alike; ``at`` and ``text`` are those of the first."""
+    """A group of ``size`` near duplicates; ``at`` and ``text`` are those of the first."""
 
     size: int
     at: str
@@ -80,11 +80,11 @@ class NearGroup:
 
 @dataclass(frozen=True)
 class NearRepeats:
-    """The near repeats among the different paragraphs: ``paragraphs`` are like an earlier one.
+    """The near duplicates among the distinct paragraphs: ``paragraphs`` are similar to an earlier one.
 
-    They have so many ``characters``. ``candidates`` have ``shortest`` characters to compare and are not
-    exact repeats; ``compared`` of them were looked at, ``too_short`` others were not. ``sizes`` as of
-    ExactRepeats.
+    ``characters``: of these paragraphs. ``candidates`` have at least ``shortest`` characters to compare and
+    are not exact duplicates; ``compared`` of them were compared, ``too_short`` others were not. ``sizes``: as
+    in ExactRepeats.
     """
 
     threshold: float
@@ -101,7 +101,7 @@ class NearRepeats:
 
 
 class Firsts(NamedTuple):
-    """The first row of each of n different paragraphs, in order, and how often each stands in the text.
+    """The first row of each of n distinct paragraphs, in order, and how often each occurs in the text.
 
     Both are int64 [n].
     """
@@ -111,7 +111,7 @@ class Firsts(NamedTuple):
 
 
 def firsts_of(table: Table) -> Firsts:
-    """Find the different paragraphs of ``table`` that have something to compare."""
+    """Find the distinct paragraphs of ``table`` that have characters to compare."""
     rows = np.flatnonzero(table.compared)
     _, first, times = np.unique(table.fingerprints[rows], return_index=True, return_counts=True)
     order = np.argsort(first)
@@ -119,7 +119,7 @@ def firsts_of(table: Table) -> Firsts:
 
 
 def listed_firsts(firsts: Firsts) -> np.ndarray:
-    """Return the places in ``firsts`` of the most repeated ones, at most GROUPS, none that stands once."""
+    """Return the indices in ``firsts`` of the most frequent ones, at most GROUPS, none that occurs once."""
     ranked = np.argsort(-firsts.times, kind="stable")[:GROUPS]
     return ranked[firsts.times[ranked] > 1]
 
@@ -130,7 +130,7 @@ def near_candidates(table: Table, firsts: Firsts, rules: NearRules) -> np.ndarra
 
 
 def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
-    """Return at most ``limit`` rows of ``candidates``, int64, chosen by their text and in order."""
+    """Return at most ``limit`` rows of ``candidates``, int64, in order; their texts alone decide which."""
     if len(candidates) <= limit:
         return candidates
     smallest = np.argpartition(table.fingerprints[candidates], limit - 1)[:limit]
@@ -140,7 +140,7 @@ def near_sample(table: Table, candidates: np.ndarray, limit: int) -> np.ndarray:
 def exact_repeats(
     table: Table, is_empty: np.ndarray, firsts: Firsts, texts: Dict[TextPlace, str]
 ) -> ExactRepeats:
-    """Count the exact repeats of ``table``.
+    """Count the exact duplicates in ``table``.
 
     ``is_empty``: bool [rows]; ``texts``: the quote at each listed place.
     """
@@ -168,10 +168,10 @@ def near_repeats(
     rules: NearRules,
     texts: Dict[TextPlace, str],
 ) -> NearRepeats:
-    """Count the near repeats among the ``sample`` of the ``candidates``, both int64 rows of ``table``.
+    """Count the near duplicates among the ``sample`` of the ``candidates``, both int64 rows of ``table``.
 
-    ``groups``: {head: members}, places in ``sample``, see `near_duplicates.near_groups`; ``texts``: the
-    quote at each listed place; ``num_firsts``: how many different paragraphs there are.
+    ``groups``: {head: members}, indices into ``sample``, see `near_duplicates.near_groups`; ``texts``: the
+    quote at each listed place; ``num_firsts``: the number of distinct paragraphs.
     """
     members = [member.paragraph for found in groups.values() for member in found]
     return NearRepeats(
@@ -217,6 +217,6 @@ def _repeated(times: int, place: TextPlace, texts: Dict[TextPlace, str]) -> Repe
 
 
 def doubling(values: Union[np.ndarray, Sequence[int]]) -> Dict[int, int]:
-    """Count numbers above 0 by size: {1: how many are 1, 2: are 2 or 3, 4: are 4 to 7, ...}."""
+    """Count positive numbers by powers of two: {1: how many are 1, 2: are 2 or 3, 4: are 4 to 7, ...}."""
     bars = np.bincount(np.floor(np.log2(np.asarray(values, np.float64))).astype(np.int64))
     return {2**bar: int(count) for bar, count in enumerate(bars) if count}

@@ -1,11 +1,11 @@
 """The language of a paragraph and, for Chinese, its script.
 
-Paragraphs mostly of Han characters, kana or Hangul are zh, ja or ko by their script: of 2000 lines of Lu Xun
-`py3langid` calls 77 Japanese, Vietnamese or English, nearly all of them short ("七月二十八日。"). It decides
-for the other paragraphs, among LANGUAGES; where they have fewer than SHORTEST letters nobody does: "short".
+Paragraphs mostly of Han characters, kana or Hangul are zh, ja or ko by their script: `py3langid` takes 77 of
+2000 lines of Lu Xun for Japanese, Vietnamese or English, nearly all of them short ("七月二十八日。"). It
+decides for the other paragraphs, among LANGUAGES; one of fewer than SHORTEST letters is only called "short".
 
 The script comes from `hanzidentifier`, which knows the characters of CC-CEDICT: those that are only
-traditional (說), only simplified (说) or both (我). A paragraph with characters of the first two is mixed.
+traditional (說), only simplified (说) or both (我). A paragraph with both of the first two is mixed.
 """
 
 import unicodedata
@@ -31,7 +31,7 @@ _NO_LETTERS, _SHORT = "no letters", "short"
 _NAMES = (_NO_LETTERS, _SHORT, *LANGUAGES)
 
 _NO_LETTER, _HAN, _KANA, _HANGUL, _LATIN, _OTHER = range(6)
-_WEIGHTS = np.array([0, 3, 3, 3, 1, 2])  # about the bytes of a letter: what a character says
+_WEIGHTS = np.array([0, 3, 3, 3, 1, 2])  # roughly its UTF-8 bytes: how much a letter says
 _BEGINNINGS = (
     ("CJK", _HAN),
     ("IDEOGRAPHIC", _HAN),
@@ -40,14 +40,13 @@ _BEGINNINGS = (
     ("HANGUL", _HANGUL),
     ("LATIN", _LATIN),
 )
-_LETTERS_END = 0x33480  # no letter above
+_LETTERS_END = 0x33480  # no letters from here on
 
 
 class Writing(NamedTuple):
-    """The writing of a batch of paragraphs.
+    """The languages and scripts of a batch of paragraphs.
 
-    ``hanzi``: characters by HANZI; ``traditional``: characters that are only traditional, with their
-    counts.
+    ``hanzi``: counts by HANZI; ``traditional``: counts of the characters that are only traditional.
     """
 
     languages: Dict[str, Tally]
@@ -57,7 +56,7 @@ class Writing(NamedTuple):
 
 
 def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
-    """Tell the language and the script of each of n paragraphs, and count them.
+    """Identify the language and the script of each of n paragraphs, and count them.
 
     ``is_empty``: bool [n], the paragraphs to leave out.
     """
@@ -82,7 +81,7 @@ def writing_of(paragraphs: Paragraphs, is_empty: np.ndarray) -> Writing:
 
 
 def _first_of(places: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the first of ``places`` in each row, or the row's beginning, and 1 or 0 to tell; int64."""
+    """Return for each row the first of ``places`` in it and 1, or the row's beginning and 0; int64."""
     row, index = np.unique(rows[places], return_index=True)
     first, found = starts[:-1].copy(), np.zeros(len(starts) - 1, dtype=np.int64)
     first[row], found[row] = places[index], 1
@@ -96,14 +95,14 @@ def _count(rows: np.ndarray, kinds: np.ndarray, num_rows: int, num_kinds: int) -
 
 
 def _scripts(by_hanzi: np.ndarray) -> np.ndarray:
-    """Return what `hanzidentifier.identify` says of each paragraph: int64 [rows], places in SCRIPTS."""
+    """Return `hanzidentifier.identify` of each paragraph: int64 [rows], indices into SCRIPTS."""
     traditional, simplified, both = (by_hanzi[:, column] > 0 for column in (1, 2, 3))
     cases = [traditional & simplified, traditional, simplified, both]
     return np.select(cases, [2, 1, 0, 3], default=4)
 
 
 def _languages(paragraphs: Paragraphs, by_letter: np.ndarray) -> np.ndarray:
-    """Tell the language of each paragraph: int64 [rows], places in _NAMES."""
+    """Identify the language of each paragraph: int64 [rows], indices into _NAMES."""
     han, kana, hangul = by_letter[:, _HAN], by_letter[:, _KANA], by_letter[:, _HANGUL]
     num_letters = by_letter[:, 1:].sum(axis=1)
     weights = by_letter * _WEIGHTS
@@ -130,7 +129,7 @@ def _identifier():
 
 @lru_cache(maxsize=1)
 def _letters() -> np.ndarray:
-    """Return what letter each character is: uint8 [0x110000]."""
+    """Return the kind of letter of each character: uint8 [0x110000]."""
     letters = np.zeros(0x110000, dtype=np.uint8)
     for point in range(_LETTERS_END):
         if unicodedata.category(chr(point))[0] == "L":
@@ -146,7 +145,7 @@ def _letter(name: str) -> int:
 
 @lru_cache(maxsize=1)
 def _hanzi() -> np.ndarray:
-    """Return 1 + the place in HANZI of each Han character, 0 for any other: uint8 [0x110000]."""
+    """Return 1 + the index in HANZI of each Han character, 0 for any other: uint8 [0x110000]."""
     library = import_optional("hanzidentifier", "audit")
     places = {library.TRADITIONAL: 1, library.SIMPLIFIED: 2, library.BOTH: 3}
     hanzi = np.zeros(0x110000, dtype=np.uint8)

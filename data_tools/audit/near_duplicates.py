@@ -1,15 +1,15 @@
-"""Paragraphs that are nearly alike: MinHash finds candidates, the true Jaccard similarity decides.
+"""Find near-duplicate paragraphs: MinHash finds candidates, the exact Jaccard similarity decides.
 
-A paragraph is the set of its shingles, all stretches of ``shingle`` characters of the normalised text. The
+A paragraph is the set of its shingles, all substrings of ``shingle`` characters of the normalised text. The
 MinHash of `datasketch` (NUM_HASHES numbers) is cut into bands; paragraphs with a band in common are compared:
 
-    threshold 0.8   21 bands of 6: a pair of similarity 0.8 meets with 99.8 %, one of 0.5 with 28 %
+    threshold 0.8   21 bands of 6: 99.8 % of pairs of similarity 0.8 are compared, 28 % of those of 0.5
 
-Its MinHashLSH would hold 7 kB per paragraph; here the bands are 8 bytes each, and only those that occur
-twice are looked at. Paragraphs come in order, and each is compared with the heads before it: it joins the
-first that is similar enough, or becomes a head. So each member of a group is verified against its head.
-Where very many meet, MOST_HEADS of a band are known and MOST_COMPARED heads compared, those with the
-most bands in common first; some pairs are missed there, and the time stays in proportion to the text.
+Its MinHashLSH would take 7 kB per paragraph; here a band takes 8 bytes, and only bands that occur twice are
+examined. Paragraphs come in order, and each is compared with the heads before it: it joins the first that is
+similar enough, or becomes a head. So each member of a group is verified against its head. Where very many
+share a band, only MOST_HEADS of it are kept and MOST_COMPARED heads compared, those with the most bands in
+common first: some pairs are then missed, and the time stays proportional to the text.
 """
 
 from collections import Counter
@@ -24,17 +24,17 @@ from data_tools.audit.paragraphs import code_points
 from data_tools.base.optional_import import import_optional
 
 NUM_HASHES = 128
-RECALL = 0.99  # of pairs that are just similar enough
-SHORTEST = 20  # characters of a normalised paragraph; one change in a shorter one is a large one
+RECALL = 0.99  # of pairs at the threshold
+SHORTEST = 20  # characters of a normalised paragraph; in a shorter one a single change is a large one
 MOST_HEADS, MOST_COMPARED = 100, 50
 _AT_ONCE = 4096  # shingles: 4 MB for each step of the MinHash
 _PRIME, _GOLDEN = np.uint64(0x100000001B3), np.uint64(0x9E3779B97F4A7C15)
 
 
 class NearRules(NamedTuple):
-    """The rules for near repeats.
+    """The rules for near duplicates.
 
-    ``threshold``: least Jaccard similarity; ``shingle``: characters; ``limit``: most paragraphs.
+    ``threshold``: minimum Jaccard similarity; ``shingle``: characters; ``limit``: maximum of paragraphs.
     """
 
     threshold: float
@@ -43,12 +43,12 @@ class NearRules(NamedTuple):
 
     @property
     def shortest(self) -> int:
-        """Return the least characters of a normalised paragraph that is compared."""
+        """Return the minimum length, in characters, of a normalised paragraph that is compared."""
         return max(SHORTEST, self.shingle)
 
     @property
     def shape(self) -> Tuple[int, int]:
-        """Return (bands, hashes of a band): the longest bands that find RECALL of pairs at the threshold."""
+        """Return (bands, hashes per band): the longest bands that find RECALL of pairs at the threshold."""
         for rows in range(NUM_HASHES, 1, -1):
             bands = NUM_HASHES // rows
             if 1 - (1 - self.threshold**rows) ** bands >= RECALL:
@@ -57,7 +57,7 @@ class NearRules(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A paragraph of a group and its Jaccard similarity to the head of it."""
+    """A paragraph of a group and its Jaccard similarity to the group's head."""
 
     paragraph: int
     similarity: float
@@ -99,7 +99,7 @@ def _shingle_hashes(points: np.ndarray, shingle: int) -> np.ndarray:
 
 
 def _mixed(columns) -> np.ndarray:
-    """Mix the numbers in the same place of each of ``columns``, all of one shape, to one uint64."""
+    """Mix the numbers at the same index of each of ``columns``, all of one shape, into one uint64."""
     state: np.ndarray = np.zeros((), np.uint64)
     for column in columns:
         state = (column ^ state) * _PRIME
@@ -108,7 +108,7 @@ def _mixed(columns) -> np.ndarray:
 
 
 def near_groups(bands: np.ndarray, texts: Sequence[bytes], rules: NearRules) -> Dict[int, List[Member]]:
-    """Group the texts that are nearly alike: {head: its members}.
+    """Group near-duplicate texts: {head: its members}.
 
     ``texts``: normalised, UTF-8; ``bands``: uint64 [texts, bands], from `bands_of`.
     """
@@ -144,7 +144,7 @@ def _meetings(bands: np.ndarray) -> Iterator[Tuple[int, List[int]]]:
 
 
 def _first_alike(paragraph: int, known, similarity, rules: NearRules) -> Optional[Member]:
-    """Return the head with the most bands in common that is similar enough, of equal ones the earliest."""
+    """Return the head with the most bands in common that is similar enough, the earliest on a tie."""
     common = Counter(head for heads in known for head in heads)
     ranked = sorted(common, key=lambda head: (-common[head], head))
     for head in ranked[:MOST_COMPARED]:

@@ -1,9 +1,9 @@
-"""Characters that text for pretraining should not hold, and runs that a wrong encoding left behind.
+"""Find characters that pretraining text should not contain, and runs that a wrong encoding left behind.
 
-Runs of mojibake are found by what they are made of: the bytes of UTF-8 shown as Latin-1 or Windows-1252
-("Ã©", "â€œ"), the signs that the beginnings of Chinese marks become in GBK ("锛", "銆", "鈥"), GBK shown as
-Latin-1 ("ÖÐÎÄ"), and U+FFFD on the same way ("锟斤拷"). A kind is a sign, not a proof: read the examples.
-What is unassigned depends on the Unicode of this Python.
+Mojibake is found by its characters: UTF-8 bytes decoded as Latin-1 or Windows-1252 ("Ã©", "â€œ"), the
+characters that the first bytes of Chinese punctuation become in GBK ("锛", "銆", "鈥"), GBK decoded as
+Latin-1 ("ÖÐÎÄ"), and U+FFFD decoded as GBK ("锟斤拷"). A match is a sign, not a proof: read the examples.
+Which characters are unassigned depends on the Unicode version of this Python.
 """
 
 import re
@@ -15,7 +15,7 @@ import numpy as np
 from data_tools.audit.paragraphs import Paragraphs, categories, code_points
 from data_tools.audit.tally import Findings, Tally, tally
 
-# name: inclusive ranges; in the order of precedence from the last to the first
+# name: inclusive ranges; a later kind takes precedence
 _RANGES = {
     "emoji": ((0x1F000, 0x1FAFF),),
     "compatibility ideograph": ((0xF900, 0xFAFF), (0x2F800, 0x2FA1F)),
@@ -45,7 +45,7 @@ _MOJIBAKE = {
     "UTF-8 as Latin-1": f"(?:[ÂÃÐÑ][{_NEXT}]|[à-ï][{_NEXT}]{{2}}){{2,}}|[ÂÃ][{_NEXT}]|â€[{_NEXT}]?",
     "U+FFFD as GBK": "(?:锟斤拷)+|拷锟",
     "UTF-8 as GBK": "[锛銆鈥]+|涓€",
-    "GBK as Latin-1": "(?:[²-¶¸-ÖØ-ö][¡-þ]){3,}",  # without ·, ×, ° and ±, which stand in rows in good text
+    "GBK as Latin-1": "(?:[²-¶¸-ÖØ-ö][¡-þ]){3,}",  # without ·, ×, ° and ±, which occur in rows in good text
 }
 _SIGNS = re.compile("|".join(f"({pattern})" for pattern in _MOJIBAKE.values()))
 ODD_KINDS = (*_CHARACTER_KINDS[1:], *_MOJIBAKE)
@@ -54,7 +54,7 @@ ODD_KINDS = (*_CHARACTER_KINDS[1:], *_MOJIBAKE)
 def odd_characters(paragraphs: Paragraphs) -> Dict[str, Tally]:
     """Count odd characters and runs of mojibake by kind, of ODD_KINDS.
 
-    A character of mojibake may be odd by itself and is counted twice then.
+    A character of mojibake may also be odd on its own and is then counted twice.
     """
     whole = "\n".join(paragraphs.texts)
     kinds = _kind_of_character()[code_points(whole)]
@@ -73,7 +73,7 @@ def _find(whole: str):
 
 @lru_cache(maxsize=1)
 def _kind_of_character() -> np.ndarray:
-    """Return the place in _CHARACTER_KINDS of every character, 0 for what is not odd: uint8 [0x110000]."""
+    """Return the index in _CHARACTER_KINDS of every character, 0 if it is not odd: uint8 [0x110000]."""
     kinds = np.zeros(len(categories()), dtype=np.uint8)
     for name, members in _BY_CATEGORY.items():
         kinds[np.isin(categories(), members)] = _CHARACTER_KINDS.index(name)
@@ -81,6 +81,6 @@ def _kind_of_character() -> np.ndarray:
         for low, high in ranges:
             assigned = categories()[low : high + 1] != b"Cn"
             kinds[low : high + 1][assigned] = _CHARACTER_KINDS.index(name)
-    kinds[list(_UNIFIED)] = 0  # unified ideographs that stand among the compatible ones
+    kinds[list(_UNIFIED)] = 0  # unified ideographs within the compatibility block
     kinds[[ord(character) for character in _USUAL]] = 0
     return kinds

@@ -9,7 +9,7 @@ from typing import Dict, Iterable, List, NamedTuple
 import numpy as np
 
 from data_tools.text.lines import LineRules, decoded, json_text
-from data_tools.text.text_files import LineBatch, read_lines
+from data_tools.text.text_files import LineBatch, is_json_lines, read_lines
 
 QUOTE = 40  # characters of a paragraph that a report shows
 _LAST_POINT = 0x110000
@@ -35,7 +35,7 @@ class Paragraphs(NamedTuple):
     texts: List[str]
 
     def place(self, row: int) -> TextPlace:
-        """Return where paragraph ``row`` stands."""
+        """Return the place of paragraph ``row``."""
         return TextPlace(self.path, self.lines[row], self.parts[row])
 
 
@@ -44,17 +44,13 @@ def read_paragraphs(batch: LineBatch, rules: LineRules) -> Paragraphs:
 
     Raises InputError with file:line for a line that `text.lines` refuses.
     """
-    found, is_json = Paragraphs(batch.path, [], [], []), _is_json(batch.path)
+    found = Paragraphs(batch.path, [], [], [])
     for number, line in batch.numbered():
-        parts, texts = _in_line(batch.path, number, line, rules, is_json)
+        parts, texts = _in_line(batch.path, number, line, rules, batch.is_json)
         found.lines.extend([number] * len(texts))
         found.parts.extend(parts)
         found.texts.extend(texts)
     return found
-
-
-def _is_json(path: str) -> bool:
-    return ".jsonl" in Path(path).suffixes
 
 
 def _in_line(path: str, number: int, line: bytes, rules: LineRules, is_json: bool):
@@ -75,7 +71,7 @@ def quotes(places: Iterable[TextPlace], rules: LineRules) -> Dict[TextPlace, str
         wanted.setdefault(place.path, {}).setdefault(place.line, []).append(place)
     found = {}
     for path, by_line in wanted.items():
-        last, is_json = max(by_line), _is_json(path)
+        last, is_json = max(by_line), is_json_lines(Path(path))
         for number, line in enumerate(read_lines(Path(path), max_bytes=rules.max_bytes), start=1):
             for place in by_line.get(number, ()):
                 _, texts = _in_line(path, number, line, rules, is_json)
@@ -93,7 +89,7 @@ def quote(text: str, column: int = 0) -> str:
 
 
 def normalised(texts: List[str]) -> List[str]:
-    """Return what is compared of each text: NFKC, lower case, no white space, no punctuation."""
+    """Return each text normalised for comparison: NFKC, lower case, no white space, no punctuation."""
     if not texts:
         return []
     whole = code_points(unicodedata.normalize("NFKC", "\n".join(texts)).lower())
@@ -113,7 +109,7 @@ def starts_of(texts: List[str]) -> np.ndarray:
 def fingerprints(texts: List[str]) -> np.ndarray:
     """Hash n texts to 64 bits each: uint64 [n], by BLAKE2b.
 
-    Among n different texts two get the same number with a chance of n * n / 2**65.
+    The probability that any two of n different texts collide is about n * n / 2**65.
     """
     digests = b"".join(blake2b(text.encode("utf-8"), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, dtype="<u8")
@@ -121,7 +117,7 @@ def fingerprints(texts: List[str]) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def categories() -> np.ndarray:
-    """Return the Unicode category of every character, as this Python's Unicode has it: S2 [0x110000]."""
+    """Return the category of every character, in the Unicode version of this Python: S2 [0x110000]."""
     joined = "".join(map(unicodedata.category, map(chr, range(_LAST_POINT))))
     return np.frombuffer(joined.encode("ascii"), dtype="S2")
 
@@ -131,5 +127,5 @@ def _compared() -> np.ndarray:
     """Return which characters count when two paragraphs are compared: bool [0x110000]."""
     major = categories().astype("S1")
     left_out = (major == b"P") | (major == b"Z") | (categories() == b"Cc") | (categories() == b"Cf")
-    left_out[ord("\n")] = False  # stands between two paragraphs
+    left_out[ord("\n")] = False  # separates two paragraphs
     return ~left_out

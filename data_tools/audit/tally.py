@@ -1,4 +1,4 @@
-"""How often something was found in text, with the first places."""
+"""Count findings in text, and keep the first examples."""
 
 import unicodedata
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ import numpy as np
 
 from data_tools.audit.paragraphs import Paragraphs, quote, starts_of
 
-EXAMPLES = 3  # that are kept of a kind
+EXAMPLES = 3  # kept of each kind
 
 
 @dataclass(frozen=True)
 class Example:
-    """A finding: ``what`` stands ``at`` file:line, with some of the ``text`` there."""
+    """A finding: ``what`` occurs ``at`` file:line, with some of the ``text`` there."""
 
     at: str
     what: str
@@ -37,10 +37,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings in some paragraphs, n of them; all arrays are int64 [n].
+    """n findings in some paragraphs; all arrays are int64 [n].
 
-    ``kinds``: places in ``names``; ``at``: where it stands in "\\n".join(texts); ``marked``: how many
-    characters from there an example names; ``characters``: how many it counts for.
+    ``kinds``: indices into ``names``; ``at``: offsets in "\\n".join(texts); ``marked``: how many
+    characters from there an example shows; ``characters``: how many it counts for.
     """
 
     names: Sequence[str]
@@ -51,7 +51,7 @@ class Findings:
 
 
 def tally(paragraphs: Paragraphs, findings: Findings) -> Dict[str, Tally]:
-    """Count findings by the name of their kind, each example from another paragraph."""
+    """Count findings by the name of their kind, each example from a different paragraph."""
     firsts = starts_of(paragraphs.texts)
     rows = np.searchsorted(firsts, findings.at, side="right") - 1
     tallies = {}
@@ -75,7 +75,7 @@ def add_all(total: Dict[str, Tally], more: Dict[str, Tally]) -> None:
 
 
 def shown(text: str) -> str:
-    """Return ``text``, or for a single character that is no letter in its usual form: U+200B."""
+    """Return ``text``, or the code point of a single character that is not a letter: U+200B."""
     if len(text) != 1 or (text.isalpha() and unicodedata.is_normalized("NFKC", text)):
         return quote(text)
     return f"U+{ord(text):04X}"

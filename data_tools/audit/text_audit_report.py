@@ -1,4 +1,4 @@
-"""What an audit of text found: its values, its lines for the terminal, its picture."""
+"""The findings of a text audit: as values, as lines for the terminal, as a picture."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +8,16 @@ from data_tools.audit.duplicates import ExactRepeats, NearRepeats
 from data_tools.audit.tally import Tally
 
 BAR = 40  # characters of the longest bar
-LANGUAGES = 8  # that are shown
+LANGUAGES = 8  # shown
 RARE = 5  # percent; a language of a smaller share is shown with an example
 
 
 @dataclass(frozen=True)
 class TextAudit:
-    """The findings of an audit; all of it can be written as JSON.
+    """The findings of an audit, serialisable as JSON.
 
     ``paragraphs``: without the ``empty`` ones; ``quantiles``: {percent: characters of a paragraph};
-    ``lengths``: {least: paragraphs with that many characters up to less than twice as many}; ``hanzi``:
+    ``lengths``: {n: paragraphs of n to 2 n - 1 characters}; ``hanzi``:
     Chinese characters by script; ``traditional``: the most frequent traditional-only ones.
     """
 
@@ -37,7 +37,7 @@ class TextAudit:
 
 
 def report_lines(audit: TextAudit) -> Iterator[str]:
-    """Yield the lines of the report for the terminal; what a terminal would obey or hide is spelled out."""
+    """Yield the lines of the report for the terminal; control and invisible characters are escaped."""
     for line in _lines(audit):
         line = line.replace("\u3000", " ")
         yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
@@ -48,7 +48,7 @@ def _lines(audit: TextAudit) -> Iterator[str]:
     yield f"text           {audit.files} files, {sizes}"
     marks = {"0": "shortest", "50": "median", "100": "longest"}
     parts = (f"{marks.get(name, name + ' %')} {value}" for name, value in audit.quantiles.items())
-    yield f"characters     {', '.join(parts)} of a paragraph"
+    yield f"characters     {', '.join(parts)} per paragraph"
     yield from _exact_lines(audit)
     yield from _near_lines(audit)
     yield from _odd_lines(audit.odd)
@@ -63,7 +63,7 @@ def _exact_lines(audit: TextAudit) -> Iterator[str]:
     shares = f"{_share(exact.paragraphs, audit.paragraphs)}, {_share(exact.characters, audit.characters)}"
     yield f"repeats        {exact.paragraphs} paragraphs ({shares} of the characters) repeat an earlier one"
     if exact.without_text:
-        yield f"               {exact.without_text} more have punctuation alone"
+        yield f"               {exact.without_text} more are punctuation only"
     yield from (f"  {found.times:>6} times  {found.at}  {found.text}" for found in exact.most_repeated)
 
 
@@ -74,14 +74,14 @@ def _near_lines(audit: TextAudit) -> Iterator[str]:
         return
     shares = f"{_share(near.paragraphs, audit.paragraphs)}, {_share(near.characters, audit.characters)}"
     yield (
-        f"near repeats   {near.paragraphs} paragraphs ({shares} of the characters) are {near.threshold:g} "
-        f"or more like an earlier one"
+        f"near repeats   {near.paragraphs} paragraphs ({shares} of the characters) have a similarity of "
+        f"{near.threshold:g} or more to an earlier one"
     )
     yield f"               {near.too_short} below {near.shortest} characters were not compared"
     if near.compared < near.candidates:
         share = near.compared / near.candidates
         yield (
-            f"               a sample of {near.compared} in {near.candidates} was compared, which holds "
+            f"               a sample of {near.compared} of {near.candidates} was compared, "
             f"{share * share:.1%} of the pairs; raise --near_limit"
         )
     for group in near.largest:
@@ -142,7 +142,7 @@ def _bars(rows: List[Tuple[str, int]]) -> Iterator[str]:
 
 
 def draw(path: Path, audit: TextAudit) -> None:
-    """Draw the report as a PNG, without a word of Chinese: not every machine has a font for it."""
+    """Draw the report as a PNG, without Chinese text: not every machine has a font for it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8), layout="constrained")
@@ -168,7 +168,9 @@ def _draw_repeats(axes, audit: TextAudit) -> None:
         axes.bar(places, [found.get(size, 0) for size in sizes], width=0.4, align="edge", label=name)
     axes.set_xticks([place + 0.4 for place in range(len(sizes))], [f"{size}.." for size in sizes])
     axes.set(title="repeats", xlabel="paragraphs alike", ylabel="groups")
-    if sizes:
+    if not sizes:
+        _draw_none(axes)
+    else:
         axes.set_yscale("symlog", linthresh=1)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
 
@@ -179,5 +181,13 @@ def _draw_odd(axes, odd: Dict[str, Tally]) -> None:
     axes.bar_label(bars)
     axes.margins(x=0.15)
     axes.set(title="odd characters", xlabel="characters")
-    if names:
+    if not names:
+        _draw_none(axes)
+    else:
         axes.set_xscale("symlog", linthresh=1)
+
+
+def _draw_none(axes) -> None:
+    """Write "none" instead of empty axes, whose numbers would mean nothing."""
+    axes.set(xticks=[], yticks=[])
+    axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", va="center")

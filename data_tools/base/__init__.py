@@ -1,1 +1,1 @@
-"""What every room stands on: errors, flags, progress, process pools."""
+"""The foundations of all rooms: errors, flags, progress, process pools."""

@@ -1,14 +1,14 @@
-"""The errors that a person can fix, each with the exit code of its kind.
+"""The errors that a user can fix, each with the exit code of its kind.
 
-A message is one line: what, where (file:line), how to fix it. It writes an option as the flag that it is
-on the command line, --learning_rate 0.1; who calls from Python reads learning_rate=0.1 in its place.
+A message is one line: what, where (file:line), how to fix it. It writes an option as its flag on the command
+line, --learning_rate 0.1; a caller from Python reads learning_rate=0.1 instead.
 Anything else that escapes is a bug and keeps its traceback and exit code 1.
 """
 
 import re
 
-# A command to be copied, which stays; or a flag of ours, and its value where that is true, false or a number
-# with the end of a word behind it. Ours have no dash inside: pip's --no-deps stays.
+# A command to be copied, which is kept; or one of our flags, with its value if that is true, false or a
+# number before the end of a word. Ours contain no dash, so pip's --no-deps is kept.
 _COMMAND_OR_FLAG = re.compile(
     r"(?:ernie-pair|python -m) [^;,()]*"
     r"|(?<![\w/.-])--(?P<name>[A-Za-z]\w*)(?![\w-])"
@@ -17,7 +17,7 @@ _COMMAND_OR_FLAG = re.compile(
 
 
 class ErniePairError(Exception):
-    """The root of all of them; what is raised is always one of the kinds below."""
+    """The base class; what is raised is always one of the kinds below."""
 
     exit_code = 1
 
@@ -49,7 +49,7 @@ class NumbersError(ErniePairError):
 
 
 class MachineError(ErniePairError):
-    """The disk, the memory, a permission or a port stands in the way."""
+    """A failure of the disk, the memory, a permission or a port."""
 
     exit_code = 5
 
@@ -65,11 +65,16 @@ class CollectiveError(LostProcessError):
 
 
 class Stopped(BaseException):
-    """A signal asked the process to end; no error, so nothing that catches errors may swallow it."""
+    """A signal asked the process to end; not an error, so that no error handler swallows it."""
 
     def __init__(self, message: str, exit_code: int):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def counted(count: int, thing: str, things: str = "") -> str:
+    """Return `1 file` or `2 files`; ``things``: the plural, unless it is ``thing`` and an s."""
+    return f"{count} {thing if count == 1 else things or thing + 's'}"
 
 
 def message_of(error: BaseException) -> str:
@@ -92,4 +97,4 @@ def _as_python(found: "re.Match[str]") -> str:
 def describe_os_error(error: OSError) -> str:
     """Return what the system refused, where, and what may be wrong, as the message of a MachineError."""
     where = f" at {error.filename}" if error.filename else ""
-    return f"{error.strerror or error}{where}; free space, a permission or a path is wrong: fix it"
+    return f"{error.strerror or error}{where}; check the free space, the permissions and the path"

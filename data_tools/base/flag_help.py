@@ -11,14 +11,14 @@ from data_tools.base.options import GROUPS, Options, hints_of
 from data_tools.flags.places import place_word
 
 WIDEST = 100  # columns
-_BESIDE = 32  # the column at which what a flag means begins
-_LONGEST_CHOICES = 40  # characters; a longer list of them stands in the text and not behind the flag
+_BESIDE = 32  # the column at which the meaning of a flag begins
+_LONGEST_CHOICES = 40  # characters; a longer list of them is in the text instead of after the flag
 _STREAMS = (("input", "stdin"), ("output", "stdout"))
 _METAVARS = {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT"}
 
 
 def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
-    """Return the help of a program, as wide as the terminal; purpose and example are of the first class."""
+    """Return the help of a program, as wide as the terminal; purpose and example are the first class's."""
     items = [(item, hints_of(one)[item.name]) for one in config_classes for item in fields(one)]
     width = max(40, min(shutil.get_terminal_size().columns, WIDEST) - 2)
     example = config_classes[0].EXAMPLE
@@ -37,13 +37,15 @@ def help_text(config_classes: Sequence[Type[Options]], program: str) -> str:
             shown = parser.add_argument_group(group)
             for item, hint in sorted(of_group, key=lambda pair: _rank(pair[0])):
                 _add(shown, item, hint)
-    shown.add_argument("--config", metavar="FILE", help="a YAML file of these flags; those given here win")
-    shown.add_argument("-h", "--help", action="store_true", help="show this and leave")
+    shown.add_argument(
+        "--config", metavar="FILE", help="a YAML file of these flags; flags on the command line override it"
+    )
+    shown.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     return parser.format_help()
 
 
 def _usage(program: str, items: Sequence[Tuple[Field, Any]], width: int) -> str:
-    """Return what has to be given, and that there is more."""
+    """Return the usage: what is required, and that there is more."""
     needed = [(item, hint) for item, hint in items if item.default is MISSING]
     words = [item.name.upper() for item, _ in needed if item.metadata["positional"]]
     words += [
@@ -63,7 +65,7 @@ def _filled(purpose: str, width: int) -> str:
 
 
 def _in_lines(command: str, width: int) -> str:
-    """Return a command as lines that a shell takes for one, broken before flags."""
+    """Return a command broken before flags into continuation lines of a shell."""
     lines: List[str] = [""]
     for part in re.split(r" (?=--)", command):
         if lines[-1] and len(lines[-1]) + len(part) + 5 > width:
@@ -73,7 +75,7 @@ def _in_lines(command: str, width: int) -> str:
 
 
 def _rank(item: Field) -> int:
-    """Put what has to be given first."""
+    """Rank required options first."""
     return 0 if item.metadata["positional"] else 1 if item.default is MISSING else 2
 
 
@@ -99,7 +101,7 @@ def _default_of(item: Field) -> str:
 
 
 def metavar_of(item: Field, hint) -> str:
-    """Return what stands for the value of an option: N, FILE, or its choices where they are short."""
+    """Return the placeholder for the value of an option: N, FILE, or its choices if they are short."""
     kinds: List[Any] = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     choices = choices_of(hint)
     if choices and not _is_short(choices):
@@ -110,7 +112,7 @@ def metavar_of(item: Field, hint) -> str:
 
 
 def choices_of(hint) -> List[str]:
-    """Return the words that an option takes, those of true and false included only where they are named."""
+    """Return the words that an option of this type takes; true and false only if the type names them."""
     if get_origin(hint) is Literal:
         return [str(word) for word in get_args(hint)]
     return [word for kind in get_args(hint) for word in choices_of(kind)]
@@ -121,7 +123,7 @@ def _is_short(choices: Sequence[str]) -> bool:
 
 
 def _choices_in_words(item: Field, hint) -> str:
-    """Return the choices for which there is no room behind the flag, unless its help names them."""
+    """Return the choices for which there is no room after the flag, unless its help names them."""
     choices = choices_of(hint)
     if not choices or _is_short(choices) or all(word in item.metadata["help"] for word in choices):
         return ""
@@ -134,5 +136,5 @@ def _streams_of(item: Field) -> str:
 
 
 def doubled_percent(text: str) -> str:
-    """Return a text with each % doubled: argparse fills in %(prog)s and its like in usage and help."""
+    """Return a text with each % doubled: argparse expands %(prog)s and the like in usage and help."""
     return text.replace("%", "%%")

@@ -1,5 +1,6 @@
-"""The words of a command line as flags with their values; argparse splits them and understands none."""
+"""Split the words of a command line into flags and values; argparse only splits, it converts nothing."""
 
+import re
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from dataclasses import fields
@@ -10,9 +11,11 @@ from data_tools.base.errors import InputError
 from data_tools.base.options import Given, Options, hints_of, kind_of
 from data_tools.base.yaml_flags import nearest, read_flag_file
 
+_BEGIN_OF_FLAG = re.compile("--[A-Za-z]")
+
 
 class SplitWords(NamedTuple):
-    """The values of each flag, None for a bare one, and what stands without a flag."""
+    """The values of each flag, None for a bare one, and the words without a flag."""
 
     flags: Dict[str, List[Any]]  # of a flag that takes several words, a list of them
     others: List[str]
@@ -20,7 +23,7 @@ class SplitWords(NamedTuple):
 
 class _Splitter(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Raise InputError: all that this parser can miss is words of a flag that takes several."""
+        """Raise InputError: only a flag that takes several words can fail here."""
         fault = message.replace("argument ", "").replace("argument(s)", "words")
         raise InputError(f"{fault}; correct it, or put texts that begin with - into a file for --input_file")
 
@@ -31,17 +34,20 @@ def flag_names(config_class: Type[Options]) -> List[str]:
 
 
 def flags_of_several(config_class: Type[Options]) -> Dict[str, int]:
-    """Return how many words each flag takes that takes more than one."""
+    """Return {flag: its number of words} for the flags that take more than one."""
     return {i.name: i.metadata["values"] for i in fields(config_class) if i.metadata["values"] > 1}
 
 
 def split_words(
-    words: Sequence[str], names: Iterable[str], several: Optional[Dict[str, int]] = None
+    words: Sequence[str],
+    names: Iterable[str],
+    several: Optional[Dict[str, int]] = None,
+    refuse_unknown: bool = True,
 ) -> SplitWords:
     """Split a command line at its flags; ``several``: how many words some of them take.
 
-    --no-merge and --no_merge are the same flag; behind a bare -- nothing is a flag. Raises InputError for a
-    flag that is not among ``names``, and for one with too few words.
+    --no-merge and --no_merge are the same flag; after a bare -- nothing is a flag. Raises InputError for a
+    flag with too few words, and for one that is not among ``names``, unless it is not yet known which may be.
     """
     names = list(dict.fromkeys(names))
     end = words.index("--") if "--" in words else len(words)
@@ -50,25 +56,25 @@ def split_words(
     for name in names:
         nargs = (several or {}).get(name, "?")
         splitter.add_argument(f"--{name}", action="append", nargs=nargs, default=SUPPRESS)
-    found, others = splitter.parse_known_args(_with_joined_numbers(map(_with_underscores, words[:end])))
+    found, others = splitter.parse_known_args(_with_joined_values(map(_with_underscores, words[:end])))
     flags = vars(found)
     strange = [word for word in others if word.startswith("-") and word != "-"]
-    if strange and "help" not in flags:
+    if strange and refuse_unknown and "help" not in flags:
         unknown = [word.lstrip("-").partition("=")[0] for word in strange]
         raise _unrecognized(others[others.index(strange[0]) :], nearest(unknown, names))
     return SplitWords(flags, [*others, *words[end + 1 :]])
 
 
-def given_by(split: SplitWords, config_class: Type[Options]) -> Dict[str, Given]:
-    """Return what the words, and the files of --config among them, say of a class of options.
+def given_by(split: SplitWords, config_class: Type[Options], program: str = "") -> Dict[str, Given]:
+    """Return the options of a class that the words give, including those in the files of --config.
 
-    Flags win over files. Raises InputError.
+    ``program``: the command of the class, `ernie-pair train`. Flags override files. Raises InputError.
     """
     hints, given = hints_of(config_class), {}
     for path in split.flags.get("config", ()):
         if path is None:
             raise InputError("--config has no value; it takes a YAML file")
-        given.update(read_flag_file(path, hints))
+        given.update(read_flag_file(path, hints, program))
     return {**given, **flags_given(split, config_class), **_without_flags(split.others, config_class)}
 
 
@@ -97,9 +103,9 @@ def _without_flags(words: List[str], config_class: Type[Options]) -> Dict[str, G
 
 
 def _last_value(name: str, texts: List[Optional[str]], hint) -> str:
-    """Return the last value of a flag, and tell of an earlier one that differs. Raises InputError for none.
+    """Return the last value of a flag, and report an earlier one that differs. Raises InputError for none.
 
-    So what a script or an alias presets can be overridden by a flag behind it.
+    So a later flag overrides one that a script or an alias sets.
     """
     if texts[-1] is None and hint is not bool:
         raise InputError(f"--{name} has no value; it takes {kind_of(hint)}")
@@ -114,21 +120,26 @@ def _unrecognized(words: List[str], cure: str) -> InputError:
 
 
 def _with_underscores(word: str) -> str:
-    if not word.startswith("--"):
+    if not _BEGIN_OF_FLAG.match(word):
         return word
     name, equals, value = word.partition("=")
     return "--" + name[2:].replace("-", "_") + equals + value
 
 
-def _with_joined_numbers(words: Iterable[str]) -> List[str]:
-    """Join --rate -1e-4 to --rate=-1e-4: argparse takes the second word for a flag."""
+def _with_joined_values(words: Iterable[str]) -> List[str]:
+    """Join --rate -1e-4 to --rate=-1e-4, and --doc_spliter ---: argparse would take the values for flags."""
     joined: List[str] = []
     for word in words:
-        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _is_negative(word):
+        if joined and joined[-1].startswith("--") and "=" not in joined[-1] and _is_value(word):
             joined[-1] += f"={word}"
         else:
             joined.append(word)
     return joined
+
+
+def _is_value(word: str) -> bool:
+    is_rule = len(word) > len("--") and set(word) == {"-"}
+    return is_rule or _is_negative(word)
 
 
 def _is_negative(word: str) -> bool:

@@ -1,4 +1,4 @@
-"""How an optional extra is installed where this package stands: a folder of its sources, a wheel, an index.
+"""How to install an optional extra of this package, from its source folder, a wheel or an index.
 
 No index is known to have the package, so its name alone installs nothing.
 """
@@ -17,20 +17,20 @@ from packaging.version import Version
 
 NAME = "ernie-pair"
 CPU_BUILD, GPU_BUILD, CUDA_OF_PYPI = "paddlepaddle", "paddlepaddle-gpu", re.compile(r"nvidia-.+-cu11")
-# The releases of Paddle that this package is tested with: {series: the least of it}.
+# The releases of Paddle that this package is tested with: {series: its oldest}.
 TESTED_PADDLES = {(2, 6): "2.6.2", (3, 0): "3.0.0", (3, 1): "3.1.0", (3, 2): "3.2.0", (3, 3): "3.3.0"}
-WITH_PRETRAINING = ((2, 6), (3, 0), (3, 1))  # the others have no static graph that pretraining can build
+WITH_PRETRAINING = ((2, 6), (3, 0), (3, 1))  # pretraining cannot build its static graph on the others
 PADDLES = (CPU_BUILD, GPU_BUILD)
 PADDLE_RANGE = "2.6.2, 3.0 and 3.1; without pretraining 3.2 and 3.3"
-LONGEST_COMMAND = 300  # characters: above, an error line would cut it
+LONGEST_COMMAND = 300  # characters: an error line would cut a longer one
 _HERE = Path(__file__).resolve().parents[2]
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that installs ``extra``, true where this package stands.
+    """Return the pip command that installs ``extra`` for this installation of the package.
 
-    By the folder of its sources where it runs from them, by the wheel or folder that it was installed from
-    where that is still there, otherwise by the requirements that are missing.
+    It names the source folder if the package runs from one, or the wheel or folder that it was installed from
+    if that still exists, otherwise the missing requirements.
     """
     origin = _sources(extra) or _recorded_origin(extra)
     if origin:
@@ -42,7 +42,7 @@ def install_command(extra: str) -> str:
 
 
 def missing_requirements(extra: str) -> List[str]:
-    """Return what ``extra`` asks for and is not installed, as pip reads it; nothing without metadata."""
+    """Return the requirements of ``extra`` that are not met, as pip takes them; none without metadata."""
     return [
         f"{requirement.name}{requirement.specifier}"
         for requirement in _requirements(extra, set())
@@ -51,7 +51,7 @@ def missing_requirements(extra: str) -> List[str]:
 
 
 def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
-    """Yield the requirements of an extra and of the extras that it asks for."""
+    """Yield the requirements of an extra and of the extras that it includes."""
     seen.add(extra)
     try:
         lines = metadata.requires(NAME) or []
@@ -67,10 +67,10 @@ def _requirements(extra: str, seen: Set[str]) -> Iterator[Requirement]:
 
 
 def is_of_another_build(requirement: Requirement) -> bool:
-    """Return whether it is CUDA for the build of Paddle on PyPI, and another one is installed.
+    """Return whether a requirement is a CUDA library for PyPI's build of Paddle and another is installed.
 
-    2.6.2.post120, for example, is for CUDA 12, and its libraries would lie in the same places; Paddle 3 asks
-    for its own.
+    2.6.2.post120, for example, is for CUDA 12, whose libraries have the same paths; Paddle 3 requires its
+    own.
     """
     if not CUDA_OF_PYPI.fullmatch(requirement.name):
         return False
@@ -79,7 +79,7 @@ def is_of_another_build(requirement: Requirement) -> bool:
 
 
 def is_tested_paddle(version: str) -> bool:
-    """Return whether this package is tested with this version of Paddle; '' is none."""
+    """Return whether this package is tested with this version of Paddle; '' means that there is none."""
     if not version:
         return False
     least = TESTED_PADDLES.get(series_of(version))
@@ -87,13 +87,13 @@ def is_tested_paddle(version: str) -> bool:
 
 
 def series_of(version: str) -> Tuple[int, int]:
-    """Return the two numbers with which a version begins: (3, 1) of 3.1.1."""
+    """Return the first two numbers of a version: (3, 1) of 3.1.1."""
     parsed = Version(version)
     return parsed.major, parsed.minor
 
 
 def version_of(package: str) -> str:
-    """Return the version of an installed package, '' where there is none."""
+    """Return the version of an installed package, '' if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -101,7 +101,7 @@ def version_of(package: str) -> str:
 
 
 def is_met(requirement: Requirement) -> bool:
-    """Return whether what is installed is what is asked, or a Paddle that this package is tested with too."""
+    """Return whether the installed version satisfies a requirement, or is another tested one of Paddle."""
     version = version_of(requirement.name)
     if requirement.name in PADDLES and is_tested_paddle(version):
         return True
@@ -109,12 +109,12 @@ def is_met(requirement: Requirement) -> bool:
 
 
 def _sources(extra: str) -> str:
-    """Return the folder of sources that this runs from, as pip reads it; '' where it runs from none."""
+    """Return the source folder that this runs from, as pip takes it; '' if it does not run from sources."""
     return _folder(_HERE, extra, "-e ") if (_HERE / "pyproject.toml").is_file() else ""
 
 
 def _recorded_origin(extra: str) -> str:
-    """Return where pip found the package, as it wrote down in direct_url.json, if that is still there."""
+    """Return where pip installed the package from, as recorded in direct_url.json, if that still exists."""
     url = _direct_url()
     parts = urlsplit(url)
     if parts.scheme not in ("", "file"):
@@ -126,7 +126,7 @@ def _recorded_origin(extra: str) -> str:
 
 
 def _direct_url() -> str:
-    """Return what pip was given, of a version control system with its name and its commit; '' for a name."""
+    """Return the URL that pip was given, for version control with its system and commit; '' for a name."""
     try:
         written = json.loads(metadata.distribution(NAME).read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
@@ -141,7 +141,7 @@ def _folder(path: Path, extra: str, how: str = "") -> str:
 
 
 def _wheel_name() -> str:
-    """Return the name of the wheel's file, from what it says of itself."""
+    """Return the file name of the wheel, from its metadata."""
     try:
         found = metadata.distribution(NAME)
     except metadata.PackageNotFoundError:

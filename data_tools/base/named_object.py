@@ -1,4 +1,4 @@
-"""What a person wrote in Python and names in a flag: package.module:name."""
+"""Import objects of the user's own code that a flag names: package.module:name."""
 
 import sys
 from importlib import import_module
@@ -9,13 +9,13 @@ from data_tools.base.errors import InputError
 
 
 def import_named(name: str, flag: str, kind: str) -> Any:
-    """Return what ``name``, the value of ``flag``, names: a ``kind``, such as function, which can be called.
+    """Return the callable, a ``kind`` such as function, that ``name``, the value of ``flag``, names.
 
-    Modules are found as Python finds them, then in the working folder. Raises InputError when there is none.
+    Modules are found as Python finds them, then in the working folder. Raises InputError if there is none.
     """
     module_name, colon, inner_name = name.partition(":")
     if not (colon and module_name and inner_name):
-        raise InputError(f"{flag} {name} is not package.module:{kind}; name a {kind} so")
+        raise InputError(f"{flag} {name} is not package.module:{kind}; write a {kind} like that")
     if module_name.startswith("."):
         plain = module_name.strip(".") or "module"
         raise InputError(

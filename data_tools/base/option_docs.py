@@ -11,10 +11,10 @@ WIDTH = 100
 
 
 class OptionDocs:
-    """The ``__doc__`` of a class of options, written from its options whenever somebody asks.
+    """The ``__doc__`` of a class of options, generated from its options on access.
 
-    ``purpose``: the docstring that the class was given. It stands above the options of the class and of its
-    bases, by subject, as Python writes them: ``use_amp``, ``True``.
+    ``purpose``: the docstring of the class itself. Below it are the options of the class and of its bases, by
+    subject, as Python writes them: ``use_amp``, ``True``.
     """
 
     def __init__(self, purpose: str):

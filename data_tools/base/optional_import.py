@@ -1,13 +1,14 @@
-"""Import the library of an optional extra when it is needed, or say which extra brings it."""
+"""Import the library of an optional extra when it is needed, or say which extra provides it."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Optional
 
 from data_tools.base.errors import InputError
 from data_tools.base.installation import install_command
 
-# What [cpu] and [gpu] bring, by the names that the code imports it under: an installation that only asks
+# What [cpu] and [gpu] install, by the names under which the code imports it: an installation that only runs
 # exported models has none of it.
 OF_TRAINING = frozenset(
     "cloudpickle datasets jinja2 matplotlib onnx paddle paddlenlp pyarrow rjieba safetensors scipy"
@@ -24,9 +25,16 @@ def import_optional(name: str, extra: str) -> ModuleType:
 
 
 def missing_of_training(error: ModuleNotFoundError) -> Optional[InputError]:
-    """Return what to tell of an absent library of training; None for a module that is none of them."""
+    """Return the error for a missing library of training; None for any other module."""
     library = (error.name or "").partition(".")[0]
     return _not_installed(library, "cpu") if library in OF_TRAINING else None
+
+
+def refuse_without_training() -> None:
+    """Raise InputError when a library of training is not installed; none is imported."""
+    for library in ("paddle", *sorted(OF_TRAINING)):
+        if find_spec(library) is None:
+            raise _not_installed(library, "cpu")
 
 
 def _not_installed(name: str, extra: str) -> InputError:

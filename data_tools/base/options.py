@@ -1,7 +1,7 @@
 """An option is a dataclass field, defined once: type, default, help, group, unit and bounds.
 
-A class of them derives from `Options`, which checks every value, whoever gives it: a flag, a file of
-flags or a call in Python. `cli` makes a command line of such a class.
+A class of options derives from `Options`, which checks every value, wherever it comes from: a flag, a file of
+flags or a call from Python. `cli` turns such a class into a command line.
 """
 
 import math
@@ -17,10 +17,12 @@ from typing import (
     Iterable,
     List,
     Literal,
+    Mapping,
     NamedTuple,
     Optional,
     Sequence,
     Tuple,
+    Type,
     Union,
     get_args,
     get_origin,
@@ -29,23 +31,25 @@ from typing import (
 
 from data_tools.base.errors import InputError
 from data_tools.base.option_docs import OptionDocs
+from data_tools.flags.left_out import left_out_of_call
 from data_tools.flags.places import place_word
 
-# In the order in which a person thinks of them, which is that of --help.
+# In the order of --help, in which a user thinks of them.
 GROUPS = (*("data", "model", "optimisation", "precision", "evaluation", "checkpoints", "devices", "other"),)
-NOTHING = ("", "none", "null", "~")  # of an option that may be None
+NOTHING = ("", "none", "null", "~")  # mean None, for an option that may be None
 LONGEST_VALUE = 4096
-DASH = "-"  # of a file: standard input or output
+DASH = "-"  # instead of a file: standard input or output
 _BOOLS = {
     **dict.fromkeys(("true", "yes", "on"), True),
     **dict.fromkeys(("false", "no", "off"), False),
 }
 _KINDS: Dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-_LEFT_OUT = object()  # in the place of a required value that was not given
+_TEXTS = {"json_key", "doc_spliter", "cn_split_dimer", "pair", "text_a", "text_b", "text"}  # not paths
+_LEFT_OUT = object()  # in place of a required value that was not given
 
 
 class Bounds(NamedTuple):
-    """Where the values of an option lie; None: no such bound."""
+    """The bounds of the values of an option; None: no such bound."""
 
     at_least: Optional[float]
     above: Optional[float]
@@ -53,10 +57,10 @@ class Bounds(NamedTuple):
     below: Optional[float]
 
     def fault_of(self, value, usual) -> str:
-        """Return which bound a value breaks and the cure, in words, or ''. ``usual``: the default."""
+        """Return which bound a value violates and the fix, in words, or ''. ``usual``: the default."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return ""
-        example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another"
+        example = f"use {usual}, for example" if isinstance(usual, (int, float)) else "use another value"
         if self.at_least is not None and value < self.at_least:
             return f"is below {self.at_least}; use {self.at_least} or more"
         if self.above is not None and value <= self.above:
@@ -87,19 +91,19 @@ def option(
 ):
     """Return a dataclass field that is also a command-line flag; without a default it is required.
 
-    A required one may follow those with a default, as the fields of a class follow its base's.
-    ``group``: one of GROUPS; ``unit``: what the number counts, for the help. The bounds hold for every
-    value but None. ``choices``: the texts that are allowed, where the type cannot say so.
+    A required option may follow those with a default, because the fields of a class follow those of its base.
+    ``group``: one of GROUPS; ``unit``: what the number counts, for the help. The bounds apply to every value
+    except None. ``choices``: the allowed texts, if the type cannot express them.
 
-    ``positional``: it is given without a flag, like the file of `cat FILE`, and is required. One that is a
-    list takes any number of values, but at least one.
+    ``positional``: it is given without a flag, like the file of `cat FILE`, and is required; a list takes one
+    value or more.
 
-    ``stdin``: the endings of what may come by standard input, where `-` is given; ``stdout``: whether `-`
-    stands for standard output. ``values``: how many words a flag takes that is a list. ``unless``: another
-    option, without a default of its own, that takes the place of this one.
+    ``stdin``: `-` reads standard input, and these are the file endings that it may stand for; ``stdout``: `-`
+    writes standard output. ``values``: the number of words of a flag that is a list. ``unless``: another
+    option, without a default of its own, that can replace this one.
     """
     if group not in GROUPS:
-        raise ValueError(f"{group} is no group of options")
+        raise ValueError(f"{group} is not a group of options")
     bounds = Bounds(at_least, above, at_most, below)
     metadata: Dict[str, Any] = {
         "help": help,
@@ -116,9 +120,9 @@ def option(
 
 @dataclass(frozen=True)
 class Options:
-    """The base of every class of options: checks the type and the bounds of each of them.
+    """The base of every class of options: checks the type and the bounds of each option.
 
-    The docstring of a class derived from it tells of its options too; see `option_docs`.
+    The docstring of a derived class also lists its options; see `option_docs`.
     """
 
     EXAMPLE = ""  # the flags of the example that --help shows
@@ -142,28 +146,44 @@ class Options:
             if fault:
                 raise InputError(f"--{item.name} {value} {fault}")
             _refuse_dash(item, value)
+            if item.name in _TEXTS:
+                _refuse_surrogates(f"--{item.name}", value)
+
+    @classmethod
+    def idle_in(cls, values: Mapping[str, object]) -> Collection[str]:
+        """Return the options that have no effect with the other ``values``, and that a file may still set.
+
+        A written configuration sets every option, intended or not; a flag is always intended.
+        """
+        return ()
 
     def _replace_left_out(self) -> None:
-        """Fill in what another option takes the place of. Raises InputError where both are given."""
+        """Fill in options that another one replaces. Raises InputError if both are given."""
         for item in fields(self):
             other = item.metadata["unless"]
             if not other or getattr(self, other) is None:
                 continue
             if getattr(self, item.name) is not _LEFT_OUT:
-                raise InputError(f"--{other} and --{item.name} are two ways to ask; give one of them")
+                raise InputError(f"--{other} and --{item.name} exclude each other; give one of them")
             object.__setattr__(self, item.name, DASH if item.metadata["stdout"] else "")
 
     def _refuse_left_out(self) -> None:
         """Raise InputError that names every required option that was not given."""
-        left_out = [item for item in fields(self) if getattr(self, item.name) is _LEFT_OUT]
-        left_out.sort(key=lambda item: not item.metadata["positional"])
-        names = [i.name.upper() if i.metadata["positional"] else f"--{i.name}" for i in left_out]
-        if len(names) == 1:
-            raise InputError(f"{names[0]} is missing; --help says what it means")
-        if names:
-            raise InputError(
-                f"{', '.join(names[:-1])} and {names[-1]} are missing; --help says what they mean"
-            )
+        left_out = left_out_of(type(self), vars(self))
+        if left_out:
+            raise InputError(left_out_of_call(type(self), left_out))
+
+
+def left_out_of(config_class: Type[Options], values: Mapping[str, object]) -> List[Field]:
+    """Return the required options that are not in ``values`` and not replaced by another; arguments first."""
+    left_out = [
+        item
+        for item in fields(config_class)
+        if item.default is MISSING
+        and values.get(item.name, _LEFT_OUT) is _LEFT_OUT
+        and values.get(item.metadata["unless"]) is None
+    ]
+    return sorted(left_out, key=lambda item: not item.metadata["positional"])
 
 
 def _refuse_other_number(item: Field, value: List) -> None:
@@ -172,18 +192,28 @@ def _refuse_other_number(item: Field, value: List) -> None:
 
 
 def _refuse_dash(item: Field, value: object) -> None:
-    """Raise InputError for `-` where it is none of the standard streams, or one among files."""
+    """Raise InputError for `-` where it does not mean a standard stream, or is one among files."""
     streams = item.metadata["stdin"] or item.metadata["stdout"]
     name = item.name.upper() if item.metadata["positional"] else f"--{item.name}"
     if isinstance(value, list) and len(value) > 1 and DASH in value and streams:
-        raise InputError(f"{name} -: standard input stands alone; leave it out, or all others")
+        raise InputError(f"{name} -: standard input must be the only input; leave it out, or all others")
     if value == DASH and place_word(item.name) and not streams:
         place = "folder" if place_word(item.name) == "FOLDER" else "file"
-        raise InputError(f"{name} -: it is no standard stream; name a {place}")
+        raise InputError(f"{name} -: it does not mean a standard stream here; name a {place}")
+
+
+def _refuse_surrogates(where: str, value: object) -> None:
+    """Raise InputError for a text that UTF-8 cannot express, such as a word of a terminal in GBK."""
+    for text in value if isinstance(value, list) else [value]:
+        try:
+            str(text).encode("utf-8")
+        except UnicodeEncodeError as error:
+            fault = ascii(text[error.start]).strip("'")
+            raise InputError(f"{where} is not UTF-8 (it contains {fault}); give it in UTF-8") from None
 
 
 def names_in(text: str) -> List[str]:
-    """Return the names in the text of an option, which stand between commas or spaces, each once."""
+    """Return the names in the text of an option, separated by commas or spaces, each once."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
@@ -195,7 +225,7 @@ def refuse_unknown_names(option_name: str, names: Iterable[str], known: Collecti
 
 
 class Given(NamedTuple):
-    """What a person wrote for an option, and ``where``: its flag, or file:line and its name."""
+    """What the user wrote for an option, and ``where``: its flag, or file:line and its name."""
 
     text: Union[str, List[str]]
     where: str
@@ -218,9 +248,9 @@ def _hints_of(config_class: Hashable) -> Dict[str, Any]:
 
 
 def read_given(given: Given, hint) -> object:
-    """Return the value that a text stands for. Raises InputError where it is none of the type.
+    """Return the value of a text. Raises InputError if it is not of the type.
 
-    The one reader of flags, of files of flags and of the file of `ernie-pair launch`.
+    It reads flags, files of flags and the file of `ernie-pair launch`.
     """
     inner, may_be_none = without_none(hint)
     if may_be_none and isinstance(given.text, str) and given.text.lower() in NOTHING:
@@ -234,7 +264,7 @@ def read_given(given: Given, hint) -> object:
 
 
 def _parsed(text: str, kind) -> object:
-    """Return the value in a text, or the text itself where it holds none of that kind."""
+    """Return the value of a text, or the text itself if it is not of that kind."""
     kind = get_args(kind)[0] if get_origin(kind) is Union else kind
     if kind is bool:
         return _BOOLS.get(text.lower(), text)
@@ -245,9 +275,9 @@ def _parsed(text: str, kind) -> object:
 
 
 def checked(value, hint, where: str) -> object:
-    """Return a value as its option keeps it. Raises InputError for one of another type.
+    """Return a value as its option stores it. Raises InputError for one of another type.
 
-    A whole number is a number, a path is a text, and a tuple is a list.
+    A whole number is accepted as a number, a path as a text, and a tuple as a list.
     """
     kind, may_be_none = without_none(hint)
     if value is None and may_be_none:
@@ -272,7 +302,7 @@ def checked(value, hint, where: str) -> object:
 
 
 def kind_of(hint) -> str:
-    """Return what an option of a type takes, in words."""
+    """Return a description of what an option of a type takes."""
     kind, _ = without_none(hint)
     if get_origin(kind) is Union:
         number, words = get_args(kind)
@@ -285,22 +315,35 @@ def kind_of(hint) -> str:
 
 
 def refuse_long_value(where: str, text: str) -> None:
-    """Raise InputError for more characters than a path may have; Python reads no number of that length."""
+    """Raise InputError for a text longer than a path may be; Python reads no number of that length."""
     if len(text) > LONGEST_VALUE:
         raise InputError(f"{where} has a value of {len(text)} characters, above {LONGEST_VALUE}; shorten it")
 
 
 def refuse_empty(config: Options, *names: str) -> None:
-    """Raise InputError when one of these options, places to write to, names nothing."""
+    """Raise InputError if one of these options, which name what to write, is empty, or a file as folder."""
     for name in names:
-        if not str(getattr(config, name)).strip():
+        place = str(getattr(config, name))
+        if not place.strip():
             raise InputError(f"--{name} is empty; name the file or folder to write to")
+        if place_word(name) == "FOLDER" and os.path.isfile(place):
+            raise InputError(f"--{name} {place} is a file; give a folder")
+
+
+def refuse_no_name(config: Options, option_name: str) -> None:
+    """Raise InputError if this option, to which an ending is appended, ends with a folder and no name."""
+    place = str(getattr(config, option_name))
+    if os.path.basename(place) in ("", ".", ".."):
+        raise InputError(
+            f"--{option_name} {place} has no name after the last /, and one begins the name of each file; "
+            f"add one, {os.path.join(place, 'text')} for example"
+        )
 
 
 def without_none(hint) -> Tuple[object, bool]:
-    """Return (the type, may the value be None as well?) of an option.
+    """Return (the type without None, whether the value may be None) of an option.
 
-    The type of a number or a word, Union[int, Literal["auto"]], stays one.
+    Any other union, such as Union[int, Literal["auto"]], is kept.
     """
     inner = tuple(one for one in get_args(hint) if one is not type(None))
     if get_origin(hint) is not Union or len(inner) == len(get_args(hint)):
@@ -311,7 +354,7 @@ def without_none(hint) -> Tuple[object, bool]:
 def _is_finite(value: Real) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond the range of floats
         return False
 
 

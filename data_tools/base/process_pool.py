@@ -1,4 +1,4 @@
-"""A function over items in several processes: results in order, memory bounded, a death noticed."""
+"""Map a function over items in several processes: ordered results, bounded memory, dead workers detected."""
 
 import os
 import signal
@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # not in its stubs
+from multiprocessing.reduction import ForkingPickler
 from queue import LifoQueue
-from typing import Any, Callable, Iterable, Iterator, List, TypeVar
+from typing import Any, Callable, Iterable, Iterator, List, Tuple, TypeVar
 
-from data_tools.base.errors import ErniePairError, InputError, MachineError
+from data_tools.base.errors import InputError, MachineError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -40,10 +41,10 @@ def most_processes(workers: int) -> int:
 def in_order(
     submit: Callable[[Item], Any], result_of: Callable[[Any], Result], items: Iterable[Item], most: int
 ) -> Iterator[Result]:
-    """Yield the results in the order of ``items``, of which at most ``most`` are under way at a time.
+    """Yield the results in the order of ``items``, of which at most ``most`` are in flight at a time.
 
-    ``submit(item)`` starts one, ``result_of`` waits for what it returned. An unreadable item is
-    reported after the results before it, as it would be in one process.
+    ``submit(item)`` starts one, ``result_of`` waits for what it returned. Whatever reading an item raises is
+    raised after the results before it, as it would be in one process.
     """
     waiting: deque = deque()
     failure, items = None, iter(items)
@@ -134,14 +135,24 @@ def _answer(function: Callable, end: Connection) -> None:
         except Exception as error:
             answer = (None, ExceptionWithTraceback(error, error.__traceback__))
         try:
-            end.send(answer)
+            end.send_bytes(_pickled(answer))
         except (BrokenPipeError, ConnectionError):
             return
+
+
+def _pickled(answer: Tuple[Any, Any]) -> memoryview:
+    """Return (result, error) as it is sent; if it cannot be pickled, with a TypeError that says so."""
+    try:
+        return ForkingPickler.dumps(answer)
+    except Exception as reason:
+        result, error = answer
+        what = f"the result of a worker, {type(result).__name__}," if error is None else repr(error.exc)
+        return ForkingPickler.dumps((None, TypeError(f"{what} cannot be pickled: {reason!r}")))
 
 
 def _next_item(items):
     """Return the next item or _END, and why there are no more when one cannot be read."""
     try:
         return next(items, _END), None
-    except ErniePairError as failure:
+    except Exception as failure:
         return _END, failure

@@ -1,4 +1,4 @@
-"""How far a tool is: a bar with the time left on a terminal, lines when asked for, else silence."""
+"""The progress of a tool: a bar with the remaining time on a terminal, lines if requested, else nothing."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LINES = 60
 
 
 class Progress:
-    """Measured in bytes of the inputs; ``log_interval`` documents lie between two lines, 0 means no lines."""
+    """Progress in bytes of the inputs; ``log_interval``: documents between two lines, 0: no lines."""
 
     def __init__(self, inputs: Sequence[Path], log_interval: int):
         self._size = sum(path.stat().st_size for path in inputs)
@@ -26,7 +26,7 @@ class Progress:
         self._bar.close()
 
     def read(self, num_bytes: int) -> None:
-        """Move the bar on by the bytes that were read."""
+        """Advance the bar by the bytes that were read."""
         self._bar.update(num_bytes)
 
     def made(self, num_documents: int) -> None:
@@ -38,9 +38,9 @@ class Progress:
 
 
 class CountProgress:
-    """``total`` things of a ``unit``: a bar with the time left on a terminal, elsewhere a line a minute.
+    """``total`` items, each a ``unit``: a bar with the time left on a terminal, elsewhere a line per minute.
 
-    Not ``shown``, it is silent.
+    It is silent unless ``shown``.
     """
 
     def __init__(self, total: int, unit: str, shown: bool = True):
@@ -58,7 +58,7 @@ class CountProgress:
         self._bar.close()
 
     def advance(self, count: float) -> None:
-        """Count things that are done."""
+        """Count items that are done."""
         self._bar.update(count)
         self._done += count
         now = time.monotonic()

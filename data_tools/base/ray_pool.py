@@ -1,6 +1,6 @@
-"""`ordered_map` over the tasks of Ray: the same results and errors, by one machine or by a cluster.
+"""`ordered_map` by Ray tasks: the same results and errors, on one machine or on a cluster.
 
-A task whose worker is lost is run again, up to three times. Of Ray itself nothing is heard, and none of its
+A task whose worker is lost is retried, up to three times. Ray's own output is suppressed, and none of its
 processes outlives the run.
 """
 
@@ -24,8 +24,8 @@ def require_ray(address: str = ""):
     Raises InputError when it is not installed, MachineError when HOST:PORT does not answer.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # it warns of its default, and no task has a GPU
-    os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # its notices of lost workers: every line is skipped
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # its default causes a warning; no task uses a GPU
+    os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."  # skips every line of its notices of lost workers
     ray = import_optional("ray", "ray")
     if address:
         _knock(address)
@@ -33,7 +33,7 @@ def require_ray(address: str = ""):
 
 
 def _knock(address: str) -> None:
-    """Raise MachineError where nothing listens: Ray would wait for minutes, then end this process."""
+    """Raise MachineError if nothing listens: Ray would wait for minutes, then end this process."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_SECONDS_TO_ANSWER).close()
@@ -48,11 +48,11 @@ def ray_map(
 ) -> Iterator[Result]:
     """Map ``function`` over ``items`` by at most ``workers`` tasks of Ray at a time.
 
-    ``address``: HOST:PORT of a cluster, empty: a Ray of our own.
+    ``address``: HOST:PORT of a cluster; empty: a local Ray, started for this call.
 
-    ``function``, its items and results are pickled; the workers import what they are made of. What
-    ``function`` raises is raised here, in the place of its result. Raises MachineError: Ray does not
-    start, no cluster answers, or a task could not be run.
+    ``function``, its items and results are pickled; the workers import the modules of their types. What
+    ``function`` raises is raised here, in place of its result. Raises MachineError if Ray does not
+    start, no cluster answers, or a task cannot be run.
     """
     ray = require_ray(address)
     _start(ray, workers, address)
@@ -68,18 +68,18 @@ def ray_map(
 
 def _start(ray, workers: int, address: str) -> None:
     where: Dict[str, Any] = {"address": address}
-    if not address:  # "local": another Ray on this machine is somebody else's
+    if not address:  # "local": do not join a Ray that runs here already
         where = {"address": "local", "num_cpus": most_processes(workers), "include_dashboard": False}
     try:
         ray.init(**where, log_to_driver=False, logging_level=logging.CRITICAL)
-    except Exception as error:  # of many kinds: each means that there is no Ray
+    except Exception as error:  # of many types: each means that Ray cannot be used
         why = " ".join(str(error).split())[:200]
-        what = f"the cluster at --ray_address {address}" if address else "a Ray of its own"
-        raise MachineError(f"{what} is of no use ({why}); fix that, or pass --engine local") from None
+        what = f"the cluster at --ray_address {address}" if address else "a local Ray"
+        raise MachineError(f"{what} cannot be used ({why}); fix that, or pass --engine local") from None
 
 
 class _Tasks:
-    """Calls of ``function``, of which at most ``workers`` are not done."""
+    """Calls of ``function``, of which at most ``workers`` are unfinished."""
 
     def __init__(self, ray, function: Callable, workers: int):
         self._ray, self._workers = ray, workers
@@ -104,14 +104,14 @@ class _Tasks:
             if not isinstance(cause, errors.RayError):
                 raise cause from error
             raise MachineError(
-                f"Ray gave a task up ({_first_line(cause)}); see that each of its machines has "
+                f"Ray gave up on a task ({_first_line(cause)}); check that each of its machines has "
                 "ernie-pair and enough memory, then run again"
             ) from None
 
     def stop(self) -> None:
-        """Wait for the tasks that run, so that what they write to may be removed.
+        """Wait for the running tasks, so that what they write to can be removed.
 
-        A `ray.cancel` that comes as a task ends brings Ray 2.40 down.
+        They are not cancelled: a `ray.cancel` just as a task ends crashes Ray 2.40.
         """
         if self._running:
             self._ray.wait(self._running, num_returns=len(self._running), timeout=_SECONDS_TO_LEAVE)

@@ -1,4 +1,4 @@
-"""Files that somebody else put there, read without waiting for them and without an end to their size."""
+"""Read files of unknown origin, without blocking and with a limit on their size."""
 
 import errno
 import os
@@ -6,19 +6,19 @@ import stat
 from pathlib import Path
 from typing import Union
 
-# What an open() of something that is no file to read says; anything else is the machine's fault.
+# Errors of open() for something that is not a readable file; any other is a fault of the machine.
 NO_FILE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ENAMETOOLONG)
 
 
 class FileRefusedError(ValueError):
-    """A path that leads to no regular file, or to one that is too large; its text is the reason."""
+    """A path that is not a regular file, or is too large a one; the message is the reason."""
 
 
 def read_regular(path: Union[str, Path], most: int, follow: bool = True) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes.
 
     A pipe, a device or a socket is refused at once instead of being waited for; so is a link, unless
-    ``follow``. Raises FileRefusedError, and OSError where a permission is missing or the machine fails.
+    ``follow``. Raises FileRefusedError, and OSError if a permission is missing or the machine fails.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:

@@ -1,6 +1,6 @@
 """A YAML file of flags, read strictly: known flags, each once and with a value.
 
-What a command wrote down beside its flags, the block `about:` of a config.yaml, is passed over.
+What a command recorded besides its flags, the block `about:` of a config.yaml, is ignored.
 """
 
 from typing import (
@@ -24,54 +24,70 @@ from data_tools.base.regular_file import FileRefusedError, read_regular
 from data_tools.flags.nearest import advice_on, meant_flags
 
 LAUNCH, ABOUT = "launch", "about"
-CONFIG_YAML = "config.yaml"  # beside what a command made; it names a moment, so no two are equal
+CONFIG_YAML = "config.yaml"  # beside the outputs of a command; it contains a time, so no two are equal
 MOST_BYTES = 1 << 18
-# Of a value without a tag of its own, !!binary for example; what it means is said by its option.
+# Of values without an explicit tag, such as !!binary; the option decides what a value means.
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp value merge".split()}
 
 
 class Entry(NamedTuple):
-    """A line of the file: what it names, its value as YAML has it, and file:line."""
+    """An entry of the file: its name, its value as a YAML node, and file:line."""
 
     name: str
     value: yaml.Node
     where: str
 
 
-def read_flag_file(path: str, hints: Dict[str, object]) -> Dict[str, Given]:
-    """Return what a file says of the options in ``hints``.
+def read_flag_file(path: str, hints: Dict[str, object], program: str = "") -> Dict[str, Given]:
+    """Return what a file gives for the options in ``hints``, those of ``program``: `ernie-pair train`.
 
-    Raises InputError with file:line for what is no mapping of their names to single values.
+    Raises InputError with file:line for anything but a mapping of their names to single values.
     """
-    return read_entries(_entries_outside_launch(path), hints)
+    return read_entries(path, _entries_outside_launch(path), hints, program)
 
 
-def read_entries(entries: Iterable[Entry], hints: Dict[str, object]) -> Dict[str, Given]:
-    """Return what entries say of the options in ``hints``. Raises InputError for any other entry."""
-    return {entry.name: _given_in(entry, hints) for entry in entries}
+def read_entries(
+    path: str, entries: Iterable[Entry], hints: Dict[str, object], program: str = ""
+) -> Dict[str, Given]:
+    """Return what entries of a file give for the options in ``hints``. Raises InputError for any other."""
+    told = list(entries)
+    flags = [entry for entry in told if not _is_about(entry)]
+    if program and any(entry.name not in hints for entry in flags):
+        _refuse_other_command(path, next((entry for entry in told if _is_about(entry)), None), program)
+    return {entry.name: _given_in(entry, hints) for entry in flags}
+
+
+def _refuse_other_command(path: str, about: Optional[Entry], program: str) -> None:
+    """Raise InputError where ``about`` says that the file was written by another command than ``program``."""
+    told = [] if about is None else about.value.value
+    theirs = next((value.value for key, value in told if key.value == "command"), None)
+    starter = program.split()[0]
+    if isinstance(theirs, str) and not program.endswith(f" {theirs}"):
+        raise InputError(
+            f"{path} is the configuration of `{starter} {theirs}`, not of `{program}`; give it to "
+            "the first, or write a file for the second"
+        )
+
+
+def _is_about(entry: Entry) -> bool:
+    """Return whether an entry is the block in which a command recorded what it ran on, not a flag."""
+    return entry.name == ABOUT and isinstance(entry.value, yaml.MappingNode)
 
 
 def _entries_outside_launch(path: str) -> Iterator[Entry]:
-    for entry in _flags_in(path):
+    for entry in entries_of(path, _read(path)):
         if entry.name == LAUNCH and isinstance(entry.value, yaml.MappingNode):
             raise InputError(
-                f"{entry.where}: {LAUNCH}: is for `ernie-pair launch {path}`; start it so, or remove it"
+                f"{entry.where}: {LAUNCH}: is for `ernie-pair launch {path}`; start that, or remove the block"
             )
         yield entry
 
 
 def launch_file(path: str) -> Tuple[List[Entry], List[Entry]]:
-    """Return the lines of the block `launch:` of the file, and the flags beside it. Raises InputError."""
-    entries = list(_flags_in(path))
+    """Return the entries of the block `launch:` of the file, and all others. Raises InputError."""
+    entries = list(entries_of(path, _read(path)))
     block = next((value for name, value, _ in entries if name == LAUNCH), None)
     return list(entries_of(path, block)), [entry for entry in entries if entry.name != LAUNCH]
-
-
-def _flags_in(path: str) -> Iterator[Entry]:
-    """Yield the entries of a file but that of ABOUT, which is no flag."""
-    for entry in entries_of(path, _read(path)):
-        if entry.name != ABOUT or not isinstance(entry.value, yaml.MappingNode):
-            yield entry
 
 
 def read_mapping(path: str, flag: str) -> List[Entry]:
@@ -80,7 +96,7 @@ def read_mapping(path: str, flag: str) -> List[Entry]:
 
 
 def entries_of(path: str, node: Optional[yaml.Node]) -> Iterator[Entry]:
-    """Yield the entries of a mapping, each name once; nothing of None. Raises InputError."""
+    """Yield the entries of a mapping, each name once; nothing for None. Raises InputError."""
     if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
         return
     if not isinstance(node, yaml.MappingNode):
@@ -89,7 +105,7 @@ def entries_of(path: str, node: Optional[yaml.Node]) -> Iterator[Entry]:
     for key, value in node.value:
         name, where = str(key.value), f"{path}:{_line(key)}"
         if name in lines:
-            raise InputError(f"{where}: {name} stands in line {lines[name]} already; keep one")
+            raise InputError(f"{where}: {name} is already set in line {lines[name]}; keep one")
         lines[name] = _line(key)
         yield Entry(name, value, where)
 
@@ -98,7 +114,7 @@ def _given_in(entry: Entry, hints: Dict[str, object]) -> Given:
     """Return the text of an entry. Raises InputError unless it is an option with a single value."""
     name, value, where = entry
     if name not in hints:
-        raise InputError(f"{where}: {name[:40]} is no flag; {nearest([name], hints)}")
+        raise InputError(f"{where}: {name[:40]} is not a flag; {nearest([name], hints)}")
     kind, may_be_none = without_none(hints[name])
     if get_origin(kind) is list and isinstance(value, yaml.SequenceNode) and value.value:
         texts = [_given_in(Entry(name, item, where), {name: get_args(kind)[0]}).text for item in value.value]
@@ -110,13 +126,14 @@ def _given_in(entry: Entry, hints: Dict[str, object]) -> Given:
 
 
 def nearest(words: Iterable[str], names: Collection[str]) -> str:
-    """Return a hint for words that are no flags: 'did you mean --max_steps?', and what lists all of them.
+    """Return a hint for words that are not flags: 'did you mean --max_steps?', and what lists the flags.
 
-    Names of other packages are understood: --lr, --num_train_epochs.
+    Names from other packages are recognized: --lr, --num_train_epochs.
     """
     words = list(words)
-    advice = [f"{advice_on(word)}; " for word in words if advice_on(word)]
-    meant = [flag for word in words if not advice_on(word) for flag in meant_flags(word, names)]
+    advised = {word: advice_on(word, names) for word in words}
+    advice = [f"{text}; " for text in advised.values() if text]
+    meant = [flag for word in words if not advised[word] for flag in meant_flags(word, names)]
     hint = f"did you mean {', '.join('--' + flag for flag in dict.fromkeys(meant))}? " if meant else ""
     return f"{''.join(dict.fromkeys(advice))}{hint}--help lists the flags"
 

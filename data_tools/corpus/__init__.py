@@ -1,1 +1,1 @@
-"""The corpus of token ids on disk: its format, who writes it, who checks it, how several are mixed."""
+"""The corpus of token ids on disk: its format, writer, checks, and how several corpora are mixed."""

@@ -1,7 +1,7 @@
-"""The texts of documents to the ids of their sentences.
+"""Encode the texts of documents to the ids of their sentences.
 
-Texts are encoded several at a time, end to end with a line end between them: nothing here looks past a
-line end, so a document becomes the same ids in any company.
+Texts are encoded several at a time, joined by line ends: nothing here looks past a line end, so the ids
+of a document do not depend on the texts around it.
 """
 
 import re
@@ -15,21 +15,21 @@ from data_tools.text.lexicon import Lexicon
 from data_tools.text.wordpiece import WordPiece
 from data_tools.text.words import mark_words, presegmented, segmenter, word_begins
 
-CHARACTERS_AT_ONCE = 1 << 15  # so few that they, their words and ids stay in the processor's cache
+CHARACTERS_AT_ONCE = 1 << 15  # few enough that they, their words and ids stay in the CPU's cache
 LINE_END = "\n"
 CHINESE_END = "[。！？；…]+[”’」』）》〉】]*"
-# A capital before the point is an initial, as in J. Smith; a sentence goes on with a capital or a digit.
+# A capital before the point is an initial, as in J. Smith; a new sentence begins with a capital or a digit.
 LATIN_END = r"(?<!\b[A-Z])[.!?]+[\"')\]”’]*(?=\s+[\"'(“‘]?[A-Z0-9])"
 
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """All that decides which ids a document becomes; small enough to travel to a worker.
+    """All that determines the ids of a document; small enough to send to a worker.
 
-    ends       regular expression of what ends a sentence
-    segmenter  who finds the words (`words.segmenter`); None: words are not marked
-    separator  what stands between the words of text that has them apart; None: it has not
-    lexicon    file of words that stay whole whoever finds the others (`Lexicon`); None: there is none
+    ends       regular expression of sentence ends
+    segmenter  name of the word segmenter (`words.segmenter`); None: words are not marked
+    separator  separator between the words of text that is already split; None: it is not split
+    lexicon    file of words that are never split, by any segmenter (`Lexicon`); None: there is none
     """
 
     vocab_file: str
@@ -58,7 +58,7 @@ class Encoded(NamedTuple):
 
 
 class DocumentEncoder:
-    """The way from texts to ids: a pure function of text and rules.
+    """Encodes texts to ids: a pure function of text and rules.
 
     Raises InputError when words are to be marked and the vocabulary has no '##' twin to mark with.
     """
@@ -72,14 +72,14 @@ class DocumentEncoder:
         self.lexicon = Lexicon.from_file(rules.lexicon) if rules.lexicon else None
         if (rules.segmenter or rules.separator) and (self.tokenizer.continuation_ids < 0).all():
             raise InputError(
-                f"{rules.vocab_file} has no '##' twin of a Chinese character, which "
-                "--cn_whole_word_segment needs; add them by build_vocab --add_twins_to"
+                f"{rules.vocab_file} has no '##' twins of Chinese characters, which "
+                "--cn_whole_word_segment needs; add them with build_vocab --add_twins_to"
             )
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """Encode texts, a document each, to ids and to the sentences these fall into.
+        """Encode texts, one document each, to ids and their division into sentences.
 
-        The ids of a text's sentences end to end are those of the text, up to the '##' twins of words.
+        The concatenated ids of a text's sentences are those of the text, except for '##' twins of words.
         """
         parts = [self._encode(group) for group in _groups(texts)]
         return Encoded(
@@ -103,7 +103,7 @@ class DocumentEncoder:
                 found = self.lexicon.find(text)
                 self.lexicon.keep_whole(words, found)
                 marks, num_found = self.lexicon.marks_of(starts, found), len(found)
-            words[ends] = True  # a word may reach over a sentence end
+            words[ends] = True  # a word may extend over a sentence end
             ids = mark_words(words, ids, starts, self.tokenizer.continuation_ids)
         bounds = np.unique(np.append(0, np.searchsorted(starts, ends)))
         cuts = self._cuts(ids, bounds)
@@ -113,7 +113,7 @@ class DocumentEncoder:
         return Encoded(ids, np.diff(bounds).astype(np.int32), sizes, marks, len(cuts), num_found)
 
     def _text_and_words(self, text: str) -> Tuple[str, Optional[np.ndarray]]:
-        """Return the text to be cut into pieces, and where its words begin (`word_begins`)."""
+        """Return the text to tokenize, and where its words begin (`word_begins`)."""
         if self._words_of:
             return text, word_begins(self._words_of(text))
         if self._given_words_of:
@@ -121,7 +121,7 @@ class DocumentEncoder:
         return text, None
 
     def _cuts(self, ids: np.ndarray, bounds: np.ndarray) -> List[List[int]]:
-        """Return where each sentence of more than ``max_sentence_length`` tokens is cut into such parts.
+        """Return where each sentence of more than ``max_sentence_length`` tokens is cut into shorter ones.
 
         A cut is inside a word only when the word alone is longer than that.
         """

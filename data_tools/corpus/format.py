@@ -3,8 +3,8 @@
 PREFIX_ids.npy        the token ids of every sentence, end to end: 1-D, uint16 or int32
 PREFIX_idx.npz        lens: tokens in each sentence; docs: the sentence each document starts at;
                       sents: the token each sentence starts at (optional when reading)
-PREFIX_marks.npy      of a corpus made with a user's lexicon only: uint8, a mark for each token; 0 where
-                      no word of the lexicon stands, k for the k-th entry of the manifest's lexicon_marks
+PREFIX_marks.npy      only of a corpus made with a user's lexicon: uint8, a mark for each token; 0 outside of
+                      the lexicon's words, k for the k-th entry of the manifest's lexicon_marks
 PREFIX.manifest.json  sizes, hashes and counts of the others, written last (optional without marks)
 
 Two documents, [[7 8] [9]] and [[5 6 7]], are stored as
@@ -33,7 +33,7 @@ _MEMBERS = {"lens.npy", "docs.npy", "sents.npy"}
 
 
 class CorpusPaths(NamedTuple):
-    """The three files of a corpus; see the head of this module."""
+    """The three files of a corpus; see the docstring of this module."""
 
     ids: Path
     idx: Path  # not `index`, a method of every tuple
@@ -46,7 +46,7 @@ def corpus_paths(prefix: Union[str, Path]) -> CorpusPaths:
 
 
 def marks_path(prefix: Union[str, Path]) -> Path:
-    """Return where the marks of the corpus with that PREFIX are, if it has any."""
+    """Return the path of the marks of the corpus with that PREFIX, if it has any."""
     return Path(f"{prefix}_marks.npy")
 
 
@@ -66,7 +66,7 @@ class Corpus:
     len(corpus) is the number of sentences, corpus[i] the ids of sentence i.
 
     verify is "quick" (structure, sizes and the hash of the index) or "full" (also those of ids and marks).
-    Raises InputError that names the file: missing, cut short, of another run, inconsistent.
+    Raises InputError for a file that is missing, truncated, of another run or inconsistent.
     """
 
     def __init__(self, prefix: Union[str, Path], verify: str = "quick"):
@@ -104,19 +104,19 @@ class Corpus:
 
     @property
     def has_manifest(self) -> bool:
-        """Return whether a manifest lies beside the ids."""
+        """Return whether there is a manifest beside the ids."""
         return bool(self.manifest)
 
     @property
     def fingerprint(self) -> str:
-        """Return the content of the files as one SHA-256; computed once when there is no manifest."""
+        """Return one SHA-256 of the content of the files; computed once when there is no manifest."""
         if self._fingerprint is None:
             self._fingerprint = pair_id(*map(sha256_of_file, self.paths[:2]))
         return self._fingerprint
 
     @property
     def vocab_sha256(self) -> str:
-        """Return the hash of the vocabulary of the ids (`WordPiece.sha256`), '' when nothing says so."""
+        """Return the hash of the vocabulary of the ids (`WordPiece.sha256`), '' if it is not recorded."""
         return self.manifest.get("vocab_sha256", "")
 
     @property
@@ -146,17 +146,17 @@ class Corpus:
         document = int(np.searchsorted(self.docs, sentence, side="right")) - 1
         raise InputError(
             f"{self.paths.ids}: id {self.ids[token]} at token {token} (document {document}, sentence "
-            f"{sentence}) is not below the vocabulary's {vocab_size}; use the vocabulary of this corpus"
+            f"{sentence}) is not below the vocabulary size {vocab_size}; use the vocabulary of this corpus"
         )
 
 
 def pair_id(ids_sha256: str, index_sha256: str) -> str:
-    """Return the hash that names the ids and the index of one corpus together."""
+    """Return the hash that identifies the ids and the index of one corpus together."""
     return hashlib.sha256(f"{ids_sha256}{index_sha256}".encode()).hexdigest()
 
 
 def _fingerprint_of(manifest: Dict[str, Any]) -> Optional[str]:
-    """Return the pair_id, or with marks a hash of it, of them and of what they mean.
+    """Return the pair_id, or with marks a hash of it, of the marks and of their meanings.
 
     None without a manifest.
     """
@@ -178,7 +178,7 @@ def _read_manifest(paths: CorpusPaths) -> Dict[str, Any]:
 
 
 def _is_manifest(manifest: Dict[str, Any]) -> bool:
-    """Return whether ``manifest`` has what `CorpusWriter` writes, as far as anybody reads it."""
+    """Return whether ``manifest`` has the fields of `CorpusWriter` that are read."""
     marks = manifest.get("lexicon_marks", [])
     if not (isinstance(marks, list) and len(marks) <= MOST_MARKS and all(map(_is_mark, marks))):
         return False
@@ -223,7 +223,7 @@ def _map(path: Path, dtypes: Sequence[str], what: str) -> np.ndarray:
     _require_file(path)
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # of many kinds: a damaged header is parsed as Python
+    except Exception as error:  # of many types: a damaged header is parsed as Python
         raise InputError(f"{path}: not a readable .npy ({_brief(error)}); make the corpus again") from None
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.str not in dtypes:
         raise InputError(f"{path}: holds no {what}; make the corpus again")
@@ -242,7 +242,7 @@ def _map_marks(path: Path, manifest: Dict[str, Any], num_tokens: int) -> Optiona
     marks = _map(path, ("|u1",), "1-D uint8 marks")
     if len(marks) != num_tokens:
         raise InputError(
-            f"{path}: {len(marks)} marks for {num_tokens} tokens; not of one run, make the corpus again"
+            f"{path}: {len(marks)} marks for {num_tokens} tokens; of different runs, make the corpus again"
         )
     return marks
 
@@ -252,16 +252,16 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = [(item.filename, item.file_size) for item in archive.infolist()]
-        # Judged by the table of contents: zipfile unpacks no more of a member than stands there.
+        # Checked by the directory of the archive: zipfile unpacks no more of a member than it states.
         if sum(size for _, size in sizes) > cap or not {name for name, _ in sizes} <= _MEMBERS:
             raise InputError(
-                f"{path}: holds something else than lens, docs, sents of these ids; make it again"
+                f"{path}: contains something other than lens, docs, sents of these ids; make it again"
             )
         with np.load(path, allow_pickle=False) as index:
             members = {name: index[name] for name in index.files}
     except InputError:
         raise
-    except Exception as error:  # of many kinds: zipfile, its unpackers and numpy's parser have their own
+    except Exception as error:  # of many types: zipfile, its decompressors, numpy's parser
         raise InputError(f"{path}: not a readable .npz ({_brief(error)}); make the corpus again") from None
     for name in ("lens", "docs"):
         if name not in members:
@@ -273,18 +273,18 @@ def _read_index(path: Path, cap: int) -> Dict[str, np.ndarray]:
 
 
 def check_structure(paths: CorpusPaths, ids, starts, lens, docs, sents) -> None:
-    """Raise InputError that names ``paths.idx`` when the arrays do not describe the ids."""
+    """Raise InputError, naming ``paths.idx``, if the arrays do not describe the ids."""
     broken = {
         "a sentence without tokens": (starts[1:] <= starts[:-1]).any(),  # or so long that the sum wraps
-        f"{starts[-1]} tokens by 'lens', {len(ids)} in {paths.ids.name}": starts[-1] != len(ids),
+        f"{starts[-1]} tokens according to 'lens', {len(ids)} in {paths.ids.name}": starts[-1] != len(ids),
         "'docs' does not begin with 0": not len(docs) or docs[0] != 0,
-        "'docs' goes down": (docs[1:] < docs[:-1]).any(),
-        f"'docs' does not end with the {len(lens)} sentences": not len(docs) or docs[-1] != len(lens),
+        "'docs' decreases": (docs[1:] < docs[:-1]).any(),
+        f"'docs' does not end at sentence {len(lens)}": not len(docs) or docs[-1] != len(lens),
         "'sents' disagrees with 'lens'": sents is not None and not np.array_equal(sents, starts),
     }
     for what, is_broken in broken.items():
         if is_broken:
-            raise InputError(f"{paths.idx}: {what}; the two files are not of one run, make them again")
+            raise InputError(f"{paths.idx}: {what}; the two files are of different runs, make them again")
 
 
 def _brief(error: Exception) -> str:

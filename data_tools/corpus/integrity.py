@@ -1,4 +1,4 @@
-"""A corpus whose every byte was compared with its manifest: once, then its files are known again."""
+"""Compare every byte of a corpus with its manifest, once; after that its files are recognized."""
 
 import hashlib
 import json
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 
 
 def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
-    """Open the corpus of ``prefix``, its files hashed unless this machine has found them sound before.
+    """Open the corpus of ``prefix``, hashing its files unless this machine has verified them before.
 
-    The folder ``memory`` keeps the note of that: a file is the same one while its inode, size and times
-    are. One process hashes, others wait for it. Without a manifest there is nothing to compare with.
-    Raises InputError as `Corpus` does, MachineError when another process hashes for an hour.
+    The folder ``memory`` records that: a file is unchanged as long as its inode, size and times are. One
+    process hashes, others wait for it. Without a manifest there is nothing to compare with. Raises
+    InputError as `Corpus` does, MachineError if another process hashes for an hour.
     """
     corpus = open_corpus(prefix)
     if not corpus.has_manifest:
@@ -48,7 +48,7 @@ def open_verified(prefix: Union[str, Path], memory: Path) -> Corpus:
 
 
 def _stamps(corpus: Corpus) -> Dict[str, List[int]]:
-    """Return what tells a file from one that takes its name: device, inode, bytes, times."""
+    """Return what distinguishes a file from one that replaces it: device, inode, size, times."""
     stamps = {}
     for path in (*corpus.paths, marks_path(corpus.prefix)):
         if path.exists():

@@ -1,4 +1,4 @@
-"""Short documents made into longer ones: each joined to the one before it while both fit."""
+"""Join short documents into longer ones: each to the previous one as long as both fit."""
 
 from dataclasses import dataclass
 from typing import List, Literal
@@ -8,10 +8,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Joining:
-    """The documents that are joined, and how many tokens a joined one has at most.
+    """Which documents are joined, and the maximum number of tokens of a joined one.
 
-    none          each stays by itself
-    one_sentence  those of one sentence, with those of one sentence beside them
+    none          none of them
+    one_sentence  consecutive ones of one sentence
     short         any that fit
     """
 

@@ -1,7 +1,7 @@
-"""Reading corpora of Megatron's layout, which PaddleNLP's later tools write: PREFIX.bin and PREFIX.idx.
+"""Read corpora in Megatron's layout, which PaddleNLP's later tools write: PREFIX.bin and PREFIX.idx.
 
 PREFIX.bin   the token ids of every sentence, end to end
-PREFIX.idx   'MMIDIDX\\0\\0', u64 version 1, u8 kind of number, u64 sentences, u64 entries of docs, then
+PREFIX.idx   'MMIDIDX\\0\\0', u64 version 1, u8 data type, u64 sentences, u64 entries of docs, then
              int32 tokens of each sentence, int64 the byte each begins at, int64 docs: the sentence each
              document starts at, and the number of sentences last; all little-endian
 """
@@ -19,7 +19,7 @@ from data_tools.corpus.format import Corpus, CorpusPaths, check_structure, corpu
 # Of the two layouts of PaddleNLP's tools: the one that this package writes, and the later one.
 INDEX_ENDS = ("_idx.npz", ".idx")
 MAGIC = b"MMIDIDX\x00\x00"
-KINDS = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are no whole numbers
+KINDS = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # 6 and 7 are not integers
 _HEADER = struct.Struct("<9sQBQQ")
 
 
@@ -32,9 +32,9 @@ def megatron_paths(prefix: Union[str, Path]) -> CorpusPaths:
 
 
 def find_corpus(given: Union[str, Path], flag: str) -> Path:
-    """Return the PREFIX of the corpus that a person means by a folder, a file of it, or PREFIX itself.
+    """Return the PREFIX of the corpus that is given by its folder, a file of it, or PREFIX itself.
 
-    ``flag``: what it was given by. Raises InputError when it names no corpus, or more than one.
+    ``flag``: that of ``given``. Raises InputError if it names no corpus, or more than one.
     """
     given = Path(given)
     in_folder = [path for end in INDEX_ENDS for path in sorted(given.glob(f"*{end}")) if given.is_dir()]
@@ -43,7 +43,7 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
         found = ", ".join(path.name for path in in_folder + beside) or "none"
         raise InputError(
             f"{flag} {given} must hold one corpus PREFIX{INDEX_ENDS[0]}, found {found}; give the PREFIX of "
-            "the one that is meant, or make it with ernie-pair create-corpus --output_prefix"
+            "one of them, or make it with ernie-pair create-corpus --output_prefix"
         )
     prefix = given if beside else _prefix_of(in_folder[0] if in_folder else given)
     if prefix is None or not (beside or in_folder or given.is_file()):
@@ -55,7 +55,7 @@ def find_corpus(given: Union[str, Path], flag: str) -> Path:
 
 
 def _files_of(prefix: Path) -> List[Path]:
-    """Return the names that a corpus may have on the disk in either layout; a manifest alone is none."""
+    """Return the possible files of a corpus in either layout; a manifest alone is not a corpus."""
     return [*corpus_paths(prefix)[:2], marks_path(prefix), *megatron_paths(prefix)[:2]]
 
 
@@ -75,7 +75,7 @@ def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
     ours, theirs = (any(path.exists() for path in p(prefix)[:2]) for p in (corpus_paths, megatron_paths))
     if ours and theirs:
         raise InputError(
-            f"{prefix}_ids.npy and {prefix}.bin may be different corpora; move the one away that is not meant"
+            f"{prefix}_ids.npy and {prefix}.bin may be different corpora; move the unwanted one away"
         )
     return MegatronCorpus(prefix) if theirs else Corpus(prefix, verify)
 
@@ -83,7 +83,7 @@ def open_corpus(prefix: Union[str, Path], verify: str = "quick") -> Corpus:
 class MegatronCorpus(Corpus):
     """A corpus of Megatron's layout, with the attributes of `Corpus`; ``ids`` have the dtype of the file.
 
-    Raises InputError that names the file: missing, cut short, inconsistent, of numbers that are no ids.
+    Raises InputError for a file that is missing, truncated, inconsistent, or not of integers.
     """
 
     def __init__(self, prefix: Union[str, Path]):
@@ -112,16 +112,14 @@ class _Index(NamedTuple):
 
 
 def _read_index(path: Path) -> _Index:
-    """Read an index whose size is exactly what its header promises, so no count can lead outside it."""
+    """Read an index whose size is exactly that of its header, so that no count can lead outside it."""
     content = _mapped(path)
     header = content[: _HEADER.size]
     if len(header) < _HEADER.size or not header.startswith(MAGIC):
         raise InputError(f"{path}: not an index of Megatron's layout (MMIDIDX); make the corpus again")
     _, version, kind, num_sentences, num_bounds = _HEADER.unpack(header)
     if version != 1 or kind not in KINDS:
-        raise InputError(
-            f"{path}: version {version} with numbers of kind {kind} cannot be read; write it anew"
-        )
+        raise InputError(f"{path}: version {version} with data type {kind} cannot be read; write it again")
     size = _HEADER.size + 12 * num_sentences + 8 * num_bounds
     if len(content) != size:
         raise InputError(
@@ -131,7 +129,7 @@ def _read_index(path: Path) -> _Index:
     place, arrays = _HEADER.size, []
     for dtype, count in (("<i4", num_sentences), ("<i8", num_sentences), ("<i8", num_bounds)):
         raw = np.frombuffer(content, dtype, count, place) if count else np.zeros(0, dtype)
-        arrays.append(np.array(raw))  # a copy, for the header leaves them unaligned
+        arrays.append(np.array(raw))  # a copy, because the header leaves them unaligned
         place += raw.nbytes
     return _Index(np.dtype(KINDS[kind]), *arrays)
 
@@ -139,12 +137,12 @@ def _read_index(path: Path) -> _Index:
 def _map_ids(path: Path, dtype: np.dtype) -> np.ndarray:
     content = _mapped(path)
     if len(content) % dtype.itemsize:
-        raise InputError(f"{path}: {len(content)} bytes are no whole {dtype.name} ids; copy it again")
+        raise InputError(f"{path}: {len(content)} bytes do not divide into {dtype.name} ids; copy it again")
     return np.frombuffer(content, dtype) if len(content) else np.zeros(0, dtype)
 
 
 def _mapped(path: Path):
-    """Map the bytes of a file read-only; they stay when it is replaced."""
+    """Map the bytes of a file read-only; the mapping stays valid when the file is replaced."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; a corpus of Megatron's layout is a .bin and an .idx")
     with open(path, "rb") as file:

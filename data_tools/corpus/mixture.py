@@ -1,9 +1,9 @@
 """Several corpora as one stream of samples, in exact proportions.
 
 --input_dir "5.0 data/a 7.0 data/b" is read as weights 5/12 and 7/12. After any number n of samples
-each corpus has given floor or ceil of its share of n, so two places of the stream never differ in
-what they are made of. The order of the corpora repeats after 12 samples: sample i is looked up, not
-counted, and a resumed run needs its number only. Weights 1, 2, 1:
+each corpus has given floor or ceil of its share of n, so the mixture is the same at every place of the
+stream. The order of the corpora repeats after 12 samples: sample i is looked up, not counted, and a
+resumed run needs only its number. Weights 1, 2, 1:
 
     sample                  0  1  2  3  4  5  6  7
     from corpus             1  0  1  2  1  0  1  2
@@ -11,6 +11,7 @@ counted, and a resumed run needs its number only. Weights 1, 2, 1:
 """
 
 import math
+import os
 import shlex
 from decimal import Decimal
 from fractions import Fraction
@@ -41,26 +42,26 @@ class WeightedFolder(NamedTuple):
 def read_blend(text: str) -> List[WeightedFolder]:
     """Parse an --input_dir: one path, or weight folder weight folder ... with shell quotes.
 
-    Raises InputError: a weight or a folder is missing, a weight is not above 0, a folder stands twice.
+    Raises InputError: a weight or a folder is missing, a weight is not above 0, a folder occurs twice.
     """
-    words = _words_of(text)
-    if Path(text).is_dir() or not words or not _is_number(words[0]):
+    words = [] if os.path.isdir(text) else _words_of(text)  # the name of a folder may hold any quotes
+    if not words or not _is_number(words[0]):
         return [WeightedFolder(Fraction(1), Path(text))]
     if len(words) % 2:
         raise InputError(f"--input_dir: weight {words[-1]} has no folder; {_EXAMPLE}")
     found = [WeightedFolder(_weight_of(word), Path(folder)) for word, folder in zip(words[::2], words[1::2])]
     for number, (_, folder) in enumerate(found):
         if folder in [earlier for _, earlier in found[:number]]:
-            raise InputError(f"--input_dir: {folder} stands twice; add its weights and write it once")
+            raise InputError(f"--input_dir: {folder} is given twice; add up its weights and give it once")
     return found
 
 
 class Blend:
-    """The order in which K corpora give the samples, for any sample number; a pure function of the weights.
+    """The order in which K corpora give samples, for any sample number; a pure function of the weights.
 
     ``parts``: int64 [K], the weights as the smallest whole numbers; ``period``: their sum. Takes 6 bytes
-    for each sample of a period, however long the run. Raises InputError: more than MOST_CORPORA, or weights
-    so uneven that the period is above LONGEST_PERIOD.
+    for each sample of a period, however long the run. Raises InputError for more than MOST_CORPORA, or for
+    weights so uneven that the period is above LONGEST_PERIOD.
     """
 
     def __init__(self, weights: Sequence[Fraction]):
@@ -73,9 +74,9 @@ class Blend:
         self._own[by_corpus] = np.arange(self.period) - np.repeat(firsts, self.parts)
 
     def locate(self, numbers) -> Tuple[np.ndarray, np.ndarray]:
-        """Return the corpus of each sample number, and the number of that corpus's own sample.
+        """Return the corpus of each sample number, and the sample's number within that corpus.
 
-        ``numbers``: integers of any shape; both answers are int64 of that shape.
+        ``numbers``: integers of any shape; both results are int64 of that shape.
         """
         rounds, place = np.divmod(np.asarray(numbers, np.int64), self.period)
         corpora = self._turns[place].astype(np.int64)
@@ -101,7 +102,7 @@ class BlendedDataset:
         return self.datasets[corpus][own]
 
     def lengths(self, indices: np.ndarray) -> np.ndarray:
-        """Return the tokens of the samples ``indices`` [N] with their control tokens: int64 [N]."""
+        """Return the token counts of the samples ``indices`` [N], control tokens included: int64 [N]."""
         corpora, own = self.blend.locate(indices)
         found = np.zeros(len(own), np.int64)
         for number, dataset in enumerate(self.datasets):
@@ -115,7 +116,7 @@ def turns(parts: np.ndarray) -> np.ndarray:
     ``parts``: int64 [K], the weights.
 
     Unit j of corpus k must fall into the samples floor(j / w) .. ceil((j + 1) / w) - 1 where w is the
-    corpus's share. Taking, among those that have begun, the one that ends first keeps every window.
+    corpus's share. Taking, among those that have begun, the one that ends first satisfies every window.
     """
     period = int(parts.sum())
     shares, given = parts.tolist(), [0] * len(parts)
@@ -161,7 +162,7 @@ def _is_number(word: str) -> bool:
 
 def _weight_of(word: str) -> Fraction:
     if not _is_number(word):
-        raise InputError(f"--input_dir: {word} stands where a weight should; {_EXAMPLE}")
+        raise InputError(f"--input_dir: {word} is where a weight should be; {_EXAMPLE}")
     if not (math.isfinite(float(word)) and float(word) > 0):
         raise InputError(f"--input_dir: weight {word} is not above 0; give another, or leave its folder out")
     return Fraction(word.replace("_", ""))

@@ -1,11 +1,11 @@
-"""The pieces that a corpus is made of, on disk, so that a killed run goes on where it was.
+"""The pieces of a corpus on disk, so that a killed run continues where it stopped.
 
-PREFIX.shards/made_from.json   what the shards hold depends on this and on the lines of the input
-PREFIX.shards/00000007.shard   ids, lens and documents of about 1 MiB of lines, and what became of them
+PREFIX.shards/made_from.json   all that the shards depend on besides the lines of the input
+PREFIX.shards/00000007.shard   ids, lens and documents of about 1 MiB of lines, and their counts
 
-A shard knows its lines by their hash and is read only when they are still the same; a hash of its own
-content finds the one that a failing machine left half written. Shards do not depend on each other or on who
-makes them: any pool, on one machine or on many that share the folder, may run a `ShardMaker`.
+A shard stores the hash of its lines and is reused only while they are the same; a hash of its own content
+detects one that a failing machine left half written. Shards do not depend on each other or on the process
+that makes them: any pool, on one machine or on many that share the folder, may run a `ShardMaker`.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from data_tools.corpus.join_documents import Joining, join_documents
 from data_tools.files.atomic_files import make_folder, published
 from data_tools.files.file_lock import locked
 from data_tools.files.json_file import parse_json
-from data_tools.files.own_names import DRAFT, is_own_name
+from data_tools.files.own_names import DRAFT, stem_of
 from data_tools.text.lines import LONGEST_LINE, LineRules, json_text, num_invalid_bytes
 from data_tools.text.text_files import LineBatch, line_batches
 
-SHARD_BYTES = 1 << 20  # of lines; decides where a run goes on, never what the corpus holds
+SHARD_BYTES = 1 << 20  # of lines; decides where a run resumes, never the content of the corpus
 COUNTED = (
     "lines",
     "blank_lines",
@@ -50,7 +50,7 @@ _LOCK, _MADE_FROM, _SHARD = "lock", "made_from.json", re.compile(r"\d{8}\.shard"
 
 
 class Rejected(NamedTuple):
-    """A line that is no document."""
+    """A line that is not a document."""
 
     file: str
     line: int
@@ -63,7 +63,8 @@ class Shard(NamedTuple):
     ids int32 [tokens], lens int32 [sentences], documents int64 [documents]: the sentences of each;
     marks uint8 [tokens], the lexicon's, [0] without one.
     counts has the keys of COUNTED; lines = blank_lines + rejected_lines + documents + empty_documents +
-    joined_documents, which are those that were appended to the one before them.
+    joined_documents, which are those that were appended to the one before them. Of text that is already
+    split into words it also has separators.
     """
 
     file: str
@@ -92,9 +93,9 @@ def shard_jobs(
 
 @dataclass(frozen=True)
 class ShardMaker:
-    """The maker of shards: job -> its shard on disk, made or found there. Picklable; safe to call twice.
+    """Makes shards: job -> its shard on disk, made or found there. Picklable; idempotent.
 
-    Raises InputError with file:line for the first line that is no document, unless ``skip_bad_lines``.
+    Raises InputError with file:line for the first line that is not a document, unless ``skip_bad_lines``.
     """
 
     folder: Path
@@ -105,7 +106,7 @@ class ShardMaker:
     made_from: str
 
     def __call__(self, job: ShardJob) -> Path:
-        """Make the shard of ``job``, unless it is there, and return its path."""
+        """Make the shard of ``job``, unless it exists, and return its path."""
         path, key = self.folder / f"{job.number:08d}.shard", self._key_of(job.batch)
         if _read(path, key) is None:
             encoder = encoder_for(self.rules)
@@ -123,7 +124,7 @@ class ShardMaker:
 
 @lru_cache(maxsize=1)
 def encoder_for(rules: EncodingRules) -> DocumentEncoder:
-    """Return the encoder of ``rules``, made once for each process and not for each shard."""
+    """Return the encoder of ``rules``, created once per process instead of once per shard."""
     return DocumentEncoder(rules)
 
 
@@ -136,7 +137,7 @@ def encode_lines(
 ) -> Shard:
     """Encode the documents of a batch of lines to a shard.
 
-    Raises InputError with file:line for a line that is no document, unless they are to be skipped.
+    Raises InputError with file:line for a line that is not a document, unless such lines are to be skipped.
     """
     texts: List[str] = []
     rejected: List[Rejected] = []
@@ -171,19 +172,21 @@ def encode_lines(
         "tokens": len(encoded.ids),
         "unknown_tokens": int((encoded.ids == encoder.tokenizer.unk_id).sum()),
     }
+    if encoder.rules.separator:
+        counts["separators"] = sum(text.count(encoder.rules.separator) for text in texts)
     return Shard(batch.path, encoded.ids, encoded.lens, documents, encoded.marks, counts, rejected)
 
 
 def _reason(message: str, where: str) -> str:
-    """Cut the place off a message, 'in.jsonl:7:5: not JSON' -> 'not JSON': it stands beside it."""
+    """Strip the place from a message, 'in.jsonl:7:5: not JSON' -> 'not JSON': it is stored beside it."""
     return message[len(where) :].split(": ", 1)[1]
 
 
 def read_shard(path: Path) -> Shard:
-    """Read what a ShardMaker left at ``path``. Raises MachineError when the disk did not keep it."""
+    """Read the shard that a ShardMaker left at ``path``. Raises MachineError if it is not intact."""
     shard = _read(path)
     if shard is None:
-        raise MachineError(f"{path}: the disk did not keep what was written; check it, run again")
+        raise MachineError(f"{path}: cannot be read back as written; check the disk, run again")
     return shard
 
 
@@ -206,7 +209,7 @@ def _read(path: Path, wanted_key: Optional[str] = None) -> Optional[Shard]:
     try:
         key, file, sizes, counts, rejected = parse_json(about)
         return None if wanted_key not in (None, key) else _unpacked(numbers, file, sizes, counts, rejected)
-    except (ValueError, TypeError):  # somebody made up the hash too
+    except (ValueError, TypeError):  # a forged one, its hash included
         return None
 
 
@@ -220,11 +223,11 @@ def _unpacked(numbers: bytes, file: str, sizes: List[int], counts: Dict, rejecte
 
 @contextmanager
 def shard_folder(folder: Path, made_from: Dict[str, Any]) -> Iterator[str]:
-    """Hold ``folder`` for shards made from ``made_from``, whose digest is what a ShardMaker needs.
+    """Lock ``folder`` for shards made from ``made_from``, and yield the digest that a ShardMaker needs.
 
-    Shards that a stopped run made from the same are kept, any others removed. The folder is gone
-    when it is left cleanly or for bad input; it stays when the machine or the keyboard stopped the
-    run. Raises MachineError when another process holds it, or when it holds what no run made.
+    Shards that a stopped run made from the same are kept, any others removed. The folder is removed
+    on success and for bad input; it stays if the machine or Ctrl-C stopped the run. Raises
+    MachineError if another process holds it, or if it contains files that no run made.
     """
     make_folder(folder)
     _refuse_strangers(folder)
@@ -251,11 +254,11 @@ def _refuse_strangers(folder: Path) -> None:
 
 def _is_ours(name: str) -> bool:
     stem, _, _ = name.partition(DRAFT)
-    return name in (_LOCK, _MADE_FROM) or _SHARD.fullmatch(name) is not None or is_own_name(stem)
+    return name in (_LOCK, _MADE_FROM) or _SHARD.fullmatch(name) is not None or bool(stem_of(stem))
 
 
 def _remove(folder: Path) -> None:
-    """Remove what is ours, and the folder if nothing else came into it meanwhile."""
+    """Remove what is ours, and the folder if nothing else is in it."""
     for path in folder.iterdir():
         if _is_ours(path.name):
             path.unlink()

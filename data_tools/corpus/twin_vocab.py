@@ -1,11 +1,11 @@
 """Vocabularies with a '##' twin for every Chinese character, so that words can be marked in a corpus.
 
-A vocabulary that has none of its own (ERNIE 3.0's) gets them in two ways, which number them otherwise:
+A vocabulary that has none of its own (ERNIE 3.0's) gets them in two ways, which number them differently:
 
-    this package      after the last line, for every character that ERNIE reads one by one
-    PaddleNLP's tools after the number of different tokens, for the characters from U+4E00 to U+9FA5
+    this package      after the last line, for every character that is a token by itself
+    PaddleNLP's tools from the number of distinct tokens on, for the characters from U+4E00 to U+9FA5
 
-Where a token stands twice, PaddleNLP's first twins have the ids of the last lines.
+If a token occurs twice, PaddleNLP's first twins have the ids of the last lines.
 """
 
 from typing import List
@@ -21,31 +21,31 @@ PADDLENLPS_CHARACTERS = ("\u4e00", "\u9fa5")
 
 
 def with_twins(tokenizer: WordPiece) -> WordPiece:
-    """Return ``tokenizer`` and, after them, the twin of each character that has none, in the order of ids.
+    """Return ``tokenizer`` with the missing twins of its characters appended, in the order of ids.
 
-    ERNIE 1.0 has them all; ERNIE 3.0 has none. The ids of ``tokenizer`` stay what they are, and the twins
-    stand in a corpus only: a model sees the plain characters.
+    ERNIE 1.0 has them all; ERNIE 3.0 has none. The ids of ``tokenizer`` do not change, and the twins occur
+    only in a corpus: a model sees the plain characters.
     """
     alone = [
         token
         for token, twin in zip(tokenizer.tokens, tokenizer.continuation_ids)
         if twin < 0 and len(token) == 1 and is_cjk(token)
     ]
-    return WordPiece(tokenizer.tokens + [CONTINUATION + token for token in alone])
+    return WordPiece(tokenizer.tokens + [CONTINUATION + token for token in alone], tokenizer.lower_case)
 
 
 def with_paddlenlps_twins(tokenizer: WordPiece) -> WordPiece:
-    """Return ``tokenizer`` with the twins of ErnieTokenizer.extend_chinese_char, where ids are free for them.
+    """Return ``tokenizer`` with the twins of ErnieTokenizer.extend_chinese_char whose ids are free.
 
-    A token that stands twice leaves the ids of the last lines to both a token and a twin: they stay
-    with the token here, see ``ids_of_two_meanings``.
+    If a token occurs twice, the ids of the last lines belong to both a token and a twin: here they stay
+    with the token, see ``ids_of_two_meanings``.
     """
-    twins = _paddlenlps_twins(tokenizer)
-    return WordPiece(tokenizer.tokens + twins[len(tokenizer.tokens) - len(tokenizer.vocab) :])
+    free = _paddlenlps_twins(tokenizer)[len(tokenizer.tokens) - len(tokenizer.vocab) :]
+    return WordPiece(tokenizer.tokens + free, tokenizer.lower_case)
 
 
 def ids_of_two_meanings(tokenizer: WordPiece) -> range:
-    """Return the ids that are the tokens of the last lines and, to PaddleNLP's tools, twins as well."""
+    """Return the ids of the tokens in the last lines that are twins as well in PaddleNLP's tools."""
     first = len(tokenizer.vocab)
     return range(first, min(len(tokenizer.tokens), first + len(_paddlenlps_twins(tokenizer))))
 
@@ -53,7 +53,7 @@ def ids_of_two_meanings(tokenizer: WordPiece) -> range:
 def _paddlenlps_twins(tokenizer: WordPiece) -> List[str]:
     """Return the twins that PaddleNLP's tools add, in the order of their ids.
 
-    They look at the first len(vocab) ids, and a token that stands twice has its last id.
+    They look at the first len(vocab) ids, and a token that occurs twice has its last id.
     """
     low, high = PADDLENLPS_CHARACTERS
     looked_at = enumerate(tokenizer.tokens[: len(tokenizer.vocab)])
@@ -64,10 +64,10 @@ def _paddlenlps_twins(tokenizer: WordPiece) -> List[str]:
 def vocabulary_of(corpora: List[Corpus], tokenizer: WordPiece) -> WordPiece:
     """Return ``tokenizer``, or the extension by twins that the corpora were made with.
 
-    Corpora of this package say with which vocabulary they were made. Others are PaddleNLP's: ids beyond
-    ``tokenizer`` are its twins. Raises InputError, which says what to do, when a corpus was made with
-    another vocabulary, when it holds ids that mean nothing or two things, or when two corpora number
-    their twins differently.
+    Corpora of this package record the vocabulary that they were made with. Others are PaddleNLP's: ids
+    beyond ``tokenizer`` are its twins. Raises InputError, which says what to do, if a corpus was made with
+    another vocabulary, contains undefined or ambiguous ids, or if two corpora number their twins
+    differently.
     """
     extended = [_vocabulary_of_one(corpus, tokenizer) for corpus in corpora]
     longest = max(extended, key=lambda one: one.vocab_size)
@@ -97,7 +97,7 @@ def _extension_of(corpus: Corpus, tokenizer: WordPiece) -> WordPiece:
             "ernie-pair create-corpus and the model's vocab.txt"
         )
     base = _without_added_twins(tokenizer)
-    # A corpus that marks words holds many twins: one without ids beyond the vocabulary has none at all.
+    # A corpus that marks words contains many twins: one without ids beyond the vocabulary has none at all.
     if corpus.max_id < base.vocab_size:
         return tokenizer
     theirs = with_paddlenlps_twins(base)
@@ -126,7 +126,7 @@ def _refuse_two_meanings(corpus: Corpus, tokenizer: WordPiece) -> None:
 
 
 def _without_added_twins(tokenizer: WordPiece) -> WordPiece:
-    """Return ``tokenizer`` as it was before ``with_twins``, or itself where the twins are its own."""
+    """Return ``tokenizer`` as it was before ``with_twins``, or unchanged if the twins are its own."""
     size = tokenizer.vocab_size
     while size and tokenizer.tokens[size - 1].startswith(CONTINUATION):
         size -= 1
@@ -137,10 +137,10 @@ def _without_added_twins(tokenizer: WordPiece) -> WordPiece:
 
 
 def refuse_ids_beyond(tokenizer: WordPiece, vocab_size: int) -> None:
-    """Raise InputError when a token would reach a model whose id is beyond its ``vocab_size`` rows.
+    """Raise InputError if a token could reach the model whose id is beyond its ``vocab_size`` rows.
 
-    A vocabulary may have more tokens than the model has rows by the twins that mark words in a corpus: they
-    are turned into plain characters before the model sees them.
+    Only the twins that mark words in a corpus may be beyond the rows: they are turned into plain characters
+    before the model sees them.
     """
     beyond = np.flatnonzero(tokenizer.base_ids >= vocab_size)
     if len(beyond):

@@ -1,4 +1,4 @@
-"""A corpus, written document by document in memory that does not grow; its format is `format`'s."""
+"""Write a corpus document by document in bounded memory, in the format of `format`."""
 
 import json
 import zipfile
@@ -15,16 +15,16 @@ from data_tools.files.npy_stream import ArrayFile, chunks, sha256_of_file, write
 
 
 class CorpusWriter:
-    """The writer of a corpus: streams documents to disk, publishes the files together when left cleanly.
+    """Writes a corpus: streams documents to disk, and publishes the files together on success.
 
     with CorpusWriter("data/baike", vocab_size=17964) as writer:
         writer.add([[7, 8], [9]])           # one document, its sentences
-        writer.about["inputs"] = [...]      # whatever else the manifest shall say
+        writer.about["inputs"] = [...]      # whatever else the manifest is to record
 
-    ``also`` are further files of the same run, published with the three: fill ``writer.also_drafts``. With
-    ``lexicon_marks``, what the marks 1, 2, ... mean, each token has a mark and there is a fourth file.
-    Memory does not grow with the corpus. Left by an exception, nothing of it remains. ``publish`` is
-    `published` or its like.
+    ``also``: further files of the same run, published with the three: fill ``writer.also_drafts``. With
+    ``lexicon_marks``, the meanings of the marks 1, 2, ..., each token has a mark and there is a fourth file.
+    Memory does not grow with the corpus. After an exception nothing of it remains. ``publish``: `published`
+    or an equivalent.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CorpusWriter:
     def add(self, sentences: Sequence[Sequence[int]]) -> None:
         """Append one document: the ids of each of its sentences, none empty.
 
-        Raises InputError when an id is not of the vocabulary.
+        Raises InputError if an id is not in the vocabulary.
         """
         lens = [len(sentence) for sentence in sentences]
         ids = np.concatenate([np.asarray(sentence, dtype=np.int64) for sentence in sentences])
@@ -83,7 +83,7 @@ class CorpusWriter:
 
         ``ids``: integers [tokens]; ``lens``: integers [sentences], the tokens of each;
         ``sentences_per_document``: integers [documents]; ``marks``: uint8 [tokens], or None without a
-        lexicon. Raises InputError when an id is not of the vocabulary: it would wrap in the file's dtype.
+        lexicon. Raises InputError if an id is not in the vocabulary: it would wrap in the file's dtype.
         """
         assert lens.sum() == len(ids) and sentences_per_document.sum() == len(lens)
         assert lens.min(initial=1) > 0 and sentences_per_document.min(initial=1) > 0
@@ -111,12 +111,10 @@ class CorpusWriter:
                 self._stack.__exit__(type(failure), failure, failure.__traceback__)
                 raise
         self._stack.__exit__(kind, error, trace)
-        if kind is None and self.lexicon_marks is None:
-            self._marks_path.unlink(missing_ok=True)  # of the corpus that was replaced
 
     def _finish(self) -> None:
         if not len(self._ids):
-            raise InputError(f"{self.paths.ids}: no tokens to write; give an input that holds text")
+            raise InputError(f"{self.paths.ids}: no tokens to write; give an input that contains text")
         for spool in (self._ids, self._lens, self._docs, self._marks):
             if spool is not None:
                 spool.finish()
@@ -124,7 +122,7 @@ class CorpusWriter:
         self._drafts.manifest.write_text(
             json.dumps(self._manifest(), ensure_ascii=False, indent=1) + "\n",
             encoding="utf-8",
-            errors="backslashreplace",  # a name that is not UTF-8: \udcff is the JSON for it
+            errors="backslashreplace",  # a name that is not UTF-8: \udcff is its JSON
         )
 
     def _manifest(self) -> Dict[str, Any]:
@@ -156,7 +154,7 @@ def _write_index(path: Path, lens_path: Path, docs_path: Path) -> None:
         write_member(archive, "docs", docs.dtype, len(docs), chunks(docs))
     with zipfile.ZipFile(path) as archive:
         if archive.testzip():
-            raise MachineError(f"{path}: the disk did not keep what was written; check it, run again")
+            raise MachineError(f"{path}: cannot be read back as written; check the disk, run again")
 
 
 def _running_sums(lens: np.ndarray) -> Iterator[np.ndarray]:

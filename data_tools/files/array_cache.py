@@ -1,4 +1,4 @@
-"""Arrays that a long run computes piece by piece, so that one that was killed takes up those that it has.
+"""Arrays that a long run computes piece by piece, so that a killed run keeps those that are finished.
 
 FOLDER/KINDNAME.npy    an array; NAME is a hash of all that it depends on
 FOLDER/KINDNAME.json   its key and its hash, see `keyed_cache`
@@ -19,7 +19,7 @@ ENDING = ".npy"
 
 
 class ArrayKind(NamedTuple):
-    """What an array has to be, so that one that was read is of use."""
+    """What an array that was read must be to be used."""
 
     dtype: np.dtype
     shape: Tuple[int, ...]
@@ -28,15 +28,15 @@ class ArrayKind(NamedTuple):
 def array_cache(
     folder: Path, key: Dict[str, object], kind: str, wanted: Optional[ArrayKind] = None
 ) -> "KeyedCache[np.ndarray]":
-    """Return the place in ``folder`` of the array for ``key``, which is read mapped into memory.
+    """Return the cache in ``folder`` of the array for ``key``, which is read memory mapped.
 
-    ``kind`` begins the names of the files. An array that is not as ``wanted`` says is computed again.
+    ``kind``: prefix of the file names. An array that does not match ``wanted`` is computed again.
     """
     return KeyedCache(folder, key, _write, partial(_load, wanted), kind=kind, ending=ENDING)
 
 
 def remove_arrays(folder: Path, kind: str) -> None:
-    """Remove the arrays of a kind, for whatever key, with what killed runs have left of them."""
+    """Remove the arrays of a kind, for any key, and what killed runs have left of them."""
     own = re.compile(rf"\.?{re.escape(kind)}[0-9a-f]{{32}}(?:\.\w+)?\.(?:npy|json|lock)")
     for path in folder.iterdir() if folder.is_dir() else ():
         if own.fullmatch(path.name):

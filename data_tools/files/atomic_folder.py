@@ -1,9 +1,9 @@
-"""A folder or a link appears whole or not at all; a folder says inside who made it, in .made.json.
+"""A folder or link appears whole or not at all; .made.json in a folder records what made it.
 
     {"made_by": "ernie-pair", "name": "best-accuracy-0.8962", "files": ["config.json", ...], ...}
 
-Only a folder that says so is ever deleted, and only while it holds nothing but what was written into it;
-a copy under another name is the user's.
+Only a folder with such a record is ever deleted, and only while it contains nothing but what was written into
+it; a copy under another name is the user's.
 """
 
 import json
@@ -37,16 +37,16 @@ def publish_folder(
     about: Callable[[Path], Dict[str, object]] = lambda draft: {},
     may_be_lost: Callable[[Path], bool] = lambda folder: False,
 ) -> None:
-    """Let ``fill`` write into a draft beside ``folder``, then put it in place of what is there.
+    """Let ``fill`` write into a draft beside ``folder``, then replace ``folder`` with it.
 
-    What ``about`` says of the filled draft is kept in the folder; see ``read_made``. What stood there
-    before is deleted if it is an unchanged folder of this package or ``may_be_lost`` says so; anything
-    else is renamed, with a warning.
+    What ``about`` returns for the filled draft is kept in the folder; see ``read_made``. What was there
+    before is deleted if it is empty, an unchanged folder of this package, or ``may_be_lost`` allows it;
+    anything else is renamed, with a warning.
     A reader sees the old folder, no folder for an instant, or the new one; never half of one.
-    Raises OSError when the disk refuses, and whatever ``fill`` raises.
+    Raises OSError if the disk fails, and whatever ``fill`` raises.
     """
     make_folder(folder.parent)
-    clear_leftovers(folder.parent, f"{folder.name}-")
+    clear_leftovers(folder.parent, lambda name: name == folder.name)
     draft, old = (folder.with_name(own_name(f"{kind}{folder.name}")) for kind in (FILLING, TRASH))
     draft.mkdir()
     try:
@@ -65,7 +65,7 @@ def publish_folder(
 
 
 def read_made(folder: Path) -> Optional[Dict[str, Any]]:
-    """Return what ``publish_folder`` noted in ``folder``; None when it did not make it under this name."""
+    """Return what ``publish_folder`` recorded in ``folder``; None if it did not make it under this name."""
     if folder.is_symlink():
         return None
     try:
@@ -77,18 +77,18 @@ def read_made(folder: Path) -> Optional[Dict[str, Any]]:
 
 
 def content_of(given: str) -> List[Path]:
-    """Return `files_of`, but of a folder none that only tells of it: README.md and config.yaml.
+    """Return `files_of`, without those that only describe a folder: README.md and config.yaml.
 
-    The second names a moment: the same made again differs in it.
+    The second contains a time: made again, the same folder differs in it.
     """
     is_folder = Path(given).is_dir()
     return [path for path in files_of(given) if not (is_folder and path.name in (README, CONFIG_YAML))]
 
 
 def is_as_made(folder: Path) -> bool:
-    """Tell whether ``folder`` was made by ``publish_folder`` and holds nothing that came later.
+    """Return whether ``folder`` was made by ``publish_folder`` and nothing was added later.
 
-    A README.md that was changed came later, and so did a person's config.yaml.
+    A README.md that was changed counts as added, and so does the user's own config.yaml.
     """
     note = read_made(folder)
     if note is None:
@@ -98,13 +98,22 @@ def is_as_made(folder: Path) -> bool:
 
 
 def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir") -> None:
-    """Raise InputError when ``folder`` is a file, or holds what is none of the ``written`` files.
+    """Raise InputError if ``folder`` is a file, or contains anything but the ``written`` files.
 
-    ``written``: names in the folder, a/b for what lies deeper, each folder on the way a name too.
-    A README.md that a person wrote or changed is none of them, nor is a person's config.yaml.
+    The current folder, in which the user's shell would then be lost, and a mount point, which cannot be
+    renamed, are refused too: what is published replaces the folder itself.
+    ``written``: names in the folder, a/b for deeper ones, with each folder on the way.
+    A README.md that the user wrote or changed is not one of them, nor is the user's own config.yaml.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--{flag} {folder} is a file; give a folder")
+    if os.path.ismount(folder):
+        raise InputError(f"--{flag} {folder} is a mount point, which cannot be replaced; give a folder in it")
+    if folder.is_dir() and os.path.samefile(folder, os.curdir):
+        raise InputError(
+            f"--{flag} {folder} is the current folder, which would be replaced; give a folder in it, or "
+            "start from another one"
+        )
     found = _names_in(folder) if folder.is_dir() else set()
     others = (found - {*written, MADE}) | _of_a_person(folder)
     if others:
@@ -112,7 +121,7 @@ def refuse_loss(folder: Path, written: Collection[str], flag: str = "output_dir"
 
 
 def _of_a_person(folder: Path) -> Set[str]:
-    """Return the files of ``folder`` that have a name of ours and are not ours."""
+    """Return the files of ``folder`` that have a name of ours but are the user's."""
     is_own = {
         README: _is_own_readme(folder),
         CONFIG_YAML: read_own_config(folder / CONFIG_YAML) is not None,
@@ -121,7 +130,7 @@ def _of_a_person(folder: Path) -> Set[str]:
 
 
 def _is_own_readme(folder: Path) -> bool:
-    """Tell whether README.md is, to the byte, the one that was written into ``folder`` when it was made."""
+    """Return whether README.md is, byte for byte, the one that ``folder`` was made with."""
     note, path = read_made(folder), folder / README
     return note is not None and path.is_file() and note.get(README) == sha256_of_file(path)
 
@@ -132,18 +141,21 @@ def remove_made(folder: Path) -> None:
         trash = folder.rename(folder.with_name(own_name(f"{TRASH}{folder.name}")))
         remove_or_warn(trash)
     else:
-        logger.warning("%s holds more than was made there; it is now %s", folder, set_aside(folder).name)
+        logger.warning("%s contains files that were added; it is now %s", folder, set_aside(folder).name)
 
 
-def clear_leftovers(parent: Path, start: str) -> None:
-    """Remove what killed runs left of making or deleting folders whose names begin with ``start``."""
-    for kind in (FILLING, TRASH):
-        for leftover in own_entries(parent, f"{kind}{start}"):
-            remove_or_warn(leftover)
+def clear_leftovers(parent: Path, is_meant: Callable[[str], bool]) -> None:
+    """Remove what killed runs left of making or deleting folders for whose names ``is_meant`` is true."""
+
+    def is_leftover(stem: str) -> bool:
+        return any(stem.startswith(kind) and is_meant(stem[len(kind) :]) for kind in (FILLING, TRASH))
+
+    for leftover in own_entries(parent, is_leftover):
+        remove_or_warn(leftover)
 
 
 def rename_for_good(draft: Path, final: Path) -> None:
-    """Rename a filled folder and force the name to disk; where it may not be kept, ``draft`` is back."""
+    """Rename a filled folder and flush its name to disk; if that fails, rename it back to ``draft``."""
     draft.rename(final)
     try:
         to_disk(final.parent)
@@ -153,12 +165,12 @@ def rename_for_good(draft: Path, final: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename ``path``, which may be dear to a person, to .bad-NAME-xxxxxxxx beside it, and return that."""
+    """Rename ``path``, which the user may need, to .bad-NAME-xxxxxxxx beside it, and return that."""
     return path.rename(path.with_name(f"{BAD}{path.name}-{secrets.token_hex(4)}"))
 
 
 def remove_or_warn(folder: Path) -> None:
-    """Delete ``folder`` with all that is in it; where that fails, say so and go on."""
+    """Delete ``folder`` with all that is in it; if that fails, warn and go on."""
     try:
         shutil.rmtree(folder)
     except OSError as error:
@@ -166,17 +178,17 @@ def remove_or_warn(folder: Path) -> None:
 
 
 def point_link(link: Path, target: Path, own_target: str) -> bool:
-    """Make ``link`` lead to ``target``; False when it did so before. Readers see the old link or the new.
+    """Make ``link`` point to ``target``; False if it did already. Readers see the old link or the new.
 
-    What is no link, or one to something that ``own_target``, a pattern, does not match, is set aside with a
-    warning. Raises OSError.
+    A path that is not a link, or a link whose target the pattern ``own_target`` does not match, is set aside
+    with a warning. Raises OSError.
     """
     there = os.readlink(link) if link.is_symlink() else None
     if there == str(target):
         return False
     if os.path.lexists(link) and not (there is not None and re.fullmatch(own_target, there)):
-        logger.warning("%s led elsewhere or was no link; it is now %s", link, set_aside(link).name)
-    for leftover in own_entries(link.parent, f".{link.name}-"):
+        logger.warning("%s pointed elsewhere or was not a link; it is now %s", link, set_aside(link).name)
+    for leftover in own_entries(link.parent, lambda stem: stem == f".{link.name}"):
         leftover.unlink()
     draft = link.with_name(own_name(f".{link.name}"))
     draft.symlink_to(target)
@@ -188,12 +200,15 @@ def point_link(link: Path, target: Path, own_target: str) -> bool:
 def _clear_the_way(folder: Path, old: Path, may_be_lost: Callable[[Path], bool]) -> None:
     if is_as_made(folder) or may_be_lost(folder):
         folder.rename(old)
-    else:
+        return
+    try:
+        folder.rmdir()  # which deletes nothing but an empty folder
+    except OSError:
         logger.warning("%s was not made by this command; it is now %s", folder, set_aside(folder).name)
 
 
 def _take_the_place(draft: Path, folder: Path, old: Path) -> None:
-    """Give the draft the name of the folder; where the disk refuses it, put back what was there."""
+    """Give the draft the name of the folder; if the disk fails, put back what was there."""
     try:
         rename_for_good(draft, folder)
     except OSError:

@@ -1,8 +1,8 @@
-"""A file that one process holds at a time; the kernel frees it when its holder ends, however it ends.
+"""A lock file that one process holds at a time; the kernel releases it when its holder ends, however it ends.
 
-The lock is flock's, as that of the library filelock, and the two exclude each other. The library's own is not
-used: it empties the file, in which a run says who holds it, follows a link that waits under the name, and
-takes any failure of the disk for another holder.
+The lock is flock's, like that of the library filelock, and the two exclude each other. The library itself is
+not used: it empties the file, in which a run records that it holds it, follows a planted link, and takes any
+failure of the disk for another holder.
 """
 
 import errno
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def locked(path: Path, seconds: float, refusal: str = "") -> Iterator[bool]:
-    """Hold ``path``, which is made when it is not there; what stands in it means nothing.
+    """Lock ``path``, which is created if it is missing; its content does not matter.
 
-    Gives whether the holder is alone: False where the file system knows no locks. Raises MachineError, with
-    ``refusal`` for its text, when another process still holds it after ``seconds``.
+    Yields whether the lock is exclusive: False on a file system without locks. Raises MachineError, with
+    ``refusal`` as its message, if another process still holds it after ``seconds``.
     """
     descriptor = open_lock(path)
     try:
@@ -37,20 +37,25 @@ def locked(path: Path, seconds: float, refusal: str = "") -> Iterator[bool]:
 
 
 def open_lock(path: Path) -> int:
-    """Open or make ``path`` without following a link and without touching what its holder wrote in it.
+    """Open or make ``path`` without following a link and without changing what its holder wrote in it.
 
-    Returns the descriptor; closing it frees the lock. Raises OSError.
+    Returns the descriptor; closing it releases the lock. Raises OSError.
     """
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Take the lock of an open file; False when another one has it. Raises OSError where there are none."""
+    """Lock an open file; False if another process holds it. Raises OSError if there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def has_no_locks(error: OSError) -> bool:
+    """Return whether `try_lock` failed because the file system has no locks."""
+    return error.errno in _NO_LOCKS_HERE
 
 
 def _hold(descriptor: int, path: Path, seconds: float, refusal: str) -> bool:
@@ -60,12 +65,12 @@ def _hold(descriptor: int, path: Path, seconds: float, refusal: str) -> bool:
             if try_lock(descriptor):
                 return True
         except OSError as error:
-            if error.errno not in _NO_LOCKS_HERE:
+            if not has_no_locks(error):
                 raise
             return False
         now = time.monotonic()
         if now - begun >= seconds:
-            busy = f"{path}: another process holds it; let that end, or stop it, then run again"
+            busy = f"{path}: another process holds it; wait for that, or stop it, then run again"
             raise MachineError(refusal or busy)
         if now - told >= NOTICE_SECONDS:
             logger.warning("waiting for the process that holds %s", path)

@@ -1,12 +1,13 @@
-"""JSON as it is written here, and JSON that somebody else wrote, read without trusting it.
+"""Write JSON, and read untrusted JSON safely.
 
-Refused are what is not UTF-8 or not JSON, NaN and Infinity, numbers that no float holds, a key that stands
-twice, nesting above MOST_DEPTH and, of a file, what is no regular file or is above its size. What a value
+Refused are what is not UTF-8 or not JSON, NaN and Infinity, numbers beyond the range of floats, duplicate
+keys, nesting above MOST_DEPTH and, for a file, what is not a regular file or is too large. What a value
 means, and whether it has the right type, is for the caller to check.
 """
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Type, Union
 
@@ -14,9 +15,10 @@ from data_tools.base.errors import ErniePairError, InputError
 from data_tools.base.regular_file import FileRefusedError, read_regular
 
 MOST_BYTES = 16 << 20
-MOST_DEPTH = 64  # of lists and objects in each other
-MOST_DIGITS = 300  # of a whole number: every float-sized one, and none that overflows a float
+MOST_DEPTH = 64  # of nested lists and objects
+MOST_DIGITS = 300  # of an integer: none of that length overflows a float
 _SHOWN = 40  # characters of a number or a key in a message
+_BEGIN_OF_OBJECT = re.compile(rb'(\xef\xbb\xbf)?\s*\{\s*["}]')
 
 
 def write_json(path: Path, value: object) -> None:
@@ -24,10 +26,15 @@ def write_json(path: Path, value: object) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-class JsonError(ValueError):
-    """Text that is refused as JSON. Its text is the reason.
+def begins_json_lines(content: bytes) -> bool:
+    """Return whether the beginning of a file is that of a JSON object, as in a file of JSON lines."""
+    return _BEGIN_OF_OBJECT.match(content) is not None
 
-    ``line`` and ``column`` count from 1, and are 0 where none is known.
+
+class JsonError(ValueError):
+    """Text that is refused as JSON; the message is the reason.
+
+    ``line`` and ``column`` count from 1, and are 0 if unknown.
     """
 
     def __init__(self, reason: str, line: int = 0, column: int = 0):
@@ -44,7 +51,7 @@ class _TokenError(ValueError):
 
 
 def parse_json(content: Union[str, bytes]) -> Any:
-    """Return the value that ``content`` is the JSON of. Raises JsonError."""
+    """Return the value of the JSON in ``content``. Raises JsonError."""
     text = _text_of(content)
     try:
         value = json.loads(
@@ -57,7 +64,7 @@ def parse_json(content: Union[str, bytes]) -> Any:
     except _TokenError as error:
         raise JsonError(str(error), _line_of(text, error.token)) from None
     except json.JSONDecodeError as error:
-        raise JsonError(f"not JSON, {error.msg}", error.lineno, error.colno) from None
+        raise JsonError(f"not JSON, {error.msg.removesuffix(' at')}", error.lineno, error.colno) from None
     except RecursionError:
         raise _too_deep() from None
     if text.count("[") + text.count("{") > MOST_DEPTH and _depth_of(value) > MOST_DEPTH:
@@ -66,7 +73,7 @@ def parse_json(content: Union[str, bytes]) -> Any:
 
 
 def parse_json_object(content: Union[str, bytes]) -> Dict[str, Any]:
-    """Return the object that ``content`` is the JSON of. Raises JsonError."""
+    """Return the object of the JSON in ``content``. Raises JsonError."""
     value = parse_json(content)
     if not isinstance(value, dict):
         raise JsonError(f"{kind_of(value)} instead of a JSON object", 1)
@@ -83,7 +90,7 @@ def read_json_object(
     """Return the object in a JSON file of at most ``most`` bytes.
 
     Raises ``kind``: the path and the line, the reason, and ``cure``, which says how to fix it. Raises
-    OSError where a permission is missing or the machine fails.
+    OSError if a permission is missing or the machine fails.
     """
     try:
         return parse_json_object(read_regular(path, most, follow))
@@ -95,7 +102,7 @@ def read_json_object(
 
 
 def read_note(path: Path) -> Optional[Dict[str, Any]]:
-    """Return the object in a file that can be made again at any time; None where it is absent or damaged."""
+    """Return the object in a file that can be made again at any time; None if it is missing or damaged."""
     try:
         return parse_json_object(read_regular(path, MOST_BYTES))
     except (OSError, ValueError):
@@ -103,7 +110,7 @@ def read_note(path: Path) -> Optional[Dict[str, Any]]:
 
 
 def as_read(value: Any) -> Any:
-    """Return ``value`` as it comes back from JSON: tuples as lists, keys as texts."""
+    """Return ``value`` as JSON gives it back: tuples as lists, keys as strings."""
     return json.loads(json.dumps(value))
 
 
@@ -114,27 +121,27 @@ def kind_of(value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it stands in JSON, cut to fit into a message."""
+    """Return a value as JSON, cut to fit into a message."""
     return _cut(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def is_whole_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
-    """Return whether ``value`` is an int, no bool, from ``least`` to ``most``."""
+    """Return whether ``value`` is an int, not a bool, from ``least`` to ``most``."""
     return type(value) is int and least <= value <= most
 
 
 def is_number(value: Any, least: float = -math.inf, most: float = math.inf) -> bool:
-    """Return whether ``value`` is a finite int or float, no bool, from ``least`` to ``most``."""
+    """Return whether ``value`` is a finite int or float, not a bool, from ``least`` to ``most``."""
     return type(value) in (int, float) and math.isfinite(value) and least <= value <= most
 
 
 def is_texts(value: Any) -> bool:
-    """Return whether ``value`` is a list of texts that can be written."""
+    """Return whether ``value`` is a list of strings that can be written as UTF-8."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value) and is_utf8(value)
 
 
 def is_utf8(value: Any) -> bool:
-    """Return whether all texts in ``value`` can be written as UTF-8: JSON can name half of a character."""
+    """Return whether all strings in ``value`` can be UTF-8: JSON can hold half of a surrogate pair."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -157,7 +164,7 @@ def _unique(pairs: list) -> dict:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _TokenError(f"the key '{_cut(twice)}' stands twice", f'"{twice}"')
+        raise _TokenError(f"the key '{_cut(twice)}' is given twice", f'"{twice}"')
     return found
 
 

@@ -1,10 +1,10 @@
-"""Results on disk that are built once: checked whenever they are read, built again when anything is wrong.
+"""Results on disk that are built once: checked whenever they are read, built again if anything is wrong.
 
-FOLDER/KINDNAME.json    the key they were built for, and their sha256; written last, so that all is whole
-FOLDER/KINDNAME.ENDING  the result, where the note is not all of it
+FOLDER/KINDNAME.json    the key they were built for, and their sha256; written last, to mark them complete
+FOLDER/KINDNAME.ENDING  the result, unless it is part of the note
 FOLDER/KINDNAME.lock    held by the process that builds
 
-NAME is a hash of the key, which is all that the result depends on: for another key there are other files.
+NAME is a hash of the key, which is all that the result depends on: another key has other files.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 def user_cache() -> Path:
-    """Return the folder in which the user's programs keep what they can make again.
+    """Return the user's cache folder, for what can be made again.
 
-    Raises MachineError for a user without a home, as a container's numbered user may be.
+    Raises MachineError for a user without a home folder, such as a container's numeric user.
     """
     given = os.environ.get("XDG_CACHE_HOME", "")
     folder = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
@@ -42,11 +42,11 @@ def user_cache() -> Path:
 def build_once(
     lock: Path, seconds: float, read: Callable[[], Optional[Value]], build: Callable[[], Value]
 ) -> Value:
-    """Return what ``read()`` finds, or ``build()`` where that is None.
+    """Return ``read()``, or ``build()`` if that is None.
 
-    Any number of processes may ask at once: one builds while it holds ``lock``, the others wait, and the next
-    one builds when it dies. Where nothing is kept, each builds for itself, without a lock. Raises
-    MachineError when the lock is held for ``seconds``.
+    Any number of processes may call it at once: one builds while it holds ``lock``, the others wait, and if
+    it dies the next one builds. In a dry run each builds for itself, without a lock. Raises MachineError if
+    another process holds the lock for ``seconds``.
     """
     found = read()
     if found is not None:
@@ -60,18 +60,18 @@ def build_once(
 
 
 def name_of_key(key: Dict[str, object]) -> str:
-    """Return 32 hexadecimal digits that another key does not have."""
+    """Return a hash of the key, 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
 class KeyedCache(Generic[Value]):
-    """The place in ``folder`` of the result for ``key``, and how the result is written and read.
+    """The files in ``folder`` of the result for ``key``, and how the result is written and read.
 
-    ``key``: as JSON. ``write(result, draft)`` fills the file with ``ending`` and returns what the note says
-    beside the key, "sha256" of the file among it. ``load(note, path)`` returns the result, None when it is
-    not sound; of what it raises, ValueError, KeyError, TypeError, EOFError and OSError mean that too.
-    Without an ending there is no such file, and neither is given a path.
+    ``key``: as JSON. ``write(result, draft)`` fills the file with ``ending`` and returns what the note has
+    besides the key, including the "sha256" of the file. ``load(note, path)`` returns the result, None if it
+    is damaged; if it raises ValueError, KeyError, TypeError, EOFError or OSError, that means the same.
+    Without an ending there is no such file, and neither function is given a path.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ class KeyedCache(Generic[Value]):
     ending: str = ""
 
     def read(self) -> Optional[Value]:
-        """Return the result; None when it is not there, not that of the key, or not as it was written."""
+        """Return the result; None if it is missing, of another key, or not as it was written."""
         note = read_note(self._named(".json"))
         if note is None or note.get("key") != as_read(self.key):
             return None
@@ -95,13 +95,13 @@ class KeyedCache(Generic[Value]):
 
     @property
     def note(self) -> Path:
-        """Return the file without which the result is built again."""
+        """Return the path of the note, without which the result is built again."""
         return self._named(".json")
 
     def get(self, build: Callable[[], Value], seconds: float) -> Value:
         """Return the result, built and written by this process or by another one that it waits for.
 
-        Raises MachineError: the lock is held for ``seconds``, or the disk does not keep what is written.
+        Raises MachineError if the lock is held for ``seconds``, or if the result cannot be read back.
         """
         return build_once(self._named(".lock"), seconds, self.read, lambda: self._built(build))
 
@@ -117,7 +117,7 @@ class KeyedCache(Generic[Value]):
         kept = self.read()
         if kept is None:
             name = self._named(self.ending or ".json")
-            raise MachineError(f"{name}: the disk did not keep what was written; check it, run again")
+            raise MachineError(f"{name}: cannot be read back as written; check the disk, run again")
         return kept
 
     def _files(self) -> List[Path]:

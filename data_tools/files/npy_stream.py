@@ -39,12 +39,12 @@ class ArrayFile:
         self.count += len(values)
 
     def finish(self) -> None:
-        """Write the header; what the disk gives back must be what was appended."""
+        """Write the header, and check that what was appended can be read back."""
         self._file.seek(0)
         self._file.write(npy_header(self.dtype, self.count))
         self._file.close()
         if sha256_of_file(self.path, skip=HEADER_BYTES) != self._hash.hexdigest():
-            raise MachineError(f"{self.path}: the disk did not keep what was written; check it, run again")
+            raise MachineError(f"{self.path}: cannot be read back as written; check the disk, run again")
 
 
 def npy_header(dtype: np.dtype, *shape: int) -> bytes:
@@ -64,12 +64,12 @@ def write_member(archive, name: str, dtype: np.dtype, count: int, parts: Iterabl
 
 
 def chunks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """Iterate over slices of ``array`` that are small enough to hold several of."""
+    """Yield slices of ``array``, small enough to keep several in memory."""
     return (array[begin : begin + _CHUNK] for begin in range(0, len(array), _CHUNK))
 
 
 def sha256_of_file(path: Path, skip: int = 0, tell: Optional[Callable[[int], None]] = None) -> str:
-    """Return the SHA-256 of a file's bytes without the first ``skip``; ``tell`` hears how many were read."""
+    """Return the SHA-256 of a file's bytes without the first ``skip``; ``tell(n)`` reports n read."""
     digest = hashlib.sha256()
     with open(path, "rb") as content:
         content.seek(skip)

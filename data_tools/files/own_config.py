@@ -1,4 +1,4 @@
-"""Which config.yaml is one of this package, and which a person's: only the first may be lost or added to."""
+"""Tell a config.yaml of this package from one of the user's: only the former may be replaced or extended."""
 
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -11,7 +11,7 @@ from data_tools.files.results import MAKER
 
 
 def read_own_config(path: Path) -> Optional[Dict[str, Any]]:
-    """Return the content of a config.yaml of this package; None for a file that is none."""
+    """Return the content of a config.yaml of this package; None for any other file."""
     try:
         content = yaml.safe_load(read_regular(path, MOST_BYTES, follow=False))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):

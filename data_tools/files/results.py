@@ -1,12 +1,12 @@
-"""The files that a command writes where a person told it to: the one rule of all commands.
+"""The output files that the user names for a command: one rule for all commands.
 
-Never over an input; over what is there only when told to (--overwrite true); devices, pipes and links are
-written through, not replaced. .NAME.made.json beside the first file says what all were made from:
+Inputs are never overwritten, existing files only with --overwrite true; devices, pipes and links are written
+through, not replaced. .NAME.made.json beside the first file records what all were made from:
 
     {"made_by": "ernie-pair", "command": "predict", "settings": {"scores": false, ...},
      "inputs": {"input_file": [["test.tsv", "sha256"]], ...}, "outputs": {"predictions.tsv": "sha256"}}
 
-So the same command again has nothing to do, and one of other inputs or flags is told the difference.
+So a repeated command has nothing to do, and one with other inputs or flags is told the difference.
 """
 
 import json
@@ -18,7 +18,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Union
+from typing import Any, Collection, Dict, Iterable, Iterator, List, Optional, Sequence, Union
 
 from data_tools.base.errors import InputError
 from data_tools.base.progress import Progress
@@ -36,15 +36,18 @@ _NOT_SAID = object()
 _WITHOUT_EFFECT = (
     *("overwrite", "workers", "threads", "log_interval", "device", "kernels", "engine", "ray_address"),
 )
-# Flags that came later, with what was done before there were any.
+_OF_AMP = ("amp_dtype", "amp_level")  # without effect if --use_amp is false
+# Flags that were added later, with what was done before they existed.
 _AS_BEFORE = {"pair": None, "precision": "fp32", "robustness": "", "robustness_rows": 2000}
 
 
 class Results:
-    """``outputs`` of ``command``; what they follow from is ``inputs``, {flag: its files}, and ``settings``.
+    """``outputs`` of ``command``, which depend on ``inputs``, {flag: its files}, and on ``settings``.
 
-    ``record``: where that is written down, if not beside the first output. ``also``: what may be written
-    besides, of which no more is known than whether it is there.
+    ``record``: where that is recorded, if not beside the first output. ``positional``: which of these are
+    given without a flag. ``inputs_grow``: the inputs are still being written, so outputs of an earlier state
+    are made again. ``asked``: those of ``outputs`` that a flag names and no setting tells of; they are made
+    when they are missing, whatever else is there.
     """
 
     def __init__(
@@ -55,11 +58,16 @@ class Results:
         settings: Dict[str, object],
         overwrite: bool,
         record: Optional[Path] = None,
-        also: Sequence[Path] = (),
+        positional: Collection[str] = (),
+        inputs_grow: bool = False,
+        asked: Sequence[Path] = (),
     ):
-        self.outputs = [followed(Path(output)) for output in outputs]
+        self.given = [Path(output) for output in outputs]  # as a message names them
+        self.outputs = [followed(output) for output in self.given]
         self.inputs = {flag: [Path(path) for path in paths] for flag, paths in inputs.items()}
-        self.overwrite, self._also = overwrite, list(also)
+        self.overwrite, self._positional, self._inputs_grow = overwrite, positional, inputs_grow
+        self._asked = [followed(path) for path in asked]
+        self._others: Dict[str, str] = {}  # made by an earlier run of the same command, and still valid
         self._about: Dict[str, Any] = {
             "made_by": MAKER,
             "command": command,
@@ -69,16 +77,15 @@ class Results:
         self._before = self._stamps()
 
     def are_done(self) -> bool:
-        """Tell, with a line, whether the same command has made the same outputs already.
+        """Return whether the same command has made the same outputs already, and say so in a line.
 
-        Raises InputError when one of them is an input, or is there and may not be replaced.
+        Raises InputError if one of them is an input, or exists and may not be replaced.
         """
         self.refuse_inputs()
         if self.overwrite:
             return False
         existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
         if not existing:
-            refuse_existing(self._also, overwrite=False)
             return False
         record = self._read_record()
         self._refuse_unknown(existing, record)
@@ -86,13 +93,18 @@ class Results:
         if difference:
             raise InputError(f"{existing[0]} exists; {CURE} ({difference})")
         self._refuse_changed(existing, record)
-        if len(existing) < len(record["outputs"]):
+        self._others = {name: sha256 for name, sha256 in record["outputs"].items() if self._is_there(name)}
+        if len(self._others) < len(record["outputs"]):
             return False  # killed between the first and the last
-        sys.stderr.write(f"{existing[0]} is there, of the same inputs and flags: nothing to do\n")
+        if any(is_stream(path) or not os.path.lexists(path) for path in self._asked):
+            return False  # asked for later than the others
+        if self._inputs_grow and record.get("inputs") != self._inputs_now():
+            return False
+        sys.stderr.write(f"{existing[0]} exists, made from the same inputs and flags: nothing to do\n")
         return True
 
     def refuse_foreign(self) -> None:
-        """Raise InputError as `are_done`, but not where this command made what is there, of whatever."""
+        """Raise InputError as `are_done` does, unless this command made what exists, from any inputs."""
         self.refuse_inputs()
         existing = [path for path in self.outputs if os.path.lexists(path) and not is_stream(path)]
         if existing and not self.overwrite:
@@ -112,9 +124,15 @@ class Results:
         if changed is not None:
             raise InputError(f"{changed} exists; {CURE} (it was changed since it was made)")
 
+    def has_made(self, path: Path) -> bool:
+        """Return whether ``path`` is an output that the same command has recorded, and not a user's file."""
+        record = self._read_record()
+        name = self._name_of(followed(path))
+        return record.get("command") == self._about["command"] and name in record["outputs"]
+
     def refuse_inputs(self) -> None:
-        """Raise InputError when an output is an input, by whatever name, or another output."""
-        given = [(f"--{flag}", path) for flag, paths in self.inputs.items() for path in paths]
+        """Raise InputError if an output is an input, under any name, or another output."""
+        given = [(self._shown_name(flag), path) for flag, paths in self.inputs.items() for path in paths]
         for number, output in enumerate(self.outputs):
             others = [("another output", path) for path in self.outputs[:number]]
             for what, path in [*given, *others]:
@@ -123,7 +141,7 @@ class Results:
 
     @contextmanager
     def published(self, *outputs: Path) -> Iterator[List[Path]]:
-        """Yield drafts of ``outputs``, or of all, that take their names at the end; see `published`."""
+        """Yield drafts of ``outputs``, or of all, that are renamed to these at the end; see `published`."""
         finals = [followed(output) for output in outputs] or self.outputs
         streams = [final for final in finals if is_stream(final)]
         files = [final for final in finals if final not in streams]
@@ -138,25 +156,29 @@ class Results:
             yield [drafts[final] for final in finals]
             for final in streams:
                 _write_through(drafts[final], final)
-            if files:  # the record first: what is there of it belongs to this command, killed or not
+            if files:  # the record first: outputs that exist belong to this command, even if it is killed
                 said = self.about({self._name_of(final): drafts[final] for final in files})
+                said["outputs"] = {**self._others, **said["outputs"]}
                 note.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
 
     def about_folder(self, draft: Path) -> Dict[str, object]:
-        """Return what the record in a folder says of all files in it, those of its folders included.
+        """Return the record of all files in a folder, those of its subfolders included.
 
-        It is the same for the same results: config.yaml, which names a moment, is left out.
+        It is the same for the same results: config.yaml, which contains a time, is left out.
         """
         files = [path for path in sorted(draft.rglob("*")) if path.is_file() and path.name != CONFIG_YAML]
         return self.about({path.relative_to(draft).as_posix(): path for path in files})
 
-    def about(self, made: Dict[str, Path]) -> Dict[str, object]:
-        """Return what the record says of {name beside the record: the file as it was made}."""
+    def about(self, made: Dict[str, Path]) -> Dict[str, Any]:
+        """Return the record of {name beside the record: the file as it was made}."""
         hashes = {name: sha256_of_file(path) for name, path in made.items()}
         return {**self._about, "inputs": self._inputs_now(), "outputs": hashes}
 
     def _name_of(self, output: Path) -> str:
         return os.path.relpath(output, self._record.parent)
+
+    def _is_there(self, name: str) -> bool:
+        return os.path.lexists(self._record.parent / name)
 
     def _stamps(self) -> List:
         """Return what shows that an input was changed while it was read."""
@@ -164,7 +186,7 @@ class Results:
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
 
     def _inputs_now(self) -> Any:
-        """Return {flag: [[name, sha256], ...]}, or words where an input was changed while it was read."""
+        """Return {flag: [[name, sha256], ...]}, or a text if an input was changed while it was read."""
         paths = [path for paths in self.inputs.values() for path in paths]
         if self._stamps() != self._before:
             return "changed while they were read"
@@ -175,21 +197,44 @@ class Results:
             }
 
     def _difference(self, record: Dict[str, Any]) -> str:
-        """Return what was otherwise when the outputs were made; '' for nothing."""
+        """Return what differed when the outputs were made; '' for nothing."""
         before, now = record.get("settings"), self._about["settings"]
         if record.get("command") != self._about["command"] or not isinstance(before, dict):
             return f"it was made by {record.get('command')}"
         later = {key: value for key, value in _AS_BEFORE.items() if key in now}
-        before = {**later, **{key: value for key, value in before.items() if key not in _WITHOUT_EFFECT}}
+        without_amp = before.get("use_amp") is now.get("use_amp") is False
+        left_out = (*_WITHOUT_EFFECT, *(_OF_AMP if without_amp else ()))
+        before, now = (_without(left_out, settings) for settings in ({**later, **before}, now))
         for key in sorted({*before, *now}):
             if before.get(key, _NOT_SAID) != now.get(key, _NOT_SAID):
-                return f"it was made with --{key} {_shown(before.get(key))} and not {_shown(now.get(key))}"
+                return self._difference_of(key, before, now, record)
+        if self._inputs_grow:
+            return ""
         inputs, given = self._inputs_now(), record.get("inputs")
         if isinstance(given, dict):
             for flag, found in inputs.items():
                 if given.get(flag) != found:
-                    return f"it was made from another content of --{flag}"
+                    return f"it was made from other content of {self._shown_name(flag)}"
         return "" if given == inputs else "it was made from other inputs"
+
+    def _difference_of(
+        self, key: str, before: Dict[str, Any], now: Dict[str, Any], record: Dict[str, Any]
+    ) -> str:
+        """Return how a setting differs, which is in ``before`` alone, in ``now`` alone, or in both."""
+        name, files = self._shown_name(key), record.get("inputs")
+        if key in before and key in now:
+            return f"it was made with {name} {_shown(before[key])} and not {_shown(now[key])}"
+        if isinstance(files, dict) and files and not {*files} & {*self.inputs}:
+            return f"it was made from {self._shown_name(next(iter(files)))}"
+        if key in before:
+            version = "" if key in self.inputs else "by another version of ernie-pair, "
+            return f"it was made {version}with {name} {_shown(before[key])}"
+        if isinstance(files, dict) and files.get(key) and not self.inputs.get(key):
+            return f"it was made with another {name}"
+        return f"it was made by an earlier version of ernie-pair, which did not write down {name}"
+
+    def _shown_name(self, name: str) -> str:
+        return name.upper() if name in self._positional else f"--{name}"
 
     def _read_record(self) -> Dict[str, Any]:
         try:
@@ -200,13 +245,17 @@ class Results:
 
 
 def settings_of(config, *inputs_and_outputs: str) -> Dict[str, object]:
-    """Return the flags of ``config`` that decide what is written: not the places, not how fast."""
+    """Return the flags of ``config`` that determine the outputs: neither paths nor those of speed."""
     left_out = (*inputs_and_outputs, *_WITHOUT_EFFECT)
     return {name: value for name, value in asdict(config).items() if name not in left_out}
 
 
+def _without(names: Sequence[str], settings: Dict[str, Any]) -> Dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in names}
+
+
 def files_of(given: str) -> List[Path]:
-    """Return the file, or the visible files in the folder, of that name; none for what is no path."""
+    """Return the file, or the visible files in the folder, of that name; none if it does not exist."""
     path = Path(given)
     if given and path.is_dir():
         return sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
@@ -214,27 +263,27 @@ def files_of(given: str) -> List[Path]:
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether ``path`` is a device, a pipe, or what a process has open: written to, never replaced."""
+    """Return whether ``path`` is a device, a pipe or a file descriptor: written to, never replaced."""
     if str(path).startswith("/proc/"):
         return True
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def refuse_existing(finals: Iterable[Path], overwrite: bool) -> None:
-    """Raise InputError when a file stands where one will be written, unless it may be replaced."""
+    """Raise InputError if one of the files to write exists, unless it may be replaced."""
     existing = [final for final in map(followed, finals) if os.path.lexists(final) and not is_stream(final)]
     if existing and not overwrite:
         raise InputError(f"{existing[0]} exists; {CURE}")
 
 
 def followed(path: Path) -> Path:
-    """Return where links at ``path`` lead, but not into what a process has open: /proc/PID/fd/1 stays."""
+    """Return what links at ``path`` point to, but keep a file descriptor: /proc/PID/fd/1."""
     for _ in range(MOST_LINKS):
         path = Path(os.path.realpath(path.parent), path.name)
         if str(path).startswith("/proc/") or not path.is_symlink():
             return path
         path = path.parent / os.readlink(path)
-    raise InputError(f"{path}: its links lead in a circle; choose another name")
+    raise InputError(f"{path}: its links form a loop; choose another name")
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -250,8 +299,13 @@ def _write_through(draft: Path, final: Path) -> None:
     target: Union[int, Path] = final
     if open_here is not None and int(open_here[1]) == os.getpid():
         target = os.dup(int(open_here[2]))
-    with open(draft, "rb") as source, open(target, "wb") as file:
-        shutil.copyfileobj(source, file, CHUNK)
+    try:
+        with open(draft, "rb") as source, open(target, "wb") as file:
+            shutil.copyfileobj(source, file, CHUNK)
+    except BrokenPipeError:  # whose reader may be done, see `exit_code_of`
+        raise
+    except OSError as error:  # one of writing names no file
+        raise OSError(error.errno, error.strerror, str(final)) from None
 
 
 def _shown(value) -> str:

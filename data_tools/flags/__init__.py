@@ -1,1 +1,1 @@
-"""Names of flags: which one is meant by another word, and which names are files or folders."""
+"""Names of flags: which one is meant by another word, which are files or folders, and which are left out."""

@@ -1,7 +1,7 @@
 """What other packages call our flags: transformers, PaddleNLP and its examples, Megatron.
 
-A target is a flag, with its value where the foreign name says one. Of several targets a command suggests the
-first that it has: the batch is --batch_size of pairs, and --micro_batch_size in pretraining.
+A target is a flag, with its value if the foreign name implies one. Of several targets a command suggests the
+first that it has: the batch is --batch_size for pairs, and --micro_batch_size in pretraining.
 """
 
 from typing import Dict, Tuple
@@ -15,7 +15,7 @@ _TRAIN = ("train_file", "input_dir", "input_path", "input_file")
 _DEV = ("dev_file", "input_file", "test_file", "eval_file")
 _INPUT = ("input_file", "input_path", "texts_file", "queries_file", "text_file", "train_file")
 _HALF = ("use_amp true", "precision fp16")
-# --amp_dtype auto is bfloat16 where a GPU has it, and nothing without --use_amp.
+# --amp_dtype auto is bfloat16 if the GPU has it, and has no effect without --use_amp.
 _BFLOAT16 = ("use_amp true", "precision bf16")
 _LENGTH = ("max_seq_len",)
 _SHARDING = ("sharding", "sharding_degree")
@@ -29,7 +29,7 @@ FOREIGN_FLAGS: Dict[str, Tuple[str, ...]] = {
     # optimisation
     **_same(_RATE, "lr learningrate peak_lr base_lr init_lr max_learning_rate learning_rate max_lr"),
     **_same(("min_lr",), "min_learning_rate end_lr lr_end"),
-    **_same(("epochs",), "num_train_epochs num_epochs n_epochs epoch train_epochs max_epochs"),
+    **_same(("epochs",), "num_train_epochs num_epochs n_epochs epoch train_epochs max_epochs epochs"),
     **_same(
         ("max_steps",), "num_training_steps num_train_steps max_train_steps total_steps train_iters steps"
     ),
@@ -144,13 +144,20 @@ FOREIGN_FLAGS: Dict[str, Tuple[str, ...]] = {
 }
 
 _BY_COMMANDS = "`ernie-pair train` trains, `evaluate` evaluates and `predict` predicts: leave it out"
-_LAUNCHED = "several processes are started by `ernie-pair launch COMMAND --gpus 0,1`: leave it out here"
-_BY_ITSELF = "a run goes on from its newest checkpoint when its command is given again: leave it out"
+LAUNCHED = "several processes are started by `ernie-pair launch COMMAND --gpus 0,1`: leave it out here"
+# For `ernie-pair launch` itself.
+LAUNCHING = "name the GPUs by --gpus 0,1, or give the number of processes on the CPU as --processes"
+# For a command without --epochs: pretraining.
+STEPS_ALONE = (
+    "pretraining counts steps: give --max_steps, which is epochs x samples of the corpus / samples of a step "
+    "(--global_batch_size); --dry_run true says how many epochs a number of steps makes"
+)
+_BY_ITSELF = "a run resumes from its newest checkpoint when its command is started again: leave it out"
 
-# What has no flag here, and what to do in its place.
+# What has no flag here, and what to do instead.
 ADVICE: Dict[str, str] = {
     **dict.fromkeys("do_train do_eval do_predict do_test do_export".split(), _BY_COMMANDS),
-    **dict.fromkeys("gpus n_gpu num_gpus gpu_ids nproc_per_node local_rank nnodes".split(), _LAUNCHED),
+    **dict.fromkeys("gpus n_gpu num_gpus gpu_ids nproc_per_node local_rank nnodes".split(), LAUNCHED),
     **dict.fromkeys("resume resume_from_checkpoint auto_resume".split(), _BY_ITSELF),
     "load_best_model_at_end": "the best model is always kept, in OUTPUT_DIR/best: leave it out",
 }

@@ -1,4 +1,4 @@
-"""Which options name a file or a folder, told by their names; for --help and completion in a shell."""
+"""Tell by its name whether an option takes a file or a folder; for --help and shell completion."""
 
 _ENDINGS = {"_file": "FILE", "_dir": "FOLDER", "_path": "PATH", "_prefix": "PREFIX", "_lexicon": "FILE"}
 _PLACES = {
@@ -11,6 +11,6 @@ _PLACES = {
 
 
 def place_word(name: str) -> str:
-    """Return what stands for the value of option ``name``: FILE, FOLDER, PATH or PREFIX; '' for no place."""
+    """Return the placeholder of option ``name``: FILE, FOLDER, PATH or PREFIX; '' if it takes no path."""
     ending = next((word for end, word in _ENDINGS.items() if name.endswith(end)), "")
     return _PLACES.get(name, ending)

@@ -1,7 +1,7 @@
-"""Exact counts of the n-grams of a corpus in bounded memory: what does not fit waits on the disk, sorted.
+"""Count the n-grams of a corpus, exactly and in bounded memory: the rest is sorted and spilled to disk.
 
-No n-gram crosses the border of a sentence, cuts a word of several pieces, or holds a control token or a
-punctuation mark. Files have no name (they go with the process, however it ends) and lie where TMPDIR says.
+No n-gram crosses the end of a sentence, cuts a word of several pieces, or contains a control token or a
+punctuation mark. Files have no name (they vanish with the process, however it ends) and are in TMPDIR.
 """
 
 import tempfile
@@ -22,7 +22,7 @@ class Text(NamedTuple):
 
 
 class TextCounts(NamedTuple):
-    """What a text holds: int64 [V] of its tokens, and the n-grams of each length."""
+    """The counts of a text: int64 [V] of its tokens, and the n-grams of each length."""
 
     tokens: np.ndarray
     ngrams: Dict[int, Counts]
@@ -33,7 +33,7 @@ def count_text(text: Text, tokens: NgramTokens, longest: int) -> TextCounts:
     ids = np.asarray(text.ids, np.int64)
     plain, continues = tokens.base_ids[ids], tokens.continues[ids]
     sentence = np.repeat(np.arange(len(text.lens)), text.lens)
-    # A word that goes on is of its own sentence: what begins one is not cut away from the one before.
+    # A word does not continue over a sentence end: what begins a sentence continues no word.
     continues &= np.append([False], sentence[1:] == sentence[:-1])[: len(ids)]
     usable = tokens.countable[plain]
     counted = np.bincount(plain[usable], minlength=tokens.size)
@@ -49,7 +49,7 @@ def count_text(text: Text, tokens: NgramTokens, longest: int) -> TextCounts:
 
 
 class NgramCounts:
-    """Counts that are added up, at most ``most`` n-grams of them in memory at rest."""
+    """Accumulated counts, with at most ``most`` n-grams in memory between calls."""
 
     def __init__(self, most: int):
         self.most = most
@@ -66,7 +66,7 @@ class NgramCounts:
         if self._held > self.most:
             self._parts = [_added(self._parts)]
             self._held = len(self._parts[0][0])
-            if self._held > self.most // 2:  # merging frees little any more
+            if self._held > self.most // 2:  # merging no longer frees much
                 self._runs.append(self._on_disk(self._parts.pop()))
                 self._held = 0
 
@@ -86,7 +86,7 @@ class NgramCounts:
             yield _added(parts)
 
     def _on_disk(self, counts: Counts) -> Counts:
-        """Return ``counts`` as mapped from a file without a name, which goes when the arrays do."""
+        """Return ``counts`` mapped from a file without a name, which vanishes with the arrays."""
         size = len(counts[0])
         with tempfile.TemporaryFile() as file:
             for array in counts:

@@ -1,10 +1,10 @@
-"""The n-grams of a text that are one unit, in a file that a person can read: ngrams.txt.
+"""The n-grams of a text that are one unit, in a human-readable file: ngrams.txt.
 
     # ernie-pair ngrams 1 {"vocab_sha256": "...", "score": "t", "min_count": 5, "sizes": [10000, 10000]}
     人 工<TAB>123.457<TAB>15342
 
 A line for each n-gram: its tokens, its score, how often it was counted. Those of two tokens come first, then
-those of three, each the best first; the number of an n-gram is its place among the lines, from 0 on.
+those of three, each the best first; the number of an n-gram is that of its line, from 0.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _CURE = "make it with ernie-pair build-ngrams"
 
 
 class FoundNgrams(NamedTuple):
-    """n-grams in a row of tokens, none over another: int64 [N] each, ascending."""
+    """Non-overlapping n-grams in a sequence of tokens: int64 [N] each, ascending."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -45,8 +45,8 @@ class FoundNgrams(NamedTuple):
 class NgramLexicon:
     """K n-grams of a vocabulary, each with a number from 0 to K - 1.
 
-    ``ngrams``: their ids, each a tuple; ``content``: the bytes of their file. ``sha256`` names what they are,
-    in their order, whatever their scores.
+    ``ngrams``: their ids, each a tuple; ``content``: the bytes of their file. ``sha256``: of the n-grams in
+    their order, without their scores.
     """
 
     def __init__(self, ngrams: Sequence[Tuple[int, ...]], tokens: NgramTokens, content: bytes = b""):
@@ -64,13 +64,13 @@ class NgramLexicon:
         return len(self.ngrams)
 
     def find(self, tokens: np.ndarray) -> FoundNgrams:
-        """Return the n-grams in ``tokens``, int64 [S]: from the left, the longest at each place.
+        """Return the n-grams in ``tokens``, int64 [S]: from the left, the longest at each position.
 
         That is the maximum matching of the paper. None cuts a word of several pieces.
         """
         plain, continues = self.tokens.base_ids[tokens], self.tokens.continues[tokens]
         lengths, numbers = np.zeros((2, len(tokens)), np.int64)
-        for length, (keys, of_keys) in self._keys.items():  # the longer ones last, over the shorter
+        for length, (keys, of_keys) in self._keys.items():  # longer ones last, overwriting shorter ones
             wanted = window_keys(plain, length, self.tokens.size)
             places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
             hits = np.flatnonzero((keys[places] == wanted) & uncut_windows(continues, length))
@@ -86,7 +86,7 @@ class NgramLexicon:
 
 
 def lexicon_lines(best: Sequence[Scored], tokenizer: WordPiece, about: Dict[str, object]) -> Iterator[str]:
-    """Yield the lines of a lexicon: ``best`` n-grams of 2 tokens, of 3, ... and what it is made ``about``."""
+    """Yield the lines of a lexicon: ``best`` n-grams of 2 tokens, of 3, ...; ``about``: for its head."""
     head = {"vocab_sha256": tokenizer.sha256, **about}
     yield f"{HEAD}{json.dumps(head, sort_keys=True)}\n"
     for length, scored in enumerate(best, start=SHORTEST):
@@ -99,7 +99,7 @@ def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: WordPiece) -> 
     """Read the lexicon in the file ``path``, given by ``flag``.
 
     ``vocabularies``: that of the corpora, then others whose ids mean the same, such as the model's; it must
-    be made with one of them. Raises InputError, with the line, for what is no lexicon or of another one.
+    be made with one of them. Raises InputError, with the line, for anything but a lexicon of these.
     """
     try:
         content = read_regular(path, MOST_BYTES)
@@ -107,7 +107,7 @@ def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: WordPiece) -> 
     except FileRefusedError as error:
         raise InputError(f"{flag} {path}: {error}; {_CURE}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{flag} {path}: not UTF-8, so no lexicon; {_CURE}") from None
+        raise InputError(f"{flag} {path}: not UTF-8, so not a lexicon; {_CURE}") from None
     made_with = _read_head(lines[:1], f"{flag} {path}:1").get("vocab_sha256")
     if made_with not in [vocabulary.sha256 for vocabulary in vocabularies]:
         raise InputError(
@@ -119,7 +119,7 @@ def read_ngrams(path: Union[str, Path], flag: str, *vocabularies: WordPiece) -> 
 
 
 def holds_same_ngrams(path: Path, lexicon: NgramLexicon) -> bool:
-    """Tell whether the file ``path`` holds the n-grams of ``lexicon``, in their order; scores may differ."""
+    """Return whether the file ``path`` has the n-grams of ``lexicon``, in their order; scores may differ."""
     try:
         content = read_regular(path, MOST_BYTES)
     except FileRefusedError:
@@ -149,9 +149,9 @@ def _read_lines(lines: List[str], where: str, tokenizer: WordPiece) -> List[Tupl
         if len(columns) != 3 or not SHORTEST <= len(ids) <= longest:
             fault = f"not {SHORTEST} to {longest} tokens, TAB score, TAB count"
         elif min(ids) < 0:
-            fault = "holds a token that the vocabulary has not"
+            fault = "contains a token that is not in the vocabulary"
         elif ids in found:
-            fault = f"stands in line {found[ids]} already"
+            fault = f"is already in line {found[ids]}"
         if fault:
             raise InputError(f"{where}:{number}: {fault}; {_CURE}")
         found[ids] = number

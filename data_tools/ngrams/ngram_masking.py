@@ -1,9 +1,9 @@
-"""ERNIE-Gram's explicit masking: an n-gram of the lexicon is hidden behind one [MASK], and is one label.
+"""ERNIE-Gram's explicit masking: an n-gram of the lexicon is replaced by one [MASK], and is one label.
 
-The text gets shorter by it: what follows moves up, so neither the symbol nor a position tells how long the
-n-gram was. Tokens outside of n-grams are hidden as `create_masked_lm_predictions` hides them, word by word.
+The text gets shorter: what follows moves up, so neither the symbol nor a position reveals how long the n-gram
+was. Tokens outside of n-grams are masked as `create_masked_lm_predictions` masks them, word by word.
 Xiao et al., "ERNIE-Gram: Pre-Training with Explicitly N-Gram Masked Language Modeling", 2021, section 3.2.
-Not taken from it: the tokens of a hidden n-gram as further labels (comprehensive prediction, 3.3), and the
+Not implemented: the tokens of a hidden n-gram as further labels (comprehensive prediction, 3.3), and the
 n-grams that a generator puts in their place (3.4), for which a second model would have to be trained.
 """
 
@@ -18,11 +18,11 @@ NO_LABEL = -1
 
 
 class MaskedNgrams(NamedTuple):
-    """A masked sample: S tokens before it, T of them left, M symbols to predict; int64 arrays.
+    """A masked sample: S tokens before masking, T after it, M symbols to predict; int64 arrays.
 
-    ``ids``: [T], what the model reads; ``kept``: [T], which of the S tokens these are, the first one of a
+    ``ids``: [T], what the model reads; ``kept``: [T], the index of each among the S tokens, the first of a
     hidden n-gram; ``positions``: [M], in ``ids``, ascending; ``labels``: [M], the hidden token or -1;
-    ``ngram_labels``: [M], the number of the hidden n-gram or -1. One of the two is a label.
+    ``ngram_labels``: [M], the number of the hidden n-gram or -1. Exactly one of the two is a label.
     """
 
     ids: np.ndarray
@@ -33,7 +33,7 @@ class MaskedNgrams(NamedTuple):
 
 
 class _Units(NamedTuple):
-    """What is hidden as a whole, in the order of the text: int64 [U] each; ``ngrams``: a number, or -1."""
+    """Units that are masked as a whole, in text order: int64 [U] each; ``ngrams``: a number, or -1."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -45,7 +45,7 @@ def hide_ngrams(
 ) -> MaskedNgrams:
     """Hide n-grams and words in a random order until ``rule.masked_lm_prob`` of the tokens are hidden.
 
-    ``tokens``: int64 [S], corpus ids with [CLS] and [SEP] in place, which no n-gram holds. A hidden n-gram is
+    ``tokens``: int64 [S], corpus ids with [CLS] and [SEP], which no n-gram contains. A hidden n-gram is
     always one [MASK]; a hidden token is [MASK] 80% of the time, a random id 10%, itself 10%.
     """
     units = _units_of(tokens, rule, lexicon)
@@ -98,7 +98,7 @@ def _choose(units: _Units, order: np.ndarray, budget: int) -> np.ndarray:
 
 
 def _shown(true: np.ndarray, uniform: np.ndarray, rule: MaskingRule, is_ngram: np.ndarray) -> np.ndarray:
-    """Return what stands in place of the hidden ids ``true`` [M]; ``uniform``: float64 [2, M]."""
+    """Return what replaces the hidden ids ``true`` [M]; ``uniform``: float64 [2, M]."""
     kinds, others = uniform
     random_ids = rule.random_ids[(others * len(rule.random_ids)).astype(np.int64)]
     token = np.where(kinds < MASK_BELOW, rule.mask_id, np.where(kinds < RANDOM_BELOW, random_ids, true))

@@ -1,10 +1,10 @@
-"""How surely an n-gram belongs together: the scores that a lexicon is chosen by.
+"""How strongly the tokens of an n-gram are associated: the scores by which a lexicon is chosen.
 
-With count(w) of an n-gram w = w_1 .. w_n, N_n windows of n tokens in all, p(w) = count(w) / N_n, and what
-chance would make of its tokens, q(w) = p(w_1) x .. x p(w_n):
+With count(w) of an n-gram w = w_1 .. w_n, N_n windows of n tokens in all, p(w) = count(w) / N_n, and its
+probability if its tokens were independent, q(w) = p(w_1) x .. x p(w_n):
 
-    t    (p(w) - q(w)) / sqrt(p(w) (1 - p(w)) / N_n)  the t-statistic of ERNIE-Gram, which likes the frequent
-    pmi  ln(p(w) / q(w))                              pointwise mutual information, which likes the rare
+    t    (p(w) - q(w)) / sqrt(p(w) (1 - p(w)) / N_n)  the t-statistic of ERNIE-Gram, favours frequent ones
+    pmi  ln(p(w) / q(w))                              pointwise mutual information, favours rare ones
 
 Xiao et al., "ERNIE-Gram: Pre-Training with Explicitly N-Gram Masked Language Modeling", 2021, section 3.5 and
 its appendix; Church and Hanks, "Word association norms, mutual information, and lexicography", 1990.
@@ -27,7 +27,7 @@ NOTHING = Scored(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
 
 
 class Scorer:
-    """Scores n-grams of ``length`` tokens, of which the text holds ``windows``.
+    """Scores n-grams of ``length`` tokens, of which the text has ``windows`` in all.
 
     ``token_counts``: int64 [V], how often each token is counted. ``kind``: "t" or "pmi".
     """
@@ -46,12 +46,12 @@ class Scorer:
         if self.kind == "pmi":
             return np.log(share / by_chance)
         deviation = np.sqrt(share * (1 - share) / self.windows)
-        # Where one n-gram is all there is, it deviates by nothing: then no score is higher.
+        # If the text is one n-gram only, its deviation is 0: then no score is higher.
         return np.divide(share - by_chance, deviation, out=np.full(len(keys), np.inf), where=deviation > 0)
 
 
 def better_of(one: Scored, other: Scored, most: int) -> Scored:
-    """Return the ``most`` best of two, the best first; equal scores by their keys."""
+    """Return the ``most`` best of two, the best first; ties by their keys."""
     keys, scores, counts = (np.concatenate(parts) for parts in zip(one, other))
     if len(keys) > most:
         least = np.partition(scores, len(scores) - most)[len(scores) - most]

@@ -1,4 +1,4 @@
-"""Which tokens n-grams are made of, and an n-gram as one number."""
+"""Which tokens n-grams consist of, and an n-gram as one number."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ class NgramTokens(NamedTuple):
     """A vocabulary of V tokens as n-grams see it.
 
     ``base_ids``: int64 [V], the id that the model reads for each id: X for the `##X` of a Chinese character.
-    ``continues``: bool [V], the ids that go on with a word of several pieces, which no n-gram cuts.
-    ``countable``: bool [V], the ids that n-grams hold: no control tokens, no punctuation.
+    ``continues``: bool [V], the ids that continue a word of several pieces, which no n-gram cuts.
+    ``countable``: bool [V], the ids that n-grams may contain: no control tokens, no punctuation.
     """
 
     base_ids: np.ndarray
@@ -41,7 +41,7 @@ def _is_countable(token: str) -> bool:
 
 
 def longest_countable(vocab_size: int) -> int:
-    """Return how many tokens an n-gram may have so that its key is an int64."""
+    """Return the maximum tokens of an n-gram for its key to fit an int64."""
     return int(KEY_BITS // np.log2(max(2, vocab_size)))
 
 
@@ -58,7 +58,7 @@ def window_keys(plain: np.ndarray, length: int, vocab_size: int) -> np.ndarray:
 
 
 def uncut_windows(continues: np.ndarray, length: int) -> np.ndarray:
-    """Tell which windows of ``length`` tokens begin and end with words: bool [S - length + 1].
+    """Return which windows of ``length`` tokens begin and end with words: bool [S - length + 1].
 
     ``continues``: bool [S], of the tokens.
     """

@@ -7,7 +7,7 @@ import numpy as np
 from data_tools.ernie_dataset import Sample
 
 NO_LABEL = -1
-MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units like
+MULTIPLE = 8  # of lengths and of masked slots: the shapes that matrix units prefer
 
 
 def collate(
@@ -15,11 +15,11 @@ def collate(
 ) -> Dict[str, np.ndarray]:
     """Pad a batch of B samples to its longest, S tokens, a multiple of 8 but at most ``max_seq_len``.
 
-    Where that leaves room, S is ``least_length`` or more.
+    Within that limit, S is at least ``least_length``.
 
     Returns int64 arrays: input_ids [B, S]; token_type_ids [B, S]; masked_positions [M], positions in the
-    flattened batch; masked_lm_labels [M], with -1 in the slots that fill up M to a multiple of 8;
-    next_sentence_labels [B], -1 where there is none; of samples with masked n-grams also ngram_labels [M],
+    flattened batch; masked_lm_labels [M], with -1 in the slots that pad M to a multiple of 8;
+    next_sentence_labels [B], -1 where there is none; for samples with masked n-grams also ngram_labels [M],
     the numbers of n-grams, -1 where there is none.
     """
     longest = max(len(sample.input_ids) for sample in samples)
@@ -31,7 +31,7 @@ def collate(
         token_type_ids[row, : len(sample.token_type_ids)] = sample.token_type_ids
     positions = np.concatenate([s.masked_positions + row * length for row, s in enumerate(samples)])
     labels = np.concatenate([sample.masked_labels for sample in samples])
-    slots = max(MULTIPLE, _rounded_up(len(labels)))  # Paddle knows no product with 0 rows
+    slots = max(MULTIPLE, _rounded_up(len(labels)))  # Paddle cannot multiply 0 rows
     batch = {
         "input_ids": input_ids,
         "token_type_ids": token_type_ids,
@@ -44,7 +44,7 @@ def collate(
 
 
 def _filled_up(labels: np.ndarray, slots: int) -> np.ndarray:
-    """Return ``labels`` with NO_LABEL in the slots that are left: int64 [slots]."""
+    """Return ``labels`` padded with NO_LABEL: int64 [slots]."""
     return np.pad(labels, (0, slots - len(labels)), constant_values=NO_LABEL).astype(np.int64)
 
 

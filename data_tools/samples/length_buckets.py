@@ -1,9 +1,9 @@
-"""Samples of like length next to each other, so that a batch of neighbours is padded little.
+"""Put samples of similar length next to each other, so that batches need little padding.
 
-The samples are taken by windows of 64 buckets. Within one they are sorted by length, cut into buckets of
-``bucket_size``, and the buckets put in random order; which sample is number i follows from (corpus, seed, i)
-alone. So neither the number of processes nor the micro-batch nor a restart changes the order, and a longer
-run begins with the samples of the shorter one.
+The samples are divided into windows of 64 buckets. Within one they are sorted by length, cut into buckets of
+``bucket_size``, and the buckets shuffled; which sample is number i depends on (corpus, seed, i) alone. So
+neither the number of processes nor the micro-batch nor a restart changes the order, and a longer run begins
+with the samples of the shorter one.
 """
 
 from functools import lru_cache
@@ -13,12 +13,12 @@ import numpy as np
 from data_tools.ernie_dataset import Sample
 from data_tools.files.hashing import keyed_rng
 
-BUCKETS = 64  # in a window: with more of them the lengths in one differ less, and more are read ahead
-ORDER = 0x6C656E  # of the seed: the draws of samples are others
+BUCKETS = 64  # in a window: with more of them, lengths within one differ less, and more is read ahead
+ORDER = 0x6C656E  # makes the seed different from that of the samples' draws
 
 
 def whole_windows(num_samples: int, bucket_size: int) -> int:
-    """Return the samples of as many whole windows as hold ``num_samples``; without buckets just those."""
+    """Return ``num_samples`` rounded up to whole windows; unchanged without buckets."""
     window = BUCKETS * bucket_size
     return -(-num_samples // window) * window if bucket_size else num_samples
 
@@ -31,7 +31,7 @@ class BucketedDataset:
 
     def __init__(self, dataset, bucket_size: int, seed: int):
         self.dataset, self.bucket_size, self.seed = dataset, bucket_size, seed
-        self._order_of = lru_cache(maxsize=4)(self._order)  # a step may lie in two windows
+        self._order_of = lru_cache(maxsize=4)(self._order)  # a step may span two windows
 
     def __len__(self) -> int:
         return len(self.dataset)

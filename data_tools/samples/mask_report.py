@@ -11,20 +11,20 @@ from data_tools.ngrams.ngram_lexicon import NgramLexicon
 from data_tools.text.wordpiece import CONTINUATION, WordPiece
 
 TOP_WORDS = 20
-FEW = 0.5  # of the asked share of masked tokens
+FEW = 0.5  # of the requested share of masked tokens
 MOST_NAMED = 10  # samples with few masks
 BARS = 16  # of the length histogram
 ORDER_NAMES = {0: "in order", 1: "swapped", -1: "no label"}
 
 
 class MaskReport(NamedTuple):
-    """A report on the samples of a dataset. All of it can be written as JSON; shares are of 1.
+    """A report on the samples of a dataset. Serialisable as JSON; shares are from 0 to 1.
 
-    ``mask_rate``: masked tokens of all tokens, [CLS] and [SEP] counted. ``ngrams``: {words: how many
-    stretches of that many masked words}. ``shown``: what stands in place of the masked tokens, as shares of
+    ``mask_rate``: masked tokens of all tokens, [CLS] and [SEP] included. ``ngrams``: {n: how many runs of n
+    masked words}. ``shown``: what replaces the masked tokens, as shares of
     [MASK], random and kept. ``levels``: shares of the masked tokens; ``level_rates``: masked tokens of each
-    level, of all tokens of that level. ``few_masks``: samples with less than half of the asked share.
-    ``lengths``: {shortest of the bar: samples}. ``padding``: share of a batch padded to max_seq_len.
+    level, of all tokens of that level. ``few_masks``: samples with less than half of the requested share.
+    ``lengths``: {shortest length of the bin: samples}. ``padding``: share of a batch padded to max_seq_len.
     """
 
     samples: int
@@ -96,7 +96,7 @@ def count_levels(text: Text, positions: np.ndarray, rule: MaskingRule) -> np.nda
     ``positions``: int64 [M].
     """
     starts, ends, levels, _ = word_levels(text.tokens, rule, text.marks)
-    level_of_token = np.full(len(text.tokens), len(LEVELS))  # [CLS] and [SEP] are of none
+    level_of_token = np.full(len(text.tokens), len(LEVELS))  # [CLS] and [SEP] have none
     for start, end, level in zip(starts.tolist(), ends.tolist(), levels.tolist()):
         level_of_token[start:end] = level
     counted = (level_of_token[positions], level_of_token)
@@ -108,7 +108,7 @@ def _shares(counts: np.ndarray, totals) -> Dict[str, float]:
 
 
 def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) -> List[List[tuple]]:
-    """Return the stretches of neighbouring words with a masked token, each word as (start, end).
+    """Return the runs of neighbouring words with a masked token, each word as (start, end).
 
     ``tokens``: int64 [S]; ``positions``: int64 [M].
     """
@@ -130,10 +130,10 @@ def masked_runs(tokens: np.ndarray, positions: np.ndarray, rule: MaskingRule) ->
 
 
 def marked_text(tokenizer: WordPiece, sample: Sample, ngrams: Optional[NgramLexicon] = None) -> str:
-    """Spell a sample, its masked stretches as {what stood there -> what is shown}, _ for [MASK].
+    """Return a sample as text, its masked spans as {original -> what is shown}, _ for [MASK].
 
-    天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one. One of the
-    lexicon ``ngrams`` is hidden behind one symbol: {玄黄->_}.
+    天地{玄黄->__}宇宙 hides two characters; {玄->荒} shows a random one, {玄->玄} the true one. An n-gram of
+    the lexicon ``ngrams`` is replaced by one symbol: {玄黄->_}.
     """
     hidden = set(sample.masked_positions.tolist())
     tokens = [tokenizer.tokens[index] for index in sample.input_ids.tolist()]
@@ -159,7 +159,7 @@ def marked_text(tokenizer: WordPiece, sample: Sample, ngrams: Optional[NgramLexi
 
 
 def _joined(tokens: List[str]) -> str:
-    """Join tokens to text: Chinese without spaces, Latin words apart, `##` pieces on the word before."""
+    """Join tokens to text: Chinese without spaces, Latin words apart, `##` pieces after the previous one."""
     text = ""
     for before, token in zip(["", *tokens], tokens):
         text += " " * _apart(before, token) + token.replace(CONTINUATION, "")
@@ -167,7 +167,7 @@ def _joined(tokens: List[str]) -> str:
 
 
 def _apart(before: str, after: str) -> bool:
-    """Return whether a space stands between two tokens."""
+    """Return whether two tokens are separated by a space."""
     return (
         before[-1:].isascii() and after[0].isascii() and bool(before) and not after.startswith(CONTINUATION)
     )

@@ -1,4 +1,4 @@
-"""The flags that decide what a sample is: how long, of how many segments, what is masked."""
+"""The flags that define a sample: its length, its segments, and what is masked."""
 
 import math
 from dataclasses import dataclass
@@ -27,21 +27,24 @@ class MaskingFlags(Options):
         3, help="longest n-gram of words masked together", group="data", unit="words", at_least=1
     )
     geometric: bool = option(
-        False, help="n-grams end after each word with p = 0.2, in place of p(n) ~ 1/n", group="data"
+        False,
+        help="draw n-gram lengths from a geometric distribution with p = 0.2, instead of p(n) ~ 1/n",
+        group="data",
     )
-    whole_word_mask: bool = option(True, help="mask words; false: tokens, each on its own", group="data")
+    whole_word_mask: bool = option(True, help="mask whole words; false: mask single tokens", group="data")
     level_weights: str = option(
         "1 1 1",
-        help="weights of a character, a phrase (any word of several tokens) and an entity when words to mask "
-        "are drawn; --user_lexicon of the preparation marks entities; 0: only when no other word is left",
+        help="weights of a character, a phrase (any word of several tokens) and an entity when drawing words "
+        "to mask; entities are marked by --user_lexicon when the corpus is created; weight 0: drawn only "
+        "when no other word is left",
         group="data",
     )
     masking_fn: str = option(
-        "", help="your own masking, package.module:function; none: the built-in one", group="data"
+        "", help="your own masking function, package.module:function; empty: the built-in one", group="data"
     )
     binary_head: bool = option(
         True,
-        help="samples of two segments, to learn their order too; false: of one, masked tokens alone",
+        help="two segments per sample, to learn their order too; false: one segment, masked tokens only",
         group="data",
     )
 
@@ -53,7 +56,7 @@ class MaskingFlags(Options):
     def _refuse_ngram_laws(self) -> None:
         if self.geometric and self.favor_longer_ngram:
             raise InputError(
-                "--geometric and --favor_longer_ngram are two laws for the length of an n-gram; "
+                "--geometric and --favor_longer_ngram are two distributions of n-gram lengths; "
                 "pass one of them"
             )
         for name in ("geometric", "favor_longer_ngram"):
@@ -61,7 +64,7 @@ class MaskingFlags(Options):
                 raise InputError(f"--{name} needs n-grams of several words; raise --max_ngrams above 1")
 
     def rule_settings(self) -> Dict[str, Any]:
-        """Return what `ernie_dataset.masking_rule` takes beside the vocabulary."""
+        """Return what `ernie_dataset.masking_rule` takes besides the vocabulary."""
         return {
             "masked_lm_prob": self.masked_lm_prob,
             "max_ngrams": self.max_ngrams,

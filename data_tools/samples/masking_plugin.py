@@ -1,4 +1,4 @@
-"""A user's own masking function, by its name: package.module:function."""
+"""Load a user's own masking function by its name: package.module:function."""
 
 from inspect import signature
 from typing import Callable, Optional
@@ -13,11 +13,11 @@ MaskingFunction = Callable[[np.ndarray, MaskingRule, np.random.Generator, Option
 
 
 def load_masking_fn(name: str) -> MaskingFunction:
-    """Return the function that ``name`` says, its answers checked; '' is create_masked_lm_predictions.
+    """Return the function called ``name``, its results checked; '' is create_masked_lm_predictions.
 
-    It is called as that one is: (tokens, rule, rng, marks), marks None where the corpus has none. Modules
-    are found as Python finds them, then in the working folder. Raises InputError when there is no such
-    function, and later when one of its answers cannot be a masked sample.
+    It is called like that one: (tokens, rule, rng, marks), marks None if the corpus has none. Modules are
+    found as Python finds them, then in the working folder. Raises InputError if there is no such function,
+    and later if one of its results cannot be a masked sample.
     """
     if not name:
         return create_masked_lm_predictions
@@ -28,7 +28,7 @@ def load_masking_fn(name: str) -> MaskingFunction:
 
 
 class CheckedMasking:
-    """A masking function held to the promises of create_masked_lm_predictions."""
+    """A masking function whose results are checked against the contract of the built-in one."""
 
     def __init__(self, name: str, function: MaskingFunction):
         self.name, self.function = name, function
@@ -40,7 +40,7 @@ class CheckedMasking:
         rng: np.random.Generator,
         marks: Optional[np.ndarray] = None,
     ) -> MaskedTokens:
-        """Mask ``tokens``, int64 [S]. Raises InputError when the answer cannot be a masked sample."""
+        """Mask ``tokens``, int64 [S]. Raises InputError if the result cannot be a masked sample."""
         answer = self.function(tokens.copy(), rule, rng, marks)
         fault = _fault_of(answer, tokens, len(rule.base_ids))
         if fault:
@@ -56,18 +56,18 @@ def _takes_four(function: Callable) -> bool:
         signature(function).bind(*range(4))
     except TypeError:
         return False
-    except ValueError:  # a compiled function that does not say what it takes
+    except ValueError:  # a compiled function without a signature
         return True
     return True
 
 
 def _fault_of(answer, tokens: np.ndarray, vocab_size: int) -> str:
-    """Return what is wrong with a function's answer, '' when nothing is."""
+    """Return what is wrong with a function's result, '' for nothing."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 3):
         return "does not return three arrays"
     ids, positions, labels = map(np.asarray, answer)
     if {ids.dtype.kind, positions.dtype.kind, labels.dtype.kind} - set("iu"):
-        return "returns something else than whole numbers"
+        return "returns something other than whole numbers"
     if ids.shape != tokens.shape:
         return f"turned {tokens.shape} tokens into {ids.shape} ids"
     if positions.ndim != 1 or positions.shape != labels.shape:

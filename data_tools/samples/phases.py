@@ -1,4 +1,4 @@
-"""Several datasets one after the other, as one: those of the phases of a run."""
+"""Concatenate the datasets of the phases of a run."""
 
 from bisect import bisect_right
 from itertools import accumulate

@@ -4,7 +4,7 @@ Three documents of 2, 1 and 3 sentences with 4 tokens each, target length 8:
 
     docs = [0 2 3 6]    lens = [4 4 4 4 4 4]    rows = [0 2 8] [2 3 8] [3 6 8]
 
-The last document keeps its third sentence with the first two: a rest of one sentence would make a
+The last document keeps its third sentence with the first two: a single sentence left over would make a
 sample that cannot be split into two segments. Every document gives at least one row; the rows of an
 epoch are in random order, epoch after epoch, and a longer map begins with the shorter one.
 """
@@ -39,14 +39,14 @@ def build_sample_map(
     """Make exactly ``num_samples`` rows (first sentence, end sentence, target length) over ``documents``.
 
     ``docs`` int64 [D + 1]: the sentence each document starts at; ``lens`` int32 [N]: tokens of each
-    sentence. A row of fewer than ``min_sentences`` sentences stands only where a document has no more. With
+    sentence. A row of fewer than ``min_sentences`` sentences occurs only if a document has no more. With
     probability ``short_seq_prob`` a target is uniform in 2..target_length. Returns int64 [num_samples, 3],
-    a pure function of the arguments. Raises InputError: there is no sentence, or more than MOST_SAMPLES are
-    asked for.
+    a pure function of the arguments. Raises InputError if there is no sentence, or if more than MOST_SAMPLES
+    are requested.
     """
     if num_samples > MOST_SAMPLES:
         raise InputError(
-            f"the run asks for {num_samples} samples, more than {MOST_SAMPLES}; take fewer steps or a "
+            f"the run asks for {num_samples} samples, more than {MOST_SAMPLES}; use fewer steps or a "
             "smaller global batch"
         )
     cut = _helpers.cut_documents if _helpers else cut_documents

@@ -1,7 +1,7 @@
 """Sample maps on disk: built once, checked whenever they are read, built again when anything is wrong.
 
 CACHE/NAME.npy    the rows: uint32 where they fit, otherwise int64 [rows, 3]
-CACHE/NAME.json   their sha256 and the key they were built for; written last, so the two are whole
+CACHE/NAME.json   their sha256 and the key they were built for; written last, to mark both complete
 CACHE/NAME.lock   held by the process that builds them
 
 NAME is a hash of all that the rows depend on, so another corpus, split or seed has other files.
@@ -26,12 +26,12 @@ def cached_sample_map(
     build: Callable[[], np.ndarray],
     fits: Callable[[np.ndarray], bool],
 ) -> np.ndarray:
-    """Return ``build()``, or what an equal ``key`` built before; memory mapped, read-only.
+    """Return ``build()``, or what was built for an equal ``key`` before; memory mapped, read-only.
 
     ``key`` is everything the rows depend on, as JSON; rows of which ``fits`` is false are not used.
-    Any number of processes may ask at once: one builds while it holds a lock, the others wait, and
-    the next one builds when it dies. Raises MachineError: the lock is held for half an hour, or the
-    disk does not keep what is written.
+    Any number of processes may call it at once: one builds while it holds a lock, the others wait, and
+    if it dies the next one builds. Raises MachineError if the lock is held for half an hour, or if the
+    rows cannot be read back.
     """
     key = {**key, "version": VERSION}
     return KeyedCache(cache_dir, key, _write, partial(_load, fits), ending=".npy").get(build, LOCK_SECONDS)
@@ -46,7 +46,7 @@ def _write(rows: np.ndarray, draft: Path) -> Dict[str, object]:
 
 
 class _Hashed:
-    """A file that knows the hash of what it was given, whatever the disk makes of it."""
+    """A file that hashes what it is given, not what the disk makes of it."""
 
     def __init__(self, file: BinaryIO):
         self.file, self.digest = file, hashlib.sha256()

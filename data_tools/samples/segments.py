@@ -10,7 +10,7 @@ IN_ORDER, SWAPPED, NO_LABEL = 0, 1, -1
 class Segments(NamedTuple):
     """The places of the segments in the corpus, as slices of its tokens.
 
-    ``b`` is None when the text has one sentence only, or no sentence order is asked for.
+    ``b`` is None when the text has one sentence only, or no sentence order is requested.
     """
 
     a: slice
@@ -25,7 +25,7 @@ class Segments(NamedTuple):
 def make_segments(
     starts: np.ndarray, max_tokens: int, rng: np.random.Generator, *, binary_head: bool = True
 ) -> Segments:
-    """Split n sentences at a random border and swap the halves half of the time.
+    """Split n sentences at a random boundary and swap the parts half of the time.
 
     Sentence s is the tokens starts[s] to starts[s + 1]; ``starts``: int64 [n + 1]. ``label``: IN_ORDER,
     SWAPPED, or NO_LABEL where there is only one segment. Both segments together hold at most ``max_tokens``
@@ -45,7 +45,7 @@ def make_segments(
 
 
 def _cuts(length_a: int, length_b: int, max_tokens: int) -> tuple:
-    """Return how many tokens each segment loses when the longer one always gives the next (A on a tie)."""
+    """Return how many tokens each segment loses if each one is taken from the longer (A on a tie)."""
     excess = max(0, length_a + length_b - max_tokens)
     level = min(excess, abs(length_a - length_b))
     rest = excess - level

@@ -18,7 +18,7 @@ from data_tools.samples.sample_map import build_sample_map, rows_fit
 from data_tools.samples.sample_map_cache import cached_sample_map
 from data_tools.text.wordpiece import WordPiece
 
-# Splits have seeds of their own: the masks of validation say nothing about those of training.
+# Splits have different seeds: the masks of validation are independent of those of training.
 SPLIT_NUMBER = {"train": 0, "valid": 1, "test": 2}
 
 Datasets = Dict[str, Union[ErnieDataset, BlendedDataset, None]]
@@ -50,7 +50,7 @@ def build_datasets(
     num_samples: Mapping[str, int],
     settings: SampleSettings,
 ) -> Datasets:
-    """Build the dataset of each split of ``num_samples``, so long; None where it has no documents.
+    """Build the dataset of each split in ``num_samples``, of that length; None if it has no documents.
 
     Raises InputError when the vocabulary has no ordinary token, when there is no such masking function, or
     when documents are too few for a split.
@@ -63,7 +63,7 @@ def build_datasets(
         documents = [document_ranges(settings.split, corpus.num_documents)[split] for corpus in corpora]
         parts = []
         for place, count in enumerate(blend.counts(num_samples[split]) if any(documents) else []):
-            # Corpora have seeds of their own as well: equal texts in two of them get different masks.
+            # Corpora have different seeds as well: equal texts in two of them get different masks.
             seed = mix_all(settings.seed, number, place)
             rows = _sample_map(corpora[place], documents[place], count, seed, settings)
             parts.append(

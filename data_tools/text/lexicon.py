@@ -1,4 +1,4 @@
-"""A person's own words, read from a file and found in a text: they stay whole whatever a segmenter says.
+"""The user's own words, read from a file and found in text; no segmenter splits them.
 
 A word or phrase per line, then, if wanted, TAB and its kind, TAB and its weight:
 
@@ -6,7 +6,7 @@ A word or phrase per line, then, if wanted, TAB and its kind, TAB and its weight
     自然语言处理                       one word: a phrase, which is the kind of a bare line
     甲乙<TAB>character                 two words of one character each
 
-Upper and lower case are one, so are full and half width.
+Neither case nor full or half width makes a difference.
 """
 
 import math
@@ -23,12 +23,12 @@ from data_tools.text.text_files import read_lines
 from data_tools.text.words import in_one_word
 
 _FULL_WIDTH = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a]")
-_BEGIN = 3  # characters by which a word is looked for
+_BEGIN = 3  # leading characters by which a word is looked up
 _SPREAD = np.uint32(0x9E3779B1)
 
 
 class LexiconEntry(NamedTuple):
-    """The kind and weight of a word; the weight is for masking, a word's chance beside the others'."""
+    """The kind and weight of a word; the weight is its relative probability of being masked."""
 
     kind: str = "phrase"
     weight: float = 1.0
@@ -45,7 +45,7 @@ class Found(NamedTuple):
 class Lexicon:
     """The words of ``entries``, to be found in texts.
 
-    ``marks``: the entries that differ, in the order of the file.
+    ``marks``: the distinct entries, in the order of the file.
     """
 
     def __init__(self, entries: Dict[str, LexiconEntry]):
@@ -62,9 +62,9 @@ class Lexicon:
 
     @classmethod
     def from_file(cls, path: Union[str, Path]) -> "Lexicon":
-        """Read the lexicon of a file; see the head of this module.
+        """Read the lexicon of a file; see the docstring of this module.
 
-        Raises InputError with file:line for a line that is no entry, or contradicts another.
+        Raises InputError with file:line for a line that is not an entry, or contradicts another.
         """
         path = Path(path)
         if not path.is_file():
@@ -92,9 +92,9 @@ class Lexicon:
         return lexicon
 
     def find(self, text: str) -> List[Found]:
-        """Return the words in ``text``: from the left, the longest at each place, none over another.
+        """Return the words in ``text``: from the left, the longest at each position, without overlap.
 
-        A word of letters or digits is found where it stands alone, not inside a longer one.
+        A word of letters or digits is found only as a whole, not inside a longer one.
         """
         folded, found, free = _folded(text), [], 0
         for start in self._candidates(folded).tolist():
@@ -105,7 +105,7 @@ class Lexicon:
         return found
 
     def keep_whole(self, begins: np.ndarray, found: Sequence[Found]) -> None:
-        """Make the words ``found`` in a text words of it: ``begins`` (`word_begins`) is changed in place.
+        """Make each of ``found`` a single word of the text: ``begins`` (`word_begins`) is changed in place.
 
         ``begins``: bool [characters + 1].
         """
@@ -116,7 +116,7 @@ class Lexicon:
     def marks_of(self, starts: np.ndarray, found: Sequence[Found]) -> np.ndarray:
         """Return the mark of each piece of a text: uint8 [pieces].
 
-        It is k where the piece is of a word whose entry is ``self.marks[k - 1]``, otherwise 0. ``starts``
+        It is k if the piece belongs to a word whose entry is ``self.marks[k - 1]``, otherwise 0. ``starts``
         int32 [pieces]: where in the text each begins.
         """
         numbers = {entry: number for number, entry in enumerate(self.marks, start=1)}
@@ -138,7 +138,7 @@ class Lexicon:
         return table
 
     def _candidates(self, folded: str) -> np.ndarray:
-        """Return where a word may begin, ascending; others are among them, for several have one code."""
+        """Return where a word may begin, ascending; some are false, because words share codes."""
         points = _points(folded)
         fits = np.zeros(len(points), dtype=bool)
         for length, table in self._may_begin.items():
@@ -167,6 +167,9 @@ def _parsed(text: str, where: str) -> Tuple[str, LexiconEntry]:
     word, *rest = (column.strip() for column in text.split("\t"))
     if not word or len(rest) > 2:
         raise InputError(f"{where}: not a word, TAB kind, TAB weight; fix the line")
+    last = word.split()[-1]
+    if not rest and last != word and last in LEVELS:  # "machine learning" is a word; "网点 entity" is none
+        raise InputError(f"{where}: a blank before '{last}'; put a TAB between a word and its kind")
     kind = rest[0] if rest and rest[0] else LexiconEntry().kind
     if kind not in LEVELS:
         raise InputError(f"{where}: the kind '{kind[:60]}' is not known; write {', '.join(LEVELS)}")
@@ -186,8 +189,8 @@ def _weight(text: str, where: str) -> float:
 
 
 def _folded(text: str) -> str:
-    """Fold case and width of ``text``, character by character, so that all places stay what they are."""
-    # Lower-casing makes two characters of \u0130, and looks around a sigma for the end of its word.
+    """Fold case and width of ``text``, character by character, so that all offsets are kept."""
+    # str.lower makes two characters of \u0130, and depends on whether a sigma ends its word.
     parts = text.replace("\u03a3", "\u03c3").replace("\u03c2", "\u03c3").split("\u0130")
     lower = "\u0130".join(map(str.lower, parts))
     return _FULL_WIDTH.sub(lambda match: chr(ord(match.group()) - 0xFEE0), lower)

@@ -1,16 +1,18 @@
-"""A line of a text file: its text, or why it has none, with file and line."""
+"""Decode a line of a text file, or report with file and line why it cannot be decoded."""
 
 from dataclasses import dataclass
 
 from data_tools.base.errors import InputError
 from data_tools.files.json_file import JsonError, kind_of, parse_json
 
-BAD_BYTES_HELP = "a line that is not UTF-8 ends the run, or U+FFFD takes the place of its bad bytes"
+BAD_BYTES_HELP = (
+    "a line that is not UTF-8: end the run with an error, or replace its invalid bytes with U+FFFD"
+)
 LONGEST_LINE = 64 << 20
 ENCODINGS = ("utf-8", "gb18030", "gbk", "big5")
 _SNIPPET = 60
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_UTF16_HINT = "it looks like UTF-16: convert the file by iconv -f UTF-16 -t UTF-8"
+_UTF16_HINT = "it looks like UTF-16: convert the file with iconv -f UTF-16 -t UTF-8"
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class LineRules:
     json_key   the key of the text, for lines of JSON
     max_bytes  a longer line is refused
     replaces   bytes that are not UTF-8 become U+FFFD; otherwise such a line is refused
-    encoding   of the bytes; utf-8, or one of ENCODINGS, whose LF is a byte of its own
-    has_flag   the command has --encoding, and the cure may name it
+    encoding   of the bytes; utf-8, or one of ENCODINGS, in which LF is a byte of its own
+    has_flag   the command has --encoding, which an error may suggest
     keeps_cr   a CR inside the line is text
     """
 
@@ -39,7 +41,7 @@ STRICT = LineRules()
 def decoded(path: str, number: int, line: bytes, rules: LineRules = STRICT) -> str:
     """Decode line ``number`` (from 1) of the file ``path`` to text.
 
-    Raises InputError with file:line for what is too long, not text, or has a CR that ends no line.
+    Raises InputError with file:line for a line that is too long, not text, or contains a CR.
     """
     where = f"{path}:{number}"
     if len(line) > rules.max_bytes:
@@ -66,13 +68,23 @@ def _decoded_as(where: str, line: bytes, encoding: str) -> str:
         return line.decode(encoding)
     except UnicodeDecodeError as error:
         found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
-        raise InputError(
-            f"{where}: not {encoding} ({found}); name the encoding of the file by --encoding, or correct it"
-        ) from None
+        hint = "give the encoding of the file with --encoding, or correct it"
+        if _is_utf8(line):
+            hint = "it is UTF-8, and one --encoding holds for all files: convert the others by "
+            hint += f"iconv -f {encoding} -t UTF-8"
+        raise InputError(f"{where}: not {encoding} ({found}); {hint}") from None
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def num_invalid_bytes(line: bytes) -> int:
-    """Count the bytes of ``line`` that are not UTF-8: those that `decoded` replaces on demand."""
+    """Count the bytes of ``line`` that are not UTF-8: those that `decoded` replaces if asked to."""
     return len(line) - len(line.decode("utf-8", "ignore").encode("utf-8"))
 
 
@@ -124,7 +136,7 @@ def _encoding_hint(line: bytes, error: UnicodeDecodeError, rules: LineRules) -> 
     if _is_gb18030(line):
         if rules.has_flag:
             return "it looks like GB18030: pass --encoding gb18030"
-        return "it looks like GB18030: convert the file by iconv -f GB18030 -t UTF-8"
+        return "it looks like GB18030: convert the file with iconv -f GB18030 -t UTF-8"
     return "fix the line"
 
 

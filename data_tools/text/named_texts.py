@@ -1,7 +1,7 @@
-"""Files of texts, one in each line, with their ids.
+"""Read files of texts, one on each line, with their ids.
 
 .tsv             id TAB text on every line; a first line that reads id TAB text is a header
-.jsonl, .json    {"id": "a1", "text": "..."} on every line; without "id" it is the number of the line from 0
+.jsonl, .json    {"id": "a1", "text": "..."} on every line; without "id", the id is the line's number from 0
 any other file   a text on every line, whose id is its number from 0
 
 Each may be compressed (.gz, .zst).
@@ -13,7 +13,7 @@ from typing import Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from data_tools.base.errors import InputError
+from data_tools.base.errors import InputError, counted
 from data_tools.files.json_file import JsonError, is_utf8, parse_json_object
 from data_tools.text.lines import STRICT, LineRules, decoded
 from data_tools.text.text_files import read_lines
@@ -24,7 +24,7 @@ HEADER = ({"id", "编号", "序号"}, {"text", "文本", "句子", "问题", "�
 
 
 class NamedText(NamedTuple):
-    """A text and what it is called."""
+    """A text and its name."""
 
     id: str
     text: str
@@ -32,7 +32,7 @@ class NamedText(NamedTuple):
 
 
 class LeftOut:
-    """Lines that hold no text: how many, and why the first does not."""
+    """Lines without a text: how many, and the reason for the first."""
 
     def __init__(self):
         self.count, self.first = 0, ""
@@ -44,11 +44,11 @@ class LeftOut:
 
 
 class BadLineError(ValueError):
-    """A line that holds no text; its message is the reason."""
+    """A line without a text; the message is the reason."""
 
 
 def is_text_file(name: str) -> bool:
-    """Return whether ``name`` is called as a file of plain texts is, and not as one of pairs."""
+    """Return whether ``name`` is that of a file of plain texts, not of pairs."""
     return name.endswith(PLAIN)
 
 
@@ -71,9 +71,9 @@ def read_texts(
     cure: str = "fix the line",
     rules: LineRules = STRICT,
 ) -> Iterator[NamedText]:
-    """Yield the texts of a file; bad lines are told to ``left_out``, if it is given.
+    """Yield the texts of a file; bad lines are counted by ``left_out``, if it is given.
 
-    ``advance`` hears the bytes that were read; ``cure`` ends the message about a bad line;
+    ``advance`` is called with the bytes read; ``cure`` ends the message about a bad line;
     ``rules``: the encoding of the lines. Raises InputError with file:line for a bad line otherwise, and for a
     file that cannot be read.
     """
@@ -96,9 +96,9 @@ def read_texts(
 
 
 def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> None:
-    """Raise InputError where two texts have one id. ``lines`` int64 [N]: where in ``path`` they stand.
+    """Raise InputError if two texts have the same id. ``lines`` int64 [N]: their lines in ``path``.
 
-    Eight bytes an id are held.
+    It holds eight bytes per id.
     """
     digests = np.fromiter((_digest(name) for name in ids), dtype=np.uint64, count=len(lines))
     order = np.argsort(digests, kind="stable")
@@ -106,7 +106,7 @@ def refuse_repeated_ids(path: Path, ids: Iterator[str], lines: np.ndarray) -> No
     if len(equal):
         place = int(np.argmin(order[equal + 1]))
         first, second = (int(lines[order[equal[place] + step]]) for step in (0, 1))
-        raise InputError(f"{path}:{second}: the id of line {first} again; give every text an id of its own")
+        raise InputError(f"{path}:{second}: repeats the id of line {first}; give every text an id of its own")
 
 
 def _digest(name: str) -> int:
@@ -120,7 +120,7 @@ def _of_text(line: str, number: int) -> Tuple[str, str]:
 def _of_tsv(line: str, number: int) -> Tuple[str, str]:
     cells = line.split("\t")
     if len(cells) != 2:
-        raise BadLineError(f"{len(cells)} column(s) in place of id TAB text")
+        raise BadLineError(f"{counted(len(cells), 'column')} instead of id TAB text")
     return cells[0], cells[1]
 
 
@@ -131,9 +131,9 @@ def _of_json(line: str, number: int) -> Tuple[str, str]:
         raise BadLineError(str(error)) from None
     name, text = row.get("id", number - 1), row.get("text")
     if not isinstance(text, str):
-        raise BadLineError('no "text" that is a text')
+        raise BadLineError('no "text" that is a string')
     if isinstance(name, bool) or not isinstance(name, (str, int)):
-        raise BadLineError('an "id" that is neither a text nor a whole number')
+        raise BadLineError('an "id" that is neither a string nor a whole number')
     if not is_utf8([name, text]):
         raise BadLineError("half of a character")
     return str(name), text

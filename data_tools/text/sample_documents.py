@@ -1,4 +1,4 @@
-"""The documents of the embedded sample: what may be said of a topic, and pages that list its questions."""
+"""The documents of the built-in sample: what may be said of a topic, and pages that list its questions."""
 
 import random
 from typing import Dict, List, Sequence, Tuple
@@ -7,11 +7,11 @@ from data_tools.text import sample_text
 from data_tools.text.sample_tables import Topic, dressed, read_topic, spoken
 
 QUESTION_PAGES = 0.5  # share of the documents that list what users ask, in several wordings
-BORROWED = 0.5  # of the second sentences of a part: from the common tables
+BORROWED = 0.5  # share of the second sentences of a part that are from the common tables
 
 
 def make_documents(topics: Sequence[Topic], count: int, rng: random.Random) -> List[str]:
-    """Return ``count`` different documents, one sentence a line, evenly from all topics."""
+    """Return ``count`` different documents, one sentence per line, evenly from all topics."""
     common = read_topic(sample_text.COMMON_SLOTS.strip() + sample_text.COMMON.rstrip())
     documents: Dict[str, None] = {}
     while len(documents) < count:

@@ -1,4 +1,4 @@
-"""The labelled pairs of the embedded sample: questions that mean the same, and others that look alike."""
+"""The labelled pairs of the built-in sample: questions that mean the same, and others that look alike."""
 
 import random
 from itertools import combinations, product

@@ -1,4 +1,4 @@
-"""The phrase tables of the embedded sample, parsed, and the forms in which a phrase may be said."""
+"""The phrase tables of the built-in sample, parsed, and the forms in which a phrase may be said."""
 
 import random
 import re
@@ -41,7 +41,7 @@ def read_slots(block: str) -> Slots:
 
 
 def alternatives(phrase: str, values: Values) -> List[Sequence[str]]:
-    """Cut ``phrase`` at its slots and choices; return for each part the texts that may stand there."""
+    """Cut ``phrase`` at its slots and choices; return for each part the texts that it may be."""
     parts: List[Sequence[str]] = []
     end = 0
     for match in _CHOICE.finditer(phrase):

@@ -1,7 +1,7 @@
-"""The phrases of the embedded sample, written for this package.
+"""The phrases of the built-in sample, written for this package.
 
-A topic is one block of text. ``name = a/b | c`` is a slot: ``|`` parts values of different meaning,
-``/`` parts wordings of one value. A phrase holds slots, ``{name}``, and free choices, ``(a/b)``.
+A topic is one block of text. ``name = a/b | c`` is a slot: ``|`` separates values of different meaning,
+``/`` separates wordings of one value. A phrase holds slots, ``{name}``, and free choices, ``(a/b)``.
 The lines of one ``[ask]`` all ask the same; the other sections are sentences of documents.
 """
 
@@ -49,7 +49,7 @@ COMMON = """
 遇到陌生人要求转账或者共享屏幕，(一定要/请)(提高警惕/多加小心)。
 """
 
-# What may stand around a question without changing it.
+# What may surround a question without changing it.
 OPENINGS = ("", "", "", "", "", "请问", "请问", "请问一下，", "你好，", "您好，请问") + (
     "想问一下，",
     "麻烦问下，",

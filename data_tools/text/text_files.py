@@ -7,21 +7,28 @@ from typing import BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTupl
 
 from data_tools.base.errors import InputError
 from data_tools.base.optional_import import import_optional
+from data_tools.files.json_file import begins_json_lines
 from data_tools.text.lines import LONGEST_LINE
 
+REJECTED = ".rejected.jsonl"  # ends the name of a file of lines that are not documents
 TEXT_ENDINGS = (".txt", ".jsonl", ".gz", ".zst")  # of the files in a folder of text
 _CHUNK = 1 << 20
 _PACKED = 512  # bytes of a .zst that are unpacked at a time: to 16 MiB at the very most
 _BATCH = 1 << 18
+_BEGINNING = 1 << 10  # bytes of a line that show whether it is JSON
 _BOM = b"\xef\xbb\xbf"
 
 
 class LineBatch(NamedTuple):
-    """Consecutive lines of one file, without their ends; ``first`` is the number of the first, from 1."""
+    """Consecutive lines of one file, without their ends; ``first`` is the number of the first, from 1.
+
+    ``is_json``: the file is one of JSON lines, see `is_json_lines`.
+    """
 
     path: str
     first: int
     lines: List[bytes]
+    is_json: bool
 
     def numbered(self) -> Iterator:
         """Yield (number of the line in its file, line)."""
@@ -36,13 +43,16 @@ def list_inputs(
     any_file: bool = False,
     named: str = "--input_path",
 ) -> List[Path]:
-    """Return the file ``input_path``, or the files of that folder and its subfolders that end so.
+    """Return the file ``input_path``, or the files with ``endings`` of that folder and its subfolders.
 
-    They are sorted, each once. ``apart_from`` are the outputs: never read, and an error when one is the
-    only input. In a folder, names that end as ``never`` says are left out; a single file may have any
-    ending with ``any_file``. ``named``: what the user calls ``input_path``. Raises InputError: nothing
-    there, nothing that fits, a name that leads to no file.
+    They are sorted, each once. ``apart_from``: the outputs, which are never read, and an error if one is the
+    only input. In a folder, names with an ending in ``never`` are left out, and so are the lines that another
+    run rejected; with ``any_file`` a single file
+    may have any ending. ``named``: what the user calls ``input_path``. Raises InputError if there is nothing,
+    nothing that matches, or a name that is not a file.
     """
+    if not input_path:
+        raise InputError(f"{named} is empty; name a file or folder, . is the working folder")
     path = Path(input_path)
     outputs = {output.resolve() for output in apart_from}
     if not path.exists():
@@ -50,11 +60,14 @@ def list_inputs(
     if path.is_file():
         _check_single(path, endings, outputs, any_file)
         return [path]
+    if not path.is_dir():
+        raise InputError(f"{path}: a pipe or a device; give its content as standard input, {named} -")
     found = sorted(_names_below(path, levels=2))
-    fitting = [f for f in found if f.name.endswith(tuple(endings)) and not f.name.endswith(tuple(never))]
+    left_out = (REJECTED, *never)
+    fitting = [f for f in found if f.name.endswith(tuple(endings)) and not f.name.endswith(left_out)]
     for item in fitting:
         if not item.is_file():
-            raise InputError(f"{item}: leads to no file (a link to nothing, or a pipe); remove it")
+            raise InputError(f"{item}: not a file (a broken link, or a pipe); remove it")
     inputs = each_once(item for item in fitting if item.resolve() not in outputs)
     if not inputs:
         raise InputError(f"{path}: no file ends with {' or '.join(endings)}; fix {named}")
@@ -62,7 +75,7 @@ def list_inputs(
 
 
 def _names_below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the paths of what is no folder, that many levels deep: the depth ends a ring of links."""
+    """Yield the paths that are not folders, that many levels deep: the limit ends a loop of links."""
     try:
         items = list(folder.iterdir())
     except OSError as error:
@@ -79,7 +92,7 @@ def _unreadable(path: Path, error: OSError) -> InputError:
 
 
 def each_once(paths: Iterable[Path]) -> List[Path]:
-    """Drop from ``paths`` the further names of a file: a link to it, or a way around a ring of folders."""
+    """Drop from ``paths`` further names of a file: a link to it, or a path through a loop of folders."""
     first: Dict[Path, Path] = {}
     for path in paths:
         first.setdefault(path.resolve(), path)
@@ -101,18 +114,29 @@ def line_batches(
 ) -> Iterator[LineBatch]:
     """Yield the lines of ``path`` in batches of ``batch_bytes`` or a line more, the last one shorter.
 
-    ``advance`` hears the bytes read from the disk. Raises InputError as `read_lines` does.
+    ``advance`` is called with the bytes read from the disk. Raises InputError as `read_lines` does.
     """
     lines: List[bytes] = []
-    first, size = 1, 0
+    first, size, is_json = 1, 0, is_json_lines(path)
     for line in read_lines(path, advance, max_bytes):
         lines.append(line)
         size += len(line)
         if size >= batch_bytes:
-            yield LineBatch(str(path), first, lines)
+            yield LineBatch(str(path), first, lines, is_json)
             first, lines, size = first + len(lines), [], 0
     if lines:
-        yield LineBatch(str(path), first, lines)
+        yield LineBatch(str(path), first, lines, is_json)
+
+
+def is_json_lines(path: Path) -> bool:
+    """Return whether a file has JSON lines and not raw text: by its name, or by its first line with text.
+
+    Documents may have any name: docs.json, docs.zst. Raises InputError as `read_lines` does.
+    """
+    if ".jsonl" in path.suffixes:
+        return True
+    first = next((line for line in read_lines(path, max_bytes=_BEGINNING) if line.strip()), b"")
+    return begins_json_lines(first)
 
 
 def read_lines(
@@ -120,12 +144,12 @@ def read_lines(
 ) -> Iterator[bytes]:
     """Yield the lines of a plain, .gz or .zst file, ended by LF or CRLF; a byte-order mark is left out.
 
-    A line above ``max_bytes`` comes cut short, but still above: `lines.decoded` refuses it. It comes as
+    A line above ``max_bytes`` is yielded truncated, but still above: `lines.decoded` refuses it. That is as
     soon as it is above, before the rest of it is read; memory and work do not grow with it. Raises
-    InputError: a file that cannot be read, or a compressed one that is damaged or cut short.
+    InputError for a file that cannot be read, or a compressed one that is damaged or truncated.
     """
     most = max_bytes + 2  # without a CR at its end it is still above
-    held: List[bytes] = []  # the pieces of a line whose end has not come
+    held: List[bytes] = []  # the pieces of a line whose end was not read yet
     size, is_cut = 0, False
     for chunk in _without_bom(_chunks(path, advance)):
         *ends, rest = chunk.split(b"\n")
@@ -139,7 +163,7 @@ def read_lines(
         if size >= most:
             yield b"".join(held)[:most]
             held, size, is_cut = [], 0, True
-        chunk = rest = b""  # of 16 MiB perhaps: not held while the next one is unpacked
+        chunk = rest = b""  # perhaps of 16 MiB: freed before the next one is unpacked
     if held:
         yield b"".join(held)
 
@@ -174,13 +198,13 @@ def _chunks(path: Path, advance: Callable[[int], None]) -> Iterator[bytes]:
 
 def _opened(path: Path, raw: BinaryIO) -> Iterator[bytes]:
     if path.suffix == ".zst":
-        return _gathered(_unpacked_zst(raw))
+        return _gather(_unpacked_zst(raw))
     source = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
     return iter(lambda: source.read(_CHUNK), b"")
 
 
 def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
-    """Unpack frame after frame; unlike the library's stream reader, notice a frame that is cut short."""
+    """Unpack frame after frame; unlike the library's stream reader, notice a truncated frame."""
     zstandard = import_optional("zstandard", "cpu")
     make = zstandard.ZstdDecompressor().decompressobj
     frame, fresh = make(), True
@@ -197,10 +221,10 @@ def _unpacked_zst(raw: BinaryIO) -> Iterator[bytes]:
         raise EOFError
 
 
-def _gathered(tokenizer: Iterator[bytes]) -> Iterator[bytes]:
+def _gather(pieces: Iterator[bytes]) -> Iterator[bytes]:
     held: List[bytes] = []
     size = 0
-    for piece in tokenizer:
+    for piece in pieces:
         held.append(piece)
         size += len(piece)
         if size >= _CHUNK:

@@ -1,16 +1,16 @@
-"""Text to the word-piece ids of an ERNIE or BERT vocabulary, equal to PaddleNLP's ErnieTokenizer.
+"""Encode text to the WordPiece ids of an ERNIE or BERT vocabulary, as PaddleNLP's ErnieTokenizer does.
 
-Text is ruled character by character: a CJK character, a punctuation mark or a symbol is a piece by
-itself; controls and accents vanish; what is left between them and the spaces is a word, which the
-WordPiece model of `tokenizers` (Rust) cuts. The rule of a character does not depend on its
-neighbours, so numpy looks it up for a whole text at once, and words are remembered.
+Text is classified character by character: a CJK character, a punctuation mark or a symbol is a piece by
+itself; control characters and accents are dropped; what is left between them and the spaces is a word,
+which the WordPiece model of `tokenizers` (Rust) cuts. The kind of a character does not depend on its
+neighbours, so numpy looks it up for a whole text at once, and words are cached.
 
     "C罗2022，" -> kinds  word alone word word word word alone -> c 罗 2022 ，
 
-Of a cased vocabulary (``lower_case`` false) case and accents stay: C 罗 2022 ，
+With a cased vocabulary (``lower_case`` false) case and accents stay: C 罗 2022 ，
 
-One difference is on purpose: "[MASK]", "[SEP]" and their like in a text are text ([, mask, ]), never
-control ids. ErnieTokenizer.tokenize turns them into the ids that only a sample may hold.
+One difference is intended: "[MASK]", "[SEP]" and the like in a text are text ([, mask, ]), never
+control ids. ErnieTokenizer.tokenize turns them into the ids that only a sample may contain.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple, Union
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # processes are ours to start, not Rust's
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # this package starts its own processes
 
 import numpy as np
 from tokenizers.models import WordPiece as WordCutter
@@ -30,8 +30,8 @@ from data_tools.base.errors import InputError
 
 CONTROL_TOKENS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
 CONTINUATION = "##"
-END_OF_LETTERS = 0x40000  # beyond it are selectors, tags and private characters alone, which vanish
-LONGEST_WORD = 100  # characters; ErnieTokenizer calls anything longer unknown
+END_OF_LETTERS = 0x40000  # beyond it are only selectors, tags and private-use characters, which are dropped
+LONGEST_WORD = 100  # characters; to ErnieTokenizer anything longer is unknown
 VANISHES, SPACE, ALONE, IN_WORD, COMPOSITE = range(5)
 CJK_RANGES = (
     (0x3400, 0x4DBF),
@@ -41,7 +41,7 @@ CJK_RANGES = (
     (0x2A700, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
-# Not S in Unicode, symbols to ErnieTokenizer; it looks after lower-casing, where it lower-cases.
+# Not S in Unicode, but symbols to ErnieTokenizer, which looks after lower-casing, if it lower-cases.
 _ALSO_SYMBOLS = "\u00b2\u00ba\u3007\u00b5\u014b\u014a"
 _ALSO_SYMBOLS_CASED = "\u00b2\u00ba\u3007\u00b5\u014b\u00d8\u01b1"
 _FAR_MARKS = slice(0xE0100, 0xE01F0)  # the only marks (Mn) beyond END_OF_LETTERS
@@ -49,7 +49,7 @@ _REMEMBERED_WORDS = 1 << 17
 
 
 class TokenizedText(NamedTuple):
-    """The n pieces of a text: their ids, and where each stands in it, text[start:end]; all int32 [n]."""
+    """The n pieces of a text: their ids, and the offsets of each, text[start:end]; all int32 [n]."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -57,14 +57,14 @@ class TokenizedText(NamedTuple):
 
 
 class WordPiece:
-    """A WordPiece tokenizer: a vocabulary and the cutting of text by it.
+    """A WordPiece tokenizer: a vocabulary, and how to cut text with it.
 
-    tokens            the token of every id; vocab the id of every token (the last, if it stands twice)
+    tokens            the token of every id; vocab the id of every token (the last, if it occurs twice)
     continuation_ids  int32[vocab_size]: the id of '##X' for the id of a CJK character X, otherwise -1
     base_ids          int32[vocab_size]: the id of X for the id of '##X', any other id for itself
     is_continuation   bool[vocab_size]: the token begins with '##'
-    lower_case        false: case and accents of a text stay, as a cased BERT wants them
-    sha256            of the tokens, one per line, and of `cased` after them: names vocabulary and reading
+    lower_case        false: case and accents of a text are kept, as a cased BERT needs
+    sha256            of the tokens, one per line, and of `cased` after them: identifies both
     """
 
     def __init__(self, tokens: Sequence[str], lower_case: bool = True):
@@ -85,8 +85,8 @@ class WordPiece:
     def from_file(cls, path: Union[str, Path], lower_case: bool = True) -> "WordPiece":
         """Read a vocab.txt: a token per line, its id the line's number from 0.
 
-        A token may stand twice (ERNIE-Gram's `$` does): the later id is used, as in PaddleNLP.
-        Raises InputError: no such file, empty, not UTF-8 (file:line), a control token missing.
+        A token may occur twice (ERNIE-Gram's `$` does): the later id is used, as in PaddleNLP.
+        Raises InputError for a file that is missing, empty, not UTF-8 (file:line), or lacks a control token.
         """
         tokens = _read_tokens(Path(path))
         missing = [token for token in CONTROL_TOKENS if token not in tokens]
@@ -116,7 +116,7 @@ class WordPiece:
         return [found.ids.tolist() for found in self.tokenize_batch(list(texts))]
 
     def tokenize_batch(self, texts: List[str]) -> List[TokenizedText]:
-        """Cut each of ``texts``, as ``tokenize`` does, in one go: worth it when texts are short."""
+        """Cut each of ``texts``, as ``tokenize`` does, in one call: faster for short texts."""
         ids, starts, ends = self.tokenize("\n".join(texts))
         begins = np.cumsum([0] + [len(text) + 1 for text in texts])
         cuts = np.searchsorted(starts, begins)
@@ -138,14 +138,14 @@ class WordPiece:
         return TokenizedText(*(np.concatenate(pair)[order] for pair in zip(singles, words)))
 
     def _tokenize_composites(self, text: str) -> TokenizedText:
-        """Cut a text with one of the dozen musical notes that are a symbol and a letter in one character."""
+        """Cut a text with one of the dozen musical notes that NFD splits into a symbol and a letter."""
         parts = [_plain_shape(c) if _ruling().kinds[ord(c)] == COMPOSITE else c for c in text]
         origin = np.repeat(np.arange(len(text), dtype=np.int32), [len(part) for part in parts])
         ids, starts, ends = self.tokenize("".join(parts))
         return TokenizedText(ids, origin[starts], origin[ends - 1] + np.int32(1))
 
     def _cut_words(self, text: str, kinds: np.ndarray) -> TokenizedText:
-        """Cut the words of a text into pieces; each different word is cut once, the rest is numpy's."""
+        """Cut the words of a text into pieces; each distinct word is cut once, the rest is numpy."""
         begins, ends = _spans_of_words(kinds)
         words = [text[begin:end] for begin, end in zip(begins.tolist(), ends.tolist())]
         different = {word: number for number, word in enumerate(dict.fromkeys(words))}
@@ -180,19 +180,19 @@ class WordPiece:
 
 
 def character_kinds(lower_case: bool = True) -> np.ndarray:
-    """Return what each character of Unicode is to the cutter: VANISHES, SPACE, ... in uint8 [0x110000]."""
+    """Return the kind of each character of Unicode: VANISHES, SPACE, ... in uint8 [0x110000]."""
     return _ruling(lower_case).kinds
 
 
 def is_cjk(character: str) -> bool:
-    """Return whether ``character`` is one of those that ERNIE reads one by one."""
-    if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and quicker to answer for
+    """Return whether ``character`` is one of those that are a token by themselves."""
+    if "\u4e00" <= character <= "\u9fff":  # nearly all of them, and faster to check
         return True
     return character >= "\u3400" and any(low <= ord(character) <= high for low, high in CJK_RANGES)
 
 
 def word_shapes(text: str) -> List[str]:
-    """Return what the cutter would be given, 'Été在2022' -> ['ete', '在', '2022']: to build vocabularies."""
+    """Return the normalised words of a text, 'Été在2022' -> ['ete', '在', '2022']: to build vocabularies."""
     kinds = _ruling().kinds[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")]
     alone = ((index, index + 1) for index in np.flatnonzero(kinds == ALONE).tolist())
     begins, ends = _spans_of_words(kinds)
@@ -228,7 +228,7 @@ def _twins(tokens: List[str], vocab: Dict[str, int]) -> Tuple[np.ndarray, np.nda
 
 
 def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bool) -> np.ndarray:
-    """Return the id of every character that stands alone: int32 [0x110000]."""
+    """Return the id of every character that is a piece by itself: int32 [0x110000]."""
     ids = np.full(0x110000, unk_id, dtype=np.int32)
     for token, index in vocab.items():
         if len(token) == 1:
@@ -239,7 +239,7 @@ def _ids_of_single_characters(vocab: Dict[str, int], unk_id: int, lower_case: bo
 
 
 def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
-    """Return where each stretch of IN_WORD starts and ends; what vanishes does not end a word."""
+    """Return where each run of IN_WORD starts and ends; what is dropped does not end a word."""
     kept = np.flatnonzero(kinds != VANISHES)
     in_word = np.zeros(len(kept) + 2, dtype=np.int8)
     in_word[1:-1] = kinds[kept] == IN_WORD
@@ -248,11 +248,11 @@ def _spans_of_words(kinds: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _shape_of(word: str) -> Tuple[str, Sequence[int]]:
-    """Return what the cutter is given for a word, and from which character of it each of that comes."""
+    """Return the normalised form of a word, and for each of its characters the index of the original."""
     if word.isascii() and word.isprintable():
         return word.lower(), range(len(word))
     shapes = [_plain_shape(character) for character in word]
-    # Accents of several characters are put in order together, which keeps their number.
+    # Accents of several characters are reordered together, which keeps their number.
     shape = unicodedata.normalize("NFD", "".join(shapes))
     return shape, [index for index, part in enumerate(shapes) for _ in part]
 
@@ -264,7 +264,7 @@ def _cased_shape_of(word: str) -> Tuple[str, Sequence[int]]:
 
 
 def _plain_shape(character: str) -> str:
-    """Lower the case of a character and drop its accents: 'É' -> 'e'; '' for what vanishes."""
+    """Lower the case of a character and drop its accents: 'É' -> 'e'; '' for what is dropped."""
     lower = "".join(c for c in character.lower() if not _is_control(c))
     return "".join(c for c in unicodedata.normalize("NFD", lower) if unicodedata.category(c) != "Mn")
 
@@ -274,8 +274,8 @@ def _is_control(character: str) -> bool:
 
 
 class _Ruling(NamedTuple):
-    kinds: np.ndarray  # uint8[0x110000]: what each character of Unicode is to the cutter
-    reshaped: Dict[int, str]  # those standing alone that change on the way: Ⓐ -> ⓐ
+    kinds: np.ndarray  # uint8[0x110000]: the kind of each character of Unicode
+    reshaped: Dict[int, str]  # pieces by themselves that normalisation changes: Ⓐ -> ⓐ
 
 
 @lru_cache(maxsize=2)

@@ -2,8 +2,8 @@
 
     我爱北京，OK!   words 我 爱 北京 ， OK !   ids of   我 爱 北 ##京 ， ok !
 
-Words and pieces meet by their places in the text, so [UNK], Latin and full-width text in between
-cannot shift them. An id whose '##' twin is not in the vocabulary stays as it is.
+Words and pieces are aligned by their offsets in the text, so [UNK], Latin and full-width text in
+between cannot shift them. An id whose '##' twin is not in the vocabulary is kept.
 """
 
 from functools import lru_cache
@@ -29,7 +29,7 @@ def word_begins(words: Sequence[str]) -> np.ndarray:
 def mark_words(
     begins: np.ndarray, ids: np.ndarray, starts: np.ndarray, continuation_ids: np.ndarray
 ) -> np.ndarray:
-    """Put continuation ids ('##' twins) in place of ids inside the words of a text: int32 [n].
+    """Replace ids inside the words of a text with continuation ids ('##' twins): int32 [n].
 
     ``begins`` bool [characters + 1]: where words begin (`word_begins`). ``ids`` int32 [n] and ``starts``
     int32 [n] are the pieces of that text in order (`WordPiece.tokenize`), ``continuation_ids`` int32
@@ -46,7 +46,7 @@ def mark_words(
 def segmenter(name: str) -> Segmenter:
     """Return the segmenter ``name`` (rjieba, jieba, lac): text -> its words, whose concatenation is the text.
 
-    The library is imported here and not before. Raises InputError: unknown name, not installed.
+    The library is imported here and not before. Raises InputError if it is unknown or not installed.
     """
     makers = {"rjieba": _rjieba, "jieba": _jieba, "lac": _lac}
     if name not in makers:
@@ -54,10 +54,10 @@ def segmenter(name: str) -> Segmenter:
     try:
         return makers[name]()
     except ImportError as error:
-        # LAC asks for the CPU's Paddle by name, which must not come beside the one that is here.
+        # LAC requires the CPU build of Paddle, which must not be installed beside the present one.
         package = "--no-deps lac" if name == "lac" else name
         raise InputError(
-            f"{name} is not installed ({error}); pip install {package}, or choose another"
+            f"{name} is not installed ({error}); pip install {package}, or choose another --cn_seg_func"
         ) from None
 
 
@@ -86,11 +86,11 @@ def _lac() -> Segmenter:
 
 
 def presegmented(separator: str) -> GivenWords:
-    """Return a reader of text whose words stand apart by ``separator``.
+    """Return a reader of text whose words are separated by ``separator``.
 
-    It makes of such a text the plain text, and where its words begin, bool [characters + 1]. '我 爱 deep
-    learning' -> '我爱deep learning', of the words 我, 爱, deep, a space, learning: Chinese is written without
-    spaces, two words of Latin letters or digits of a line keep one between them. A line end is a word.
+    It returns the plain text, and where its words begin, bool [characters + 1]. '我 爱 deep learning' ->
+    '我爱deep learning', with the words 我, 爱, deep, a space, learning: Chinese is written without spaces,
+    two words of Latin letters or digits on a line keep one between them. A line end is a word.
     """
 
     def split(text: str) -> Tuple[str, np.ndarray]:
@@ -99,7 +99,7 @@ def presegmented(separator: str) -> GivenWords:
         kept = np.flatnonzero(points != ord(mark))
         points = points[kept]
         line_ends, letters = points == ord("\n"), _letters()[points]
-        begins = np.diff(kept, prepend=-1) > 1  # a separator stands before it
+        begins = np.diff(kept, prepend=-1) > 1  # a separator precedes it
         spaced = np.zeros(len(points), dtype=bool)
         spaced[1:] = begins[1:] & letters[1:] & letters[:-1]
         begins |= line_ends
@@ -131,5 +131,5 @@ def _letters() -> np.ndarray:
 
 
 def in_one_word(before: str, after: str) -> bool:
-    """Return whether two characters, side by side, would be of one word of Latin letters or digits."""
+    """Return whether two characters, side by side, would form one word of Latin letters or digits."""
     return after.isalnum() and before.isalnum() and not is_cjk(after) and not is_cjk(before)
